@@ -12,6 +12,7 @@ from rich.console import Console, RenderableType
 from sartor import api
 from sartor.answers.advice import Advice
 from sartor.answers.estimate import ModelEstimate
+from sartor.api.shapes import findings_of
 from sartor.report import advice_document, table_estimate, table_operators
 from sartor.report.points import operator_times
 from sartor.report.verdict import verdict
@@ -21,9 +22,9 @@ HOSTILE = "evil\x1b[31m[red]name[/red]<script>alert(1)</script>"
 CUT = "…"
 
 
-def rendered(view: RenderableType, *, terminal: bool = False) -> list[str]:
+def rendered(view: RenderableType, *, terminal: bool = False, width: int = 100) -> list[str]:
     out = io.StringIO()
-    Console(width=100, file=out, force_terminal=terminal, color_system=None, highlight=False).print(view)
+    Console(width=width, file=out, force_terminal=terminal, color_system=None, highlight=False).print(view)
     return out.getvalue().splitlines()
 
 
@@ -42,7 +43,32 @@ def assert_fits(view: RenderableType) -> None:
 @pytest.mark.parametrize("phase", ["train", "prefill", "decode"])
 @pytest.mark.parametrize("model", ["pythia-2.8b", "deepseek-v3", "mixtral-8x7b"])
 def test_an_estimate_fits_100_columns_and_nothing_is_cut(model: str, phase: str) -> None:
-    assert_fits(table_estimate.estimate_view(api.estimate(f"examples/{model}/config.json", "h100", phase=phase)))
+    answer = api.estimate(f"examples/{model}/config.json", "h100", phase=phase)
+    assert_fits(table_estimate.estimate_view(answer, verbose=True))
+
+
+ON_A_SCREEN = {
+    "llama-3.1-8b": ({}, "No rule finds waste in the shape; `sartor advise llama-3.1-8b` tries other shapes"),
+    "deepseek-v3": ({}, "Change first: num_layers=48 saves"),
+    "mixtral-8x7b": ({"phase": "decode"}, "`sartor advise mixtral-8x7b --objective decode` tries other shapes"),
+    "gpt2": (
+        {"num_devices": 16, "tp": 1, "sequence_parallel": False},
+        "`sartor lint gpt2 --num-devices 16 --tp 1 --no-sequence-parallel` says why.",
+    ),
+}
+
+
+@pytest.mark.parametrize("model", ON_A_SCREEN)
+def test_an_estimate_is_one_screen_that_says_first_what_to_change(model: str) -> None:
+    options, sentence = ON_A_SCREEN[model]
+    answer = api.estimate(model, "h100", **options)
+    view = table_estimate.estimate_view(answer, findings_of(answer.question, answer.run))
+    lines = rendered(view, width=80)
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+    first = " ".join(" ".join(lines).split())
+    assert sentence in first
+    assert 0 < first.index("fits, ") < first.index(" takes ") < first.index(sentence)
 
 
 def test_advice_fits_100_columns_and_nothing_is_cut(advice: Advice) -> None:

@@ -53,6 +53,7 @@ from sartor.units import Floats, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from sartor.model.shape import TransformerShape
+    from sartor.rules.rule import Finding
     from sartor.shapes.codesign import CoDesign
 
 
@@ -278,23 +279,30 @@ def lint(model: Model, gpu: GpuLike | None = None, *, allow: Sequence[str] = (),
 
 def lint_question(asked: Question, allow: Sequence[str] = ()) -> Lint:
     """The findings for a question, and its estimate: at the nearest smaller split, if it cannot run as requested."""
-    from sartor.rules.lint import added_up, run_rules
-    from sartor.rules.rule import Context
-
     base = _base(asked)
-    context = Context.of(
-        replace(asked.workload, shape=_trained(asked)),
-        asked.gpu,
-        asked.dims,
-        asked.calibration,
-        run=base.run,
-        sigma_factor=asked.reading.interval_factor,
-    )
-    findings = added_up(run_rules(context, allow=tuple(allow)))
+    findings = findings_of(asked, base.run, allow)
     asked = replace(asked, depends_on=(*asked.depends_on, *_on_other_trainers(asked, allow)))
     if feasible(_trained(asked), asked.dims):
         asked = with_template_turns(asked, base, answer_question)
     return Lint(base=replace(base, question=asked), findings=findings)
+
+
+def findings_of(question: Question, run: InRun | None, allow: Sequence[str] = ()) -> tuple[Finding, ...]:
+    """What the rules find in the shape of a question, in its ``run`` (training only); none in a traced module."""
+    from sartor.rules.lint import added_up, run_rules
+    from sartor.rules.rule import Context
+
+    if question.reading.shape.traced is not None:
+        return ()
+    context = Context.of(
+        replace(question.workload, shape=_trained(question)),
+        question.gpu,
+        question.dims,
+        question.calibration,
+        run=run,
+        sigma_factor=question.reading.interval_factor,
+    )
+    return added_up(run_rules(context, allow=tuple(allow)))
 
 
 def _trained(question: Question) -> TransformerShape:

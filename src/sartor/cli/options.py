@@ -162,6 +162,9 @@ TracedDType = Annotated[
     str | None, DTYPE(metavar="bf16|fp16|fp32", help="[default: bf16; a factory's module keeps its own type]")
 ]
 
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Show everything: by default the answer fits on one screen.")
+]
 Eager = Annotated[
     bool,
     typer.Option(

@@ -16,6 +16,7 @@ from sartor.run.fields import RunOptions
 def estimate(
     model: o.Model,
     gpu: o.GpuOfCluster = None,
+    verbose: o.Verbose = False,
     json: o.AsJson = False,
     out: o.OutFile = None,
     **options: Unpack[RunOptions],
@@ -34,9 +35,10 @@ def estimate(
     answer = api.estimate(model, gpu, **options)
     c.answer("estimate", answer.to_dict(), as_json=json, out=out)
     if not json:
+        from sartor.api.shapes import findings_of
         from sartor.report.table_estimate import estimate_view
 
-        c.show(estimate_view(answer))
+        c.show(estimate_view(answer, findings_of(answer.question, answer.run), verbose=verbose))
 
 
 def gemm(

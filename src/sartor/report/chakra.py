@@ -54,17 +54,17 @@ def chakra_files(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Iter
     if ranks * tasks * 4 > MOST_NODES:
         must = f"ranks x tasks must not exceed {MOST_NODES // 4} for Chakra traces; this plan has {ranks} x {tasks}"
         raise InputError("chakra", plan.num_microbatches, must, "fewer devices or a smaller global batch")
-    groups = named_groups(job, plan)
+    groups = _named_groups(job, plan)
     listed = {name: members for table in groups.values() for name, members in table}
     yield "comm_group.json", (json.dumps(listed) + "\n").encode()
     for rank in range(ranks):
-        yield f"step.{rank}.et", encoded(job, list(rank_nodes(work, groups, rank)))
+        yield f"step.{rank}.et", encoded(job, list(_rank_nodes(work, groups, rank)))
 
 
 Groups = dict[str, list[tuple[str, list[int]]]]
 
 
-def named_groups(job: TrainingJob, plan: TrainingPlan) -> Groups:
+def _named_groups(job: TrainingJob, plan: TrainingPlan) -> Groups:
     """Groups of more than one rank by axis, each with the number that names it."""
     found = groups_of(plan, splits_experts=job.trainer.splits_experts)
     tables = {axis.value: groups for axis, groups in found.items()}
@@ -80,7 +80,7 @@ def named_groups(job: TrainingJob, plan: TrainingPlan) -> Groups:
     return out
 
 
-def rank_nodes(work: StepWork, groups: Groups, rank: int) -> Iterator[ChakraNode]:
+def _rank_nodes(work: StepWork, groups: Groups, rank: int) -> Iterator[ChakraNode]:
     """A rank's nodes: tasks in schedule order, each after its receives and before its sends."""
     stage, at = divmod(rank, work.ranks_per_stage)
     mine = {axis: name for axis, table in groups.items() for name, members in table if rank in members}

@@ -36,17 +36,17 @@ DATASPACES = {INPUT: "Inputs", WEIGHT: "Weights", OUTPUT: "Outputs"}
 """Timeloop's names of the operands."""
 
 
-def zigzag_files(chip: Accelerator) -> list[tuple[str, bytes]]:
+def _zigzag_files(chip: Accelerator) -> list[tuple[str, bytes]]:
     """Files as (name, content) that ``zigzag.api.get_hardware_performance_zigzag`` takes along with a workload."""
     return [("accelerator.yaml", _text(zigzag_accelerator(chip))), ("mapping.yaml", _text(zigzag_mapping(chip)))]
 
 
-def timeloop_files(chip: Accelerator) -> list[tuple[str, bytes]]:
+def _timeloop_files(chip: Accelerator) -> list[tuple[str, bytes]]:
     """Files as (name, content) for ``timeloopfe``, which also needs a problem and a mapper."""
     return [("architecture.yaml", _text(timeloop_architecture(chip)))]
 
 
-CHIP_FILES = {"zigzag": zigzag_files, "timeloop": timeloop_files}
+CHIP_FILES = {"zigzag": _zigzag_files, "timeloop": _timeloop_files}
 
 
 def _word_bits(chip: Accelerator, operand: str) -> int:

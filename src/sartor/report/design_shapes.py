@@ -64,7 +64,7 @@ def shapes_lines(found: ShapeDesign) -> list[str]:
     return [
         f"Best pair: {found.variants[index].name} on its own best chip, {rate(most)} sequences/s "
         f"({gain:.2f}x the unchanged model on its best chip).",
-        f"Best chip for all shapes: {chip_label(chip)}; no shape loses more than {format_share(worst_of_chip)} on it.",
+        f"Best chip for all shapes: {_chip_label(chip)}; no shape loses more than {format_share(worst_of_chip)} on it.",
         f"Best shape for {where}: {found.variants[robust].name}; it loses at most {format_share(worst)} against the "
         "best shape of each.",
     ]
@@ -74,7 +74,7 @@ def regret_grid(found: ShapeDesign) -> Grid:
     """Throughput lost on a chip against the shape's own best chip."""
     count = len(found.variants)
     rows: list[tuple[str, ...]] = [
-        (chip_label(chip), *(_loss(found, shape, c) for shape in range(count))) for c, chip in enumerate(found.chips)
+        (_chip_label(chip), *(_loss(found, shape, c) for shape in range(count))) for c, chip in enumerate(found.chips)
     ]
     rows.append(("seq/s on its best chip", *(rate(float(reached)) for reached in found.best_rate)))
     rows += [(f"shape {i + 1}: {variant.name}", *[""] * count) for i, variant in enumerate(found.variants)]
@@ -90,7 +90,7 @@ def rates_grid(found: ShapeDesign) -> Grid:
     columns = [GridColumn(head=f"shape {i + 1}", explains=shape.name) for i, shape in enumerate(found.variants)]
     rows = [
         (
-            chip_label(chip),
+            _chip_label(chip),
             ", ".join(memory_text(size) for size in chip.hbm_bytes),
             *(rate(float(reached)) if reached else "no fit" for reached in found.reached[:, c]),
         )
@@ -100,7 +100,7 @@ def rates_grid(found: ShapeDesign) -> Grid:
     return grid_of(caption, ("chip", "memory", *columns), rows)
 
 
-def chip_label(chip: NamedChip) -> str:
+def _chip_label(chip: NamedChip) -> str:
     """``16x256x128 + 32x256, 96 MiB (best for all shapes)``."""
     name = "best for all shapes" if chip.for_all_shapes else chip.name.replace(" and shape ", ", ")
     return f"{short_chip(chip.accelerator)} ({printable(name)})"
@@ -113,7 +113,7 @@ def regret_points(found: ShapeDesign) -> RegretMatrix:
     return RegretMatrix(
         title=f"On the best chip for all shapes, no shape loses more than {format_share(least)}",
         shapes=tuple(f"{i + 1}: {printable(each.name)}" for i, each in enumerate(found.variants)),
-        chips=tuple(chip_label(each) for each in found.chips),
+        chips=tuple(_chip_label(each) for each in found.chips),
         regret=np.where(fits, found.chip_regret, np.nan),
         reached=found.reached,
     )

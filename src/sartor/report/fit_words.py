@@ -14,6 +14,7 @@ from sartor.cost.uncertainty import IntervalPart, Narrows
 from sartor.hardware.cluster_catalog import cluster_names
 from sartor.model.workload import Phase
 from sartor.report.words import count_text, printable
+from sartor.run.run import Origin
 from sartor.step.results import MAY_FIT, PEAK_ERROR, near_limit
 from sartor.units import format_bytes, format_count, format_seconds, format_share, room_text
 
@@ -87,14 +88,14 @@ def _plan_would_fit(answer: ModelEstimate, held: HeldPlan) -> str:
     """``It would fit with --zero-stage 2; `sartor plan` ...``; for a typical run, the whole command of `sartor
     estimate`, which takes every axis of a plan."""
     if not answer.would_fit:
-        plan = _command("plan", answer, held)
+        plan = command("plan", answer, held)
         return f"Nothing that was tried would fit: `{plan}` tries all plans and says how many devices are enough."
     change = answer.would_fit[0]
-    words = f"as `{_command('estimate', answer, held, change)}`" if held.assumed else f"with {_options(change)}"
+    words = f"as `{command('estimate', answer, held, change)}`" if held.assumed else f"with {_options(change)}"
     return f"It would fit {words}; `sartor plan` with the same model, cluster and sizes finds the fastest plan."
 
 
-def _command(name: str, answer: ModelEstimate, held: HeldPlan, change: Mapping[str, int | str] | None = None) -> str:
+def command(name: str, answer: ModelEstimate, held: HeldPlan, change: Mapping[str, int | str] | None = None) -> str:
     """The command about the same model, cluster and sizes; a ``change`` is of `sartor estimate`."""
     job, kept = held.job, held.kept_free
     catalogued = held.cluster.name in cluster_names()
@@ -111,8 +112,24 @@ def _command(name: str, answer: ModelEstimate, held: HeldPlan, change: Mapping[s
     return printable(f"sartor {name} {shlex.join(answer.question.reading.asked)} {_options(options)}")
 
 
+def stated_command(name: str, answer: ModelEstimate) -> str:
+    """Another command with what the user stated; the phase is the objective of `sartor advise`."""
+    run = answer.question.run
+    stated = {field: value for field, value in run.of_origin(Origin.STATED).items() if field not in ("gpu", "phase")}
+    phase, cluster, gpu = run.get("phase"), run.get("cluster"), answer.question.gpu.name
+    options = {} if phase == Phase.TRAIN.value else {"objective" if name == "advise" else "phase": phase}
+    options |= {} if "cluster" in stated or gpu == "h100_sxm" else {"gpu": gpu}
+    options |= stated | ({"cluster": "CLUSTER.toml"} if "cluster" in stated and cluster not in cluster_names() else {})
+    words = f"sartor {name} {shlex.join(answer.question.reading.asked)} {_options(options)}"
+    return printable(words.strip())
+
+
 def _options(values: Mapping[str, int | str]) -> str:
-    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in values.items())
+    return " ".join(_option(name.replace("_", "-"), value) for name, value in values.items())
+
+
+def _option(name: str, value: object) -> str:
+    return f"--{'' if value else 'no-'}{name}" if isinstance(value, bool) else f"--{name} {value}"
 
 
 def serving_words(answer: ModelEstimate, served: Serving) -> str:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from sartor.ask.complete import plan_sentence
-from sartor.report.fit_words import close_text, does_not_fit
-from sartor.report.words import interval_text, printable, unread_text
+from sartor.report.fit_words import close_text, command, does_not_fit, stated_command
+from sartor.report.words import interval_text, printable, signed_share, unread_text
 from sartor.run.fields import AXES
 from sartor.run.run import Origin
 from sartor.units import format_bytes, format_share
 
 if TYPE_CHECKING:
     from sartor.answers.estimate import ModelEstimate
+    from sartor.rules.rule import Finding
 
 
 def headline(answer: ModelEstimate) -> Iterator[str]:
@@ -31,10 +32,31 @@ def headline(answer: ModelEstimate) -> Iterator[str]:
         yield f"With {turn.field}={turn.value}, which was not stated: {printable(turn.verdict).rstrip('.')}{costs}."
 
 
-def headline_lines(answer: ModelEstimate) -> list[Text]:
-    """The same for the terminal; in red what does not fit."""
-    first, *rest = headline(answer)
-    return [Text(first, style="" if answer.fits else "bold red"), *map(Text, rest), Text("")]
+def headline_lines(answer: ModelEstimate, findings: Sequence[Finding] | None = None) -> list[Text]:
+    """The same for the terminal, in red what does not fit; with ``findings``, what to change and what it gains."""
+    first, speed, *turns = headline(answer)
+    silent = findings is None or not answer.fits or answer.question.reading.unread
+    change = [] if silent else [_change(answer, findings or ())]
+    return [Text(first, style="" if answer.fits else "bold red"), *map(Text, (speed, *change, *turns)), Text("")]
+
+
+WORTH_CHANGING = 0.01
+"""Least share of the step for which a finding is the change to make first."""
+
+
+def _change(answer: ModelEstimate, findings: Sequence[Finding]) -> str:
+    """The finding of the shape that costs most, else the command that looks further."""
+    costly = [item for item in findings if item.fix and not item.remark and (item.gain_fraction or 0) >= WORTH_CHANGING]
+    if costly:
+        first = max(costly, key=lambda item: item.gain_fraction or 0)
+        fix = ", ".join(f"{name}={value}" for name, value in first.fix.items())
+        of = "step" if answer.question.held is not None else "pass"
+        size = f", {signed_share(first.params_change)} parameters" if abs(first.params_change) >= WORTH_CHANGING else ""
+        saves = f"saves {format_share(first.gain_fraction or 0)} of the {of} ({first.rule}{size})"
+        return f"Change first: {fix} {saves}; `{stated_command('lint', answer)}` says why."
+    if any(answer.question.run.states(name) for name in AXES) and answer.question.held is not None:
+        return f"No rule finds waste in the shape; `{command('plan', answer, answer.question.held)}` tries other plans."
+    return f"No rule finds waste in the shape; `{stated_command('advise', answer)}` tries other shapes of its size."
 
 
 def _subject(answer: ModelEstimate) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from rich.console import Group, RenderableType
+from rich.console import Group, OverflowMethod, RenderableType
 from rich.padding import Padding
 from rich.rule import Rule
 from rich.table import Table
@@ -39,6 +39,7 @@ from sartor.units import format_bytes, format_count, format_seconds, format_shar
 
 if TYPE_CHECKING:
     from sartor.answers.estimate import ModelEstimate
+    from sartor.rules.rule import Finding
 
 PASS_WORDS = {
     Pass.FORWARD: "fwd",
@@ -49,35 +50,56 @@ PASS_WORDS = {
 }
 
 
-def estimate_view(answer: ModelEstimate) -> RenderableType:
-    """``sartor estimate``: the question, operators by time, totals, assumptions."""
-    question = answer.question
+LINES = 9
+"""Operators on one screen."""
+IN_THE_FIRST_LINE = ("plan: ", "from the zoo")
+"""Starts of assumptions that the first line of an answer has."""
+
+
+def estimate_view(
+    answer: ModelEstimate, findings: Sequence[Finding] | None = None, *, verbose: bool = False
+) -> RenderableType:
+    """``sartor estimate``: the answer, operators by time, totals, assumptions; on one screen unless ``verbose``."""
+    assumed = answer.question.assumptions
+    if not verbose:
+        table = operators_table(answer.estimate, small=_share_of(answer.estimate, LINES), narrow=True)
+        rest = "; ".join(printable(words) for words in assumed if not words.startswith(IN_THE_FIRST_LINE))
+        said = Text(f"Assumed: {rest}. More: --verbose", style="dim")
+        first = headline_lines(answer, findings)
+        return Group(*first, *_what_is_listed(answer), table, Text(""), _details(answer, short=True), said)
     return Group(
-        heading(question.reading.shape.name or "model", question.gpu.name, question.workload),
-        *headline_lines(answer),
+        *headline_lines(answer, findings),
         *_what_is_listed(answer),
         operators_table(answer.estimate),
         totals_line(answer),
         *_misaligned_lines(answer),
         *narrowing_lines(answer),
-        *notes("Assumed", question.assumptions),
+        *notes("Assumed", assumed),
     )
+
+
+def _share_of(estimate: Estimate, count: int) -> float:
+    """The share of the time that ``count`` operators have at least."""
+    shares = sorted((row.share for row in _rows(estimate)), reverse=True)
+    return max(shares[: count + 1][-1], SMALL_SHARE)
 
 
 def _what_is_listed(answer: ModelEstimate) -> list[RenderableType]:
     """Notes: operators are those of one of several devices, or, in training, of one microbatch."""
-    priced = answer.priced
+    priced, size = answer.priced, workload_text(answer.question.workload)
     if priced is None:
         chip = answer.question.gpu.accelerator is not None
         turns = [f"{IN_TURN}, as `sartor design` counts and the time here does not"] if chip else []
-        return [Text(line, style="dim") for line in (*_devices_words(answer.question.dims), *turns)]
+        return [
+            Text(line, style="dim") for line in (f"One pass ({size})", *_devices_words(answer.question.dims), *turns)
+        ]
     where = f" on the slowest of {int(priced.plan.dims.pp)} stages" if int(priced.plan.dims.pp) > 1 else ""
     time = format_seconds(float(answer.estimate.time_s))
-    words = f"One of {count_text(int(priced.plan.num_microbatches), 'microbatch', 'microbatches')}{where}"
+    words = f"One of {count_text(int(priced.plan.num_microbatches), 'microbatch', 'microbatches')} ({size}){where}"
     gaps = 1.0 if answer.run is None else max(answer.run.compute_factors)
     longer = f"; in the step its layers take {gaps:.3g} times as long, for gaps between kernels"
     beside = longer if gaps >= 1.005 else ""
-    lines = [f"{words}, forward and backward: {time}{beside}"]
+    lines = [f"{words}: {time}{beside}"]
     if answer.question.held is not None and answer.question.held.job.trainer.lockstep:
         lines.append(f"{IN_TURN}, as the step time counts")
     return [Text(line, style="dim") for line in lines]
@@ -132,19 +154,21 @@ class _Row:
     share: float
 
 
-def operators_table(estimate: Estimate, *, small: float = SMALL_SHARE) -> Table:
-    """Operators by kind, longest first; those below ``small`` of the step on one line."""
+def operators_table(estimate: Estimate, *, small: float = SMALL_SHARE, narrow: bool = False) -> Table:
+    """Operators by kind, longest first; those below ``small`` of the step on one line; ``narrow``: without tiles."""
     table = Table(box=None, padding=(0, 1, 0, 0), show_edge=False, header_style="bold", collapse_padding=True)
-    table.add_column("operator", overflow="fold", min_width=14)
+    long: OverflowMethod = "ellipsis" if narrow else "fold"
+    table.add_column("operator", overflow=long, no_wrap=narrow, min_width=14, max_width=24 if narrow else None)
     table.add_column("pass", overflow="fold")
-    table.add_column("count", justify="right", overflow="fold")
-    table.add_column("(batch x) m x n x k", overflow="fold", min_width=22)
+    table.add_column("" if narrow else "count", justify="right", overflow="fold")
+    table.add_column(
+        "(batch x) m x n x k", overflow=long, no_wrap=narrow, min_width=22, max_width=24 if narrow else None
+    )
     table.add_column("time", justify="right", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
     table.add_column("bound by", no_wrap=True)
-    table.add_column("tile", no_wrap=True)
-    table.add_column("waves", justify="right", no_wrap=True)
-    table.add_column("eff", justify="right", no_wrap=True)
+    for name, justify in () if narrow else TILES:
+        table.add_column(name, justify=justify, no_wrap=True)
     rows = _rows(estimate)
     totals = {kind: sum(r.time_s for r in rows if r.kind == kind) for kind in {r.kind for r in rows}}
     shown = [row for row in rows if row.share >= small]
@@ -163,6 +187,11 @@ def operators_table(estimate: Estimate, *, small: float = SMALL_SHARE) -> Table:
     return table
 
 
+NARROW = 7
+"""Columns of a narrow table of operators."""
+TILES: tuple[tuple[str, Literal["left", "right"]], ...] = (("tile", "left"), ("waves", "right"), ("eff", "right"))
+
+
 def _rows(estimate: Estimate) -> list[_Row]:
     step = float(estimate.time_s) or 1.0
     return [
@@ -179,7 +208,7 @@ def _rows(estimate: Estimate) -> list[_Row]:
 
 
 def _add_total(table: Table, word: str, time_s: float, share: float) -> None:
-    cells = (printable(word), "", "", "", format_seconds(time_s), format_share(share), "", "", "", "")
+    cells = (printable(word), "", "", "", format_seconds(time_s), format_share(share))
     table.add_row(*(Text(cell, style="bold") for cell in cells))
 
 
@@ -190,7 +219,7 @@ def _add_row(table: Table, row: _Row, *, indent: bool) -> None:
     cells = (
         (" " if indent else "") + _breakable(short_name(op)),
         PASS_WORDS[op.pass_],
-        str(int(op.count)),
+        str(int(op.count)) if len(table.columns) > NARROW else "",
         size_text(op),
         format_seconds(row.time_s),
         format_share(row.share),
@@ -199,7 +228,7 @@ def _add_row(table: Table, row: _Row, *, indent: bool) -> None:
         "" if waves is None else f"{float(waves):.0f}",
         "" if share is None else f"{100 * share:.0f}%",
     )
-    table.add_row(*(Text(cell) for cell in cells))
+    table.add_row(*(Text(cell) for cell in cells[: len(table.columns)]))
 
 
 def _breakable(name: str) -> str:
@@ -224,17 +253,23 @@ def times_table(times: OperatorTimes) -> Table:
 
 def totals_line(answer: ModelEstimate) -> RenderableType:
     """One paragraph: step or pass time with interval, throughput, utilization, memory and source."""
-    estimate, priced = answer.estimate, answer.priced
-    word = "Time" if priced is None else "Step time"
-    text = Text(f"{word} ", style="bold")
+    text = Text("Time " if answer.priced is None else "Step time ", style="bold")
     text.append(interval_text(float(answer.time_s), float(answer.low_s), float(answer.high_s)), style="bold")
-    text.append("; ")
+    text.append("; ").append(_details(answer))
+    if answer.priced is not None:
+        text.append(f". Plan: {plan_words(answer.priced.plan)}")
+    return Padding(text, (1, 0, 0, 0), expand=False)
+
+
+def _details(answer: ModelEstimate, *, short: bool = False) -> Text:
+    """Throughput, source and parts of a step or pass; unless ``short``, what the first lines have too."""
+    estimate, priced, text = answer.estimate, answer.priced, Text()
     if answer.serving is not None:
         text.append(serving_words(answer, answer.serving))
     else:
-        rate, mfu = format_count(float(answer.tokens_per_s_per_device)), format_share(float(answer.mfu))
-        text.append(f"{rate} tokens/s per device; {mfu} of dense peak (MFU)")
-    if priced is not None:
+        text.append(f"{format_count(float(answer.tokens_per_s_per_device))} tokens/s per device")
+        text.append("" if short else f"; {format_share(float(answer.mfu))} of dense peak (MFU)")
+    if priced is not None and not short:
         text.append(f"; {format_bytes(priced.peak_bytes)} on the fullest device")
     each = "; " if priced is None else ". Each microbatch: "
     text.append(f"{each}{flops_text(float(estimate.matmul_flops))} in matrix multiplications; {answer.source.value}")
@@ -243,8 +278,8 @@ def totals_line(answer: ModelEstimate) -> RenderableType:
         text.append(f" (calibration changed the analytic estimate by {signed_share(moved)})")
     if priced is not None:
         parts = ", ".join(f"{words} {format_seconds(seconds)}" for words, seconds in step_parts(priced) if seconds > 0)
-        text.append(f". Plan: {plan_words(priced.plan)}. Parts of the step: {parts}")
-    return Padding(text, (1, 0, 0, 0), expand=False)
+        text.append(f". Parts of the step: {parts}")
+    return text
 
 
 def section_title(words: str) -> RenderableType:
