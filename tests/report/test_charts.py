@@ -25,9 +25,7 @@ from sartor.report.points import Published, published_points, roofline_points
 from sartor.report.sweep import sweep_field
 
 PNG = b"\x89PNG\r\n\x1a\n"
-DRAWN_ELSEWHERE = {
-    f"sartor.report.{name}" for name in ("design_points", "design_shapes", "die_points", "run_points", "search_points")
-}
+DRAWN_ELSEWHERE = {f"sartor.report.{name}" for name in ("chip_points", "design_points", "design_shapes", "run_points")}
 PUBLISHED = published_points(
     "Prediction and paper",
     "TFLOP/s",

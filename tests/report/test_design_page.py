@@ -18,13 +18,12 @@ from sartor.designs.detail import area_parts, model_detail
 from sartor.designs.result import Baseline, DesignStatus
 from sartor.designs.space import space_from
 from sartor.report.charts import draw
+from sartor.report.chip_points import Convergence, FloorPlan, squarified
 from sartor.report.design_document import design_page
 from sartor.report.design_points import CoreBars, design_points
 from sartor.report.design_words import headline, memory_text, notes_of
-from sartor.report.die_points import FloorPlan, squarified
 from sartor.report.figures import export_pngs
 from sartor.report.plan_points import PipelineBars, StepBars
-from sartor.report.search_points import Convergence
 
 AXES = {"num_tensor_cores": [1, 4], "num_vector_cores": [2], "array_rows": [16, 32], "array_cols": 32}
 

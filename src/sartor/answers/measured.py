@@ -3,12 +3,11 @@ tables of fields that read a mapping by its keys."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from sartor.answers.estimate import INTERVAL
 from sartor.answers.field import (
     Field,
     Fields,
+    Reader,
     Scalar,
     field,
     integer,
@@ -22,7 +21,7 @@ from sartor.answers.field import (
 )
 
 
-def sometimes(record: Any) -> bool:
+def sometimes(record: object) -> bool:
     """For a field that some answers of the command lack."""
     return True
 
@@ -36,7 +35,7 @@ def _percent(value: float) -> str:
     return f"{100 * value:.1f}%"
 
 
-def _error(name: str, words: str, form: Any = _percent) -> Field:
+def _error(name: str, words: str, form: Reader = _percent) -> Field:
     """A figure that groups of some tables have."""
     return number(name, words, path=lambda group: group.get(name), form=form, null=True)
 

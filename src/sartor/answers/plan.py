@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from sartor.cost.correction.calibration import Calibration
     from sartor.hardware.cluster import Cluster
     from sartor.model.reading import ModelReading
-    from sartor.model.training import TrainingJob
+    from sartor.model.training import TrainingJob, TrainingPlan
     from sartor.plans.next import DividedBatch, NextStep
     from sartor.plans.result import PlanSearch, PricedPlan
     from sartor.plans.simpler import Simpler
@@ -94,7 +94,7 @@ DEGREES: Fields = (
 """A plan (`TrainingPlan`) under its JSON names."""
 
 
-def _recompute_text(plan: Any) -> str:
+def _recompute_text(plan: TrainingPlan) -> str:
     """``none``, ``selective``, ``full`` or the layers a stage recomputes."""
     kind, layers = Recompute(int(plan.recompute)), int(plan.recompute_layers)
     return f"{layers} layer{'s' if layers > 1 else ''}" if kind is Recompute.FULL and layers >= 0 else kind.word

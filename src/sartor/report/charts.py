@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sartor.report.chip_points import Convergence, DesignCloud, FloorPlan
 from sartor.report.design_points import CoreBars
 from sartor.report.design_shapes import RegretMatrix, draw_regrets
-from sartor.report.die_points import FloorPlan
 from sartor.report.draw_bars import draw_gains, draw_operator_times, draw_published
 from sartor.report.draw_cloud import draw_design_cloud
 from sartor.report.draw_design import draw_convergence, draw_core_bars, draw_floor_plan
@@ -38,7 +38,6 @@ from sartor.report.run_points import (
     draw_run_timeline,
     draw_slow_operators,
 )
-from sartor.report.search_points import Convergence, DesignCloud
 
 FIGURES: Mapping[type, Any] = {
     OperatorTimes: draw_operator_times,

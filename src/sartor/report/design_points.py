@@ -15,14 +15,13 @@ from sartor.designs.question import DesignQuestion
 from sartor.designs.result import Ranked
 from sartor.json_types import JsonDict
 from sartor.model.training import PipelineSchedule
+from sartor.report.chip_points import convergence, design_cloud, floor_plan
 from sartor.report.design_shapes import regret_points
 from sartor.report.design_words import (
     plan_text,
 )
-from sartor.report.die_points import floor_plan
 from sartor.report.gantt import SHARED
 from sartor.report.plan_points import PipelineBars, StepBars, step_bars
-from sartor.report.search_points import convergence, design_cloud
 from sartor.report.words import printable
 from sartor.schedules.makespan import UNIT_S
 from sartor.schedules.result import Mode, ScheduleResult

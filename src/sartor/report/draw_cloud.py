@@ -7,8 +7,8 @@ from math import isfinite
 from types import ModuleType
 
 from sartor.json_types import JsonDict
+from sartor.report.chip_points import DesignCloud
 from sartor.report.frame import FILE, Chart, Frame, Sheet, columns
-from sartor.report.search_points import DesignCloud
 
 HEIGHT = 320
 WIDTH = 640

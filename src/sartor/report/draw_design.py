@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from sartor.report.chip_points import Convergence, FloorPlan
 from sartor.report.design_points import CoreBars
 from sartor.report.design_words import AREA_WORDS
-from sartor.report.die_points import FloorPlan
 from sartor.report.frame import FILE, Chart, Frame, Sheet, columns, time_unit, when
-from sartor.report.search_points import Convergence
 
 SIDE = 260
 """Height of the floor plan [px]."""

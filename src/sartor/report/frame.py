@@ -39,6 +39,8 @@ FILE = Frame()
 FILE_DARK = Frame(theme=DARK)
 
 
+Column: TypeAlias = Sequence[object] | npt.NDArray[np.generic]
+"""Values of a figure's rows."""
 Numbers: TypeAlias = npt.NDArray[np.float64]
 Altair: TypeAlias = ModuleType
 """Loaded when a figure is drawn, because it is an optional dependency."""
@@ -127,7 +129,7 @@ class Sheet:
         return self.bars(bars, "label", labels).encode(x=x, color=colour, order=order, tooltip=tips)
 
     def spans(
-        self, rows: Sequence[JsonMap], lines: Sequence[str], x: Chart, colour: Chart, tips: list[Chart], **look: Any
+        self, rows: Sequence[JsonMap], lines: Sequence[str], x: Chart, colour: Chart, tips: list[Chart], **look: object
     ) -> Chart:
         """Boxes on lines, from ``start`` to ``end``; ``look``: what Altair's bars take."""
         bar = self.rows(rows).mark_bar(**look)
@@ -210,7 +212,7 @@ class Sheet:
         )
 
 
-def columns(**values: Sequence[Any] | npt.NDArray[Any]) -> list[JsonDict]:
+def columns(**values: Column) -> list[JsonDict]:
     """Rows of a figure from its columns, all of one length; arrays become plain numbers."""
     plain = [column.tolist() if isinstance(column, np.ndarray) else column for column in values.values()]
     return [dict(zip(values, row, strict=True)) for row in zip(*plain, strict=True)]
@@ -226,12 +228,10 @@ def stacked(labels: Sequence[str], parts: Sequence[str], table: Numbers) -> list
     ]
 
 
-def falling(**values: Sequence[Any] | npt.NDArray[Any]) -> list[JsonDict]:
-    """Rows of a waterfall from its columns, of which ``size`` adds up: each starts (``from``) where the one before it
-    ends (``to``), and has its share of the sum."""
-    ends = np.cumsum(values["size"])
-    starts = ends - np.asarray(values["size"])
-    return columns(**values, to=ends, share=np.asarray(values["size"]) / ends[-1], **{"from": starts})
+def falling(size: Numbers, **values: Column) -> list[JsonDict]:
+    """Rows of a waterfall: each starts (``from``) where the one before it ends (``to``); ``share`` is of the sum."""
+    ends = np.cumsum(size)
+    return columns(**values, size=size, to=ends, share=size / ends[-1], **{"from": ends - size})
 
 
 def unique(names: Iterable[str]) -> list[str]:
