@@ -1,0 +1,63 @@
+"""Adding a trainer: one record and its line in the table, and every command takes it (CONTRIBUTING, "Add a trainer").
+
+``package`` is a copy of sartor with the trainer of ``ADDED``, as a contributor would write it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from shutil import copytree, ignore_patterns
+
+import pytest
+
+ADDED = '''
+"""Acme's trainer: Megatron's, but it pads the vocabulary to multiples of 4,096 and shards no optimizer states."""
+
+from dataclasses import replace
+
+from sartor.step.trainers.megatron import MEGATRON
+
+ACME = replace(
+    MEGATRON,
+    name="acme",
+    aliases=("acme-train",),
+    words=("acme",),
+    vocab_multiple=4096,
+    usual_zero_stage=0,
+    launchable=False,
+    source="made up for a test",
+)
+'''
+QUESTION = "llama-3.2-1b --gpu h100 --num-devices 8 --global-batch-size 64 --seq-len 2048 --framework acme-train --json"
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory, repo_dir: Path) -> Path:
+    source = tmp_path_factory.mktemp("src")
+    copytree(repo_dir / "src" / "sartor", source / "sartor", ignore=ignore_patterns("__pycache__"))
+    folder = source / "sartor" / "step" / "trainers"
+    (folder / "acme.py").write_text(ADDED.lstrip(), encoding="utf-8")
+    table = (folder / "__init__.py").read_text(encoding="utf-8")
+    table = table.replace('    "megatron": MEGATRON,', '    "acme": ACME,\n    "megatron": MEGATRON,')
+    first = "from sartor.step.trainers.deepspeed"
+    table = table.replace(first, f"from sartor.step.trainers.acme import ACME\n{first}")
+    (folder / "__init__.py").write_text(table, encoding="utf-8")
+    return source
+
+
+@pytest.mark.parametrize("command", ["estimate", "lint", "plan"])
+def test_every_command_takes_a_new_trainer(package: Path, command: str) -> None:
+    words = QUESTION.replace("--gpu h100", "--cluster dgx-h100") if command == "plan" else QUESTION
+    environment = {**os.environ, "PYTHONPATH": str(package)}
+    asked = [sys.executable, "-m", "sartor", command, *words.split()]
+    done = subprocess.run(asked, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode in (0, 1), done.stderr  # 1: lint has findings
+    run = json.loads(done.stdout)["run"]
+    assert run["framework"]["origin"] == "stated"
+    assert "acme" in run["framework"]["value"]
+    if command != "lint":
+        assert any("vocabulary of 128256 padded to 131072" in line for line in json.loads(done.stdout)["assumptions"])
