@@ -156,7 +156,7 @@ def test_an_option_that_says_the_same_changes_nothing_and_is_not_named(tmp_path:
 
 def test_an_option_settles_what_the_file_leaves_open(tmp_path: Path) -> None:
     file = script(tmp_path, f"{REST} --tensor-model-parallel-size $TP --optimizer $OPT")
-    with pytest.raises(InputError, match=r"--optimizer=\$OPT.*or --optimizer"):
+    with pytest.raises(InputError, match=r"--optimizer=\$OPT.*or optimizer stated beside it"):
         api.lint_launch(file, "dgx-h100", search=False, tp=4)
     answer = api.lint_launch(file, "dgx-h100", search=False, tp=4, optimizer="adam")
     written = api.lint_launch(
@@ -189,3 +189,10 @@ def test_a_batch_per_replica_stays_where_the_file_has_no_global_one(tmp_path: Pa
             tmp_path / "run.toml", "dgx-h100", model="llama-3.2-1b", num_devices=8, search=False, tp=tp
         )
         assert (answer.job.global_batch_size, answer.priced.plan.num_microbatches) == (batch, 1)
+
+
+@pytest.mark.parametrize("switch", ["", " --sequence-parallel"])
+def test_a_stated_tp_keeps_the_files_sequence_parallelism(switch: str, tmp_path: Path) -> None:
+    file = script(tmp_path, f"{REST} --tensor-model-parallel-size $TP{switch}")
+    plan = api.lint_launch(file, "dgx-h100", search=False, tp=4).priced.plan
+    assert plan.dims.sequence_parallel is bool(switch)

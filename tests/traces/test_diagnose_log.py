@@ -35,21 +35,47 @@ def diagnosed(path: Path, **asked: Any) -> LogDiagnosis:
     return api.diagnose_log(path, **{"gpu": "h100", **asked})
 
 
-def test_the_prediction_is_that_of_the_launch_that_the_dump_describes(log: Path, tmp_path: Path) -> None:
-    launch = tmp_path / "launch.sh"
-    launch.write_text(
-        "torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py --num-layers 32 --hidden-size 4096 "
-        "--ffn-hidden-size 11008 --num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096 "
-        "--micro-batch-size 1 --global-batch-size 64 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 "
-        "--bf16 --swiglu --use-distributed-optimizer --sequence-parallel --overlap-grad-reduce --disable-bias-linear "
-        "--position-embedding-type rope --normalization RMSNorm --untie-embeddings-and-output-weights "
-        "--vocab-size 32000 --recompute-granularity selective"
-    )
+LAUNCH = (
+    "torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py --num-layers 32 --hidden-size 4096 "
+    "--ffn-hidden-size 11008 --num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096 "
+    "--micro-batch-size 1 --global-batch-size 64 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 "
+    "--bf16 --swiglu --use-distributed-optimizer --sequence-parallel --overlap-grad-reduce --disable-bias-linear "
+    "--position-embedding-type rope --normalization RMSNorm --untie-embeddings-and-output-weights "
+    "--vocab-size 32000 --recompute-granularity selective"
+)
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Path:
+    (tmp_path / "launch.sh").write_text(LAUNCH)
+    return tmp_path / "launch.sh"
+
+
+def test_the_prediction_is_that_of_the_launch_that_the_dump_describes(log: Path, launch: Path) -> None:
     linted = api.lint_launch(launch, "dgx-h100", search=False)
     found = diagnosed(log)
     assert found.predicted.step_s == linted.priced.step_s
     assert found.predicted.plan == linted.priced.plan
     assert diagnosed(log, launch=launch).predicted.step_s == linted.priced.step_s
+
+
+@pytest.mark.parametrize("with_launch", [True, False])
+def test_an_option_wins_over_launch_and_dump_and_both_are_named(log: Path, launch: Path, with_launch: bool) -> None:
+    options = {"launch": launch} if with_launch else {}
+    found = diagnosed(log, fix={"tp": 4}, dtype="fp8", best_plan=False, **options)
+    assert (int(found.predicted.plan.dims.tp), found.job.recipe.value) == (4, "fp8_delayed")
+    assert {"tp=4 as stated; the file says 2", "dtype=fp8_delayed as stated; the file says bf16"} <= set(
+        found.assumptions
+    )
+
+
+def test_what_a_launch_leaves_open_is_an_error_until_it_is_stated(log: Path, launch: Path) -> None:
+    launch.write_text(LAUNCH.replace("--tensor-model-parallel-size 2", "--tensor-model-parallel-size $TP"))
+    with pytest.raises(InputError, match=r"--tensor-model-parallel-size=\$TP"):
+        diagnosed(log, launch=launch, best_plan=False)
+    found = diagnosed(log, launch=launch, fix={"tp": 2}, best_plan=False)
+    assert "tp=2 as stated; the file says $TP" in found.assumptions
+    assert found.predicted.step_s == diagnosed(log, best_plan=False).predicted.step_s
 
 
 def test_seconds_of_the_parts_sum_to_the_measured_step(log: Path, sartor: Callable[..., Ran]) -> None:
@@ -222,7 +248,6 @@ def test_what_the_dump_says_is_not_tried_as_an_explanation(log: Path, tmp_path: 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a model that was not trained": ({"model": "llama-3.1-70b"}, "was trained with num_layers=32"),
     "a run that is not there": ({"run": 2}, "must be from 1 to 1: the log holds one run"),
-    "a plan beside the dump": ({"fix": {"tp": 4}}, "dump of arguments says the plan"),
     "a cluster of other size": ({"num_devices": 6}, "must be a multiple of tp x pp x cp = 4"),
 }
 

@@ -208,3 +208,17 @@ def test_95_percent_of_each_published_trace_is_assigned() -> None:
             assert isinstance(found, TraceDiagnosis)
             assert sum(part.seconds for part in found.parts) == pytest.approx(found.step_s)
             assert found.unknown_share < 0.05
+
+
+def test_a_launch_that_has_the_model_is_enough_to_predict_a_trace(tmp_path: Path) -> None:
+    (tmp_path / "launch.sh").write_text(
+        "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 8 --hidden-size 4096 --ffn-hidden-size 14336 "
+        "--num-attention-heads 32 --swiglu --seq-length 4096 --max-position-embeddings 4096 --micro-batch-size 2 "
+        "--global-batch-size 16 --bf16 --use-distributed-optimizer --vocab-size 128256"
+    )
+    path = write(made("", 3), tmp_path / "t.json")
+    found = api.diagnose(path, launch=tmp_path / "launch.sh", num_devices=8, best_plan=False, fix={"zero_stage": 0})
+    assert isinstance(found, TraceDiagnosis)
+    assert found.predicted is not None
+    assert int(found.predicted.plan.zero_stage) == 0
+    assert "zero_stage=0 as stated; the file says 1" in found.assumptions

@@ -11,14 +11,13 @@ import numpy as np
 from sartor.answers.diagnosis import LogDiagnosis, TraceDiagnosis
 from sartor.api.logged_plan import AskedPlan, LoggedOptions, LoggedPlan
 from sartor.api.logged_plan import best_plan as searched_best
-from sartor.api.logs import SIZES, diagnose_log, measured_on
+from sartor.api.logs import diagnose_log, measured_on
 from sartor.api.models import read
 from sartor.api.words import own_calibration_of
 from sartor.cost.cost import Source
 from sartor.errors import InputError
 from sartor.hardware.catalog import gpu_names
 from sartor.hardware.cluster import Cluster
-from sartor.json_types import JsonDict
 from sartor.operators import Gemm
 from sartor.run.fields import check_names
 from sartor.step.results import step_source
@@ -61,9 +60,9 @@ def diagnose(
     traces = _traces(paths)
     where, warnings = _device(traces[0], options)
     found = None
-    if where is not None and options.get("model") is not None:
-        facts: JsonDict = {name: value for name, value in options.items() if name in (*SIZES, "dtype")}
-        asked = AskedPlan.of(_as_run(traces[0]).knowing(**facts), paths[0], where, options)
+    if where is not None and (options.get("model") is not None or options.get("launch") is not None):
+        asked = AskedPlan.of(_as_run(traces[0]), paths[0], where, options)
+        warnings = [*warnings, *asked.contradictions]
         found = asked.launched() if asked.launch is not None else asked.assembled()
     return _divided(traces, where, found, warnings, options)
 

@@ -18,6 +18,7 @@ from sartor.hardware.cluster import Cluster
 from sartor.model.flop_conventions import LENGTHS, SAME, counted
 from sartor.model.training import Recompute
 from sartor.model.workload import usual_seq_len
+from sartor.run.run import Origin, Run
 from sartor.units import divisors
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ DEGREES = ("tp", "pp", "cp", "ep")
 PLANNED = (*DEGREES, "microbatch_size", "zero_stage", "virtual_stages", "sequence_parallel", "schedule", "recompute",
            "recompute_layers", "optimizer_offload", "shard_group")  # fmt: skip
 """Axes of a plan that a log or ``fix`` may specify."""
+SIZES = ("global_batch_size", "seq_len", "num_devices")
 LAUNCHED = frozenset({*PLANNED, "dtype", "dp_overlap", "tp_overlap", "fused_loss"})
 """Facts that a complete launch leaves in no doubt."""
 
@@ -90,26 +92,43 @@ class AskedPlan:
     """A run and everything given about its plan."""
 
     run: RunLog
+    """With what is stated about it."""
+    log: RunLog
+    """As the log or trace has it."""
     path: str
     reading: ModelReading | None
     cluster: Cluster
-    fix: Mapping[str, int | str]
-    framework: str | None
+    stated: Run
     launch: str | Path | None
 
     @classmethod
-    def of(cls, run: RunLog, path: str | Path, cluster: Cluster, options: LoggedOptions) -> AskedPlan:
-        """A run on its cluster, with what is given about it."""
-        model = options.get("model")
+    def of(cls, log: RunLog, path: str | Path, cluster: Cluster, options: LoggedOptions) -> AskedPlan:
+        """A run on its cluster, with what is stated about it. Raises ``InputError``."""
+        from sartor.plans.fixed import named_values
+
+        model, fix = options.get("model"), options.get("fix") or {}
+        named_values(fix)
+        axes = {name.strip().lower().replace("-", "_"): value for name, value in fix.items()}
+        sizes = {name: options.get(name) for name in (*SIZES, "dtype")}
+        stated = Run.stated("option", **sizes, framework=options.get("framework"), **axes)
         return cls(
-            run=run,
+            run=log.knowing(**{name: stated.get(name) for name in sizes}),
+            log=log,
             path=str(path),
             reading=None if model is None else read(model, options.get("set")),
             cluster=cluster,
-            fix=dict(options.get("fix") or {}),
-            framework=options.get("framework"),
+            stated=stated,
             launch=options.get("launch"),
         )
+
+    @property
+    def contradictions(self) -> Iterator[str]:
+        """A sentence for everything stated that the log or trace says otherwise."""
+        where = "trace" if self.log.title == "trace" else "log"
+        for name in self.stated:
+            fact, value = self.log.facts.get(name), self.stated.get(name)
+            if fact is not None and str(fact).lower() != str(value).lower():
+                yield f"the {where} says {name}={fact}; {value} is given, and counts"
 
     @property
     def shape(self) -> TransformerShape | None:
@@ -126,35 +145,32 @@ class AskedPlan:
         from sartor.launch.files import read_launch
         from sartor.launch.megatron_dialects import read_dump
 
-        if self.fix:
-            words = ",".join(f"{name}={value}" for name, value in self.fix.items())
-            where = "the launch file" if self.launch is not None else "the log's dump of arguments"
-            raise InputError("fix", words, f"{where} says the plan; leave it out")
         devices = self.run.number("num_devices") or 0
         if self.launch is None:
             batch = self.run.number("global_batch_size")  # that of the steps, which ramp-up may keep below the dump's
             ran = {} if batch is None else {"global_batch_size": str(batch)}
-            reading = read_dump({**self.run.arguments, **ran}, devices)
+            reading = replace(read_dump({**self.run.arguments, **ran}, devices), open_fields={})
         else:
             reading = read_launch(self.launch, num_devices=devices, shape=self.shape)
         _check_model(self.shape, reading, self.path)
-        job = self._trained(reading)
+        job, plan, assumptions = self._with_stated(reading)
         notes = () if self.reading is None else (*self.reading.assumptions, *self.reading.notes)
         said: dict[str, int | str] = {**self.run.facts, "framework": job.trainer.name}
-        return LoggedPlan(job=job, plan=reading.plan, said=said, whole=True, assumptions=(*notes, *reading.assumptions))
+        return LoggedPlan(job=job, plan=plan, said=said, whole=True, assumptions=(*notes, *assumptions))
 
-    def _trained(self, reading: LaunchReading) -> TrainingJob:
-        """The launch's job under the trainer release that the log shows."""
+    def _with_stated(self, reading: LaunchReading) -> tuple[TrainingJob, TrainingPlan, tuple[str, ...]]:
+        """The launch's job and plan with what is stated beside it, under the trainer release that the log shows."""
+        from sartor.launch.options import with_options
         from sartor.step.trainers import trainer_named
 
-        seq_len = self.run.facts.get("seq_len")
-        job = reading.job(self.shape, seq_len if isinstance(seq_len, int) else None)
-        name = self.framework or self.run.trainer
-        if self.framework is None and (self.launch is not None or not _OLD.search(name)):
-            return job
-        trainer = trainer_named(name, self.cluster.gpu)
+        length = self.run.facts.get("seq_len")
+        stated = self.stated.with_(Origin.STATED, "the log", seq_len=length if isinstance(length, int) else None)
+        job, plan, assumptions = with_options(reading, stated, shape=self.shape, gpus=self.cluster.gpus)
+        if "framework" in stated or self.launch is not None or not _OLD.search(self.run.trainer):
+            return job, plan, assumptions
+        trainer = trainer_named(self.run.trainer, self.cluster.gpu)
         overlaps = replace(trainer, dp_overlap=job.trainer.dp_overlap, tp_overlap=job.trainer.tp_overlap)
-        return replace(job, trainer=overlaps)
+        return replace(job, trainer=overlaps), plan, assumptions
 
     def assembled(self) -> LoggedPlan:
         """The plan from the log's facts and the caller's, with a typical run's values for the rest."""
@@ -166,7 +182,7 @@ class AskedPlan:
                 "model", NOT_GIVEN, f"{self.path} does not say the model's sizes; name the model", "llama-3-8b"
             )
         _check_sizes(self.reading.shape, self.run.arguments, self.path)
-        facts: dict[str, int | str] = {**self.run.facts, **self.fix}
+        facts: dict[str, int | str] = {**self.run.facts, **self.stated.of_origin(Origin.STATED)}
         fixed = named_values({name: value for name, value in facts.items() if name in PLANNED})
         devices = self._devices()
         seq_len, conventions = self._seq_len()
@@ -179,9 +195,12 @@ class AskedPlan:
             global_batch_size=batch,
             seq_len=seq_len,
             dtype=None if word is None else str(word),
-            framework=self.framework or self.run.trainer,
+            framework=self.stated.get("framework") or self.run.trainer,
         )
         job, plan, more = _plan(job, self.cluster, devices, fixed, str(facts.get("recompute", "")))
+        if int(self.stated.get("dp", plan.dims.dp)) != plan.dims.dp:
+            must = f"tp x pp x cp leaves {int(plan.dims.dp)} of {devices} devices"
+            raise InputError("fix dp", self.stated.get("dp"), must, str(int(plan.dims.dp)))
         return LoggedPlan(
             job=job,
             plan=plan,

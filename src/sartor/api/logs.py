@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from sartor.answers.diagnosis import LogDiagnosis
-from sartor.api.logged_plan import AskedPlan, LoggedOptions, LoggedPlan, conventions_of
+from sartor.api.logged_plan import SIZES, AskedPlan, LoggedOptions, LoggedPlan, conventions_of
 from sartor.api.logged_plan import best_plan as searched_best
 from sartor.api.words import cluster_of, device_counts, device_of, own_calibration_of
 from sartor.errors import NOT_GIVEN, InputError
 from sartor.hardware.catalog import gpu_names
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import usual_cluster
-from sartor.json_types import JsonDict
 from sartor.run.fields import check_names
 from sartor.step.results import step_source
 from sartor.units import format_share
@@ -36,30 +35,19 @@ def diagnose_log(log: str | Path, *, run: int | None = None, **options: Unpack[L
 
     check_names(options, LoggedOptions)
     own = chosen_run(read_log(log), run)
-    given: JsonDict = {name: value for name in SIZES if (value := dict(options).get(name)) is not None}
-    chosen = own.knowing(**given, dtype=options.get("dtype"))
-    asked = AskedPlan.of(chosen, log, measured_on(chosen.facts.get("gpu"), "the log", options), options)
+    asked = AskedPlan.of(own, log, measured_on(own.facts.get("gpu"), "the log", options), options)
     found = asked.launched() if asked.has_launch else asked.assembled()
-    warnings = [*_contradicted(own, given), *_counted_otherwise(found, asked, given)]
+    warnings = [*asked.contradictions, *_counted_otherwise(found, asked)]
     return _held_against(found, asked, warnings, options.get("calibration"), best=options.get("best_plan", True))
 
 
-SIZES = ("global_batch_size", "seq_len", "num_devices")
-
-
-def _contradicted(run: RunLog, given: Mapping[str, int]) -> Iterator[str]:
-    """A sentence for every size that the log says otherwise."""
-    for name, value in given.items():
-        if run.facts.get(name, value) != value:
-            yield f"the log says {name}={run.facts[name]}; {value} is given, and counts"
-
-
-def _counted_otherwise(found: LoggedPlan, asked: AskedPlan, given: Mapping[str, int]) -> Iterator[str]:
+def _counted_otherwise(found: LoggedPlan, asked: AskedPlan) -> Iterator[str]:
     """A warning if the log's own rates make another number of tokens per step than the job has.
 
     Raises ``InputError`` if sizes were given by option or launch file, since then one of them must be wrong.
     """
     job, devices = found.job, int(found.plan.num_devices)
+    given = {name: asked.stated.get(name) for name in SIZES if name in asked.stated}
     run = asked.run.knowing(num_devices=devices)
     sequences = run.sequences_per_step(job.seq_len)
     batch = int(job.global_batch_size)

@@ -138,6 +138,7 @@ def read_maxtext(
         plan=canonical(plan, None if shape is None else int(shape.num_layers)),
         parts=parts,
         shape=shape,
+        sequence_parallel=True,
         model="" if model == "default" else printable(model),
         unpriced=tuple(printable(f"{name}={keys.find(name)}") for name in rest if PRICED.match(name)),
         open_fields=open_fields,

@@ -265,6 +265,7 @@ def read_megatron(command: Command, num_devices: int = 0) -> LaunchReading:
         plan=canonical(plan, layers),
         parts=parts,
         shape=shape,
+        sequence_parallel=bool(values["sequence_parallel"]),
         unknown=(*unknown, *flags.odd),
         unpriced=(*unpriced, *others),
         ignored=tuple(ignored),

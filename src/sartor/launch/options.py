@@ -90,7 +90,7 @@ def _unsaid(reading: LaunchReading, name: str, words: str, field: str) -> InputE
         must = "not a field that sartor knows, and by its name step and memory may depend on it"
         near = next((n for text in reading.unknown if text.startswith(name) for n in MEANT.findall(text)), "")
         return InputError(name, words, must, near or "the file without it")
-    option = f", or --{field.replace('_', '-')}" if field in (*AXES, *OF_JOB, "seq_len", "global_batch_size") else ""
+    option = f", or {field} stated beside it" if field in (*AXES, *OF_JOB, "seq_len", "global_batch_size") else ""
     must = "the file does not say its value, and step and memory depend on it"
     return InputError(name, words, must, f"its value in the file{option}")
 
@@ -114,6 +114,8 @@ def _with_axes(reading: LaunchReading, job: TrainingJob, run: Run) -> tuple[Trai
     plan, before = reading.plan, axes_of(reading.plan)
     stated = named_values({name: str(run.get(name)).lower() for name in AXES if name in run}, "launch")
     axes = {**before, **stated}
+    if axes["tp"] > 1 == before["tp"] and "sequence_parallel" not in stated:
+        axes["sequence_parallel"] = int(reading.sequence_parallel)
     replica = axes["tp"] * axes["pp"] * axes["cp"]
     axes["dp"], rest = divmod(int(plan.num_devices), replica)
     if rest or stated.get("dp", axes["dp"]) != axes["dp"]:

@@ -122,6 +122,8 @@ class LaunchReading:
     unpriced: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
+    sequence_parallel: bool = False
+    """Whether the sequence would be split too if ``tp`` were above 1."""
     open_fields: Mapping[str, str] = field(default_factory=dict)
     """Arguments that bear on the price and whose value the file does not say (a variable that nothing sets), or that
     are not understood, with the words that stand there; the plan has their defaults."""

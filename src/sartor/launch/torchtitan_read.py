@@ -122,6 +122,7 @@ def _reading(
         parts=parts,
         shape=shape,
         model=model,
+        sequence_parallel=bool(plan.dims.sequence_parallel),
         unknown=tuple(_shown(name) for name in unknown),
         unpriced=tuple(f"{name}={word}" for name, word in set_otherwise.items() if word != without_price[name]),
         ignored=tuple(name for name in config.left() if _no_bearing(name)),
