@@ -2,9 +2,10 @@
 
     python benchmarks/bench_plan_search.py
 
-The fastest plan alone of small jobs, in CPU seconds and as a ratio to one plan alone. Then GPT-3 175B on 512 A100 and
-DeepSeek-V3 on 2,048 H100: points of the grid, plans priced, seconds, plans per CPU second; and the ratio to pricing
-plans one at a time by the same ``step`` and ``footprint``. Set OMP_NUM_THREADS=1 to keep it to one core.
+The fastest plan alone of small jobs, in CPU seconds and as a ratio to one plan alone; and that of a model eight times
+as deep, as a ratio to the model's. Then GPT-3 175B on 512 A100 and DeepSeek-V3 on 2,048 H100: points of the grid, plans
+priced, seconds, plans per CPU second; and the ratio to pricing plans one at a time by the same ``step`` and
+``footprint``. Set OMP_NUM_THREADS=1 to keep it to one core.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 import numpy as np
 
 from sartor.hardware.cluster_catalog import load_cluster
+from sartor.model.editing import edit
 from sartor.model.zoo import load_model
 from sartor.plans.conditions import structures, with_switches
 from sartor.plans.search import HeldPlan, fastest_plan, make_pricer, search_plans
@@ -24,6 +26,7 @@ from sartor.step.question import training_job
 
 QUESTIONS = (("gpt3-175b", "dgx-a100", 512, 1536, 2048), ("deepseek-v3", "dgx-h100", 2048, 15360, 4096))
 SMALL = (("llama-3-8b", "dgx-h100", 8, 512), ("llama-3-8b", "dgx-h100", 64, 512))
+DEPTHS = (32, 256)
 SAMPLE = 40
 LEAST_RATIO = 100.0
 
@@ -32,6 +35,7 @@ def main() -> int:
     """Print the figures; 1 if the search is less than LEAST_RATIO times as fast as one plan at a time."""
     for question in SMALL:
         small(*question)
+    print(f"{DEPTHS[1]} layers on 64 H100: {deep_s(DEPTHS[1]) / deep_s(DEPTHS[0]):.1f} times the search of {DEPTHS[0]}")
     worst = np.inf
     for model, name, devices, batch, seq_len in QUESTIONS:
         cluster = load_cluster(name)
@@ -72,6 +76,15 @@ def small(model: str, name: str, devices: int, batch: int) -> None:
     print(
         f"{model} on {devices} {cluster.gpu.name}: fastest plan in {search_s:.2f} s, {search_s / alone_s:.1f} times one"
     )
+
+
+def deep_s(num_layers: int) -> float:
+    """CPU seconds of finding the fastest plan of Llama 3 8B with so many layers."""
+    cluster = load_cluster("dgx-h100")
+    job, _ = training_job(edit(load_model("llama-3-8b"), num_layers=num_layers), cluster.gpu, global_batch_size=512)
+    cpu = time.process_time()
+    fastest_plan(job, cluster, 64)
+    return time.process_time() - cpu
 
 
 if __name__ == "__main__":

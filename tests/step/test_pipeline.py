@@ -250,7 +250,7 @@ def test_every_layer_is_on_one_chunk(model: str, pp: int, v: int) -> None:
     whole = stage_counts(shape, 1)[0, 0]
     assert counts.shape == (pp, v, len(whole))
     assert (counts.sum(axis=(0, 1)) == whole).all()
-    rows = stage_rows(shape, pp, v)
+    rows = stage_rows(stage_counts(shape, pp, v))
     assert rows.times @ rows.counts == pytest.approx(whole)
     assert rows.times.sum() == pp
     assert counts[0, 0, 0] == counts[-1, -1, -1] == 1
@@ -261,7 +261,7 @@ def test_distinct_devices_price_as_all_devices_do(pp: int, m: int, head: float) 
     shape = load_model("llama3-8b")
     pp = min(pp, 32)
     seconds = np.array([0.3, 1.0, head])
-    rows = stage_rows(shape, pp)
+    rows = stage_rows(stage_counts(shape, pp))
     few = PipelineWork(
         rows=rows, **dict.fromkeys(("forward_s", "dgrad_s", "wgrad_s"), (rows.counts @ seconds)[:, None])
     )

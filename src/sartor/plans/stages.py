@@ -26,7 +26,8 @@ from sartor.step.stages import is_v_shaped
 from sartor.step.step import step_each
 from sartor.units import Array, IntArray, ceil_div
 
-BATCH = 8
+BATCH = 12
+"""Plans placed together: more share what they have in common, but more are placed in vain."""
 OTHERS = 24
 """Further sets of dims for which the plan with the best bound is tried."""
 TRIED = 96

@@ -57,10 +57,10 @@ def pipeline_stages(
     v_shaped: bool,
 ) -> PipelineStages:
     """The stages of a pipeline of ``pp`` devices with ``virtual`` chunks each, in the pools ``in_pool`` [pp]."""
-    rows = stage_rows(job.shape, pp, virtual, stage_layers, in_pool, v_shaped=v_shaped)
+    counts = stage_counts(job.shape, pp, virtual, stage_layers, v_shaped=v_shaped)
+    rows = stage_rows(counts, in_pool)
     if pp == 1 or virtual == 1 or v_shaped:
         return PipelineStages(rows=rows, parts=rows, chunks=None)
-    counts = stage_counts(job.shape, pp, virtual, stage_layers)
     if job.trainer.lockstep:
         parts = each_device(chunk_by_chunk(counts), 1, np.tile(in_pool, virtual))
         return PipelineStages(rows=rows, parts=parts, chunks=None)

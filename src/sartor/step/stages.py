@@ -102,26 +102,18 @@ class StageRows:
     """[R]: index of the stage's pool in a mixed cluster; 0 if there is one."""
 
 
-def stage_rows(
-    shape: TransformerShape,
-    pp: int,
-    virtual_stages: int = 1,
-    stage_layers: tuple[int, ...] | None = None,
-    pools: IntArray | None = None,
-    *,
-    v_shaped: bool = False,
-) -> StageRows:
+def stage_rows(counts: IntArray, pools: IntArray | None = None) -> StageRows:
     """Distinct rows of `stage_counts` summed over chunks, ordered by their first device; devices of different ``pools``
     [pp] are distinct."""
-    devices = stage_counts(shape, pp, virtual_stages, stage_layers, v_shaped=v_shaped).sum(axis=1)
+    pp, virtual, _ = counts.shape
     where = np.zeros(pp, dtype=np.int64) if pools is None else pools
-    rows, first, which = _distinct_rows(np.column_stack([devices, where]))
+    rows, first, which = _distinct_rows(np.column_stack([counts.sum(axis=1), where]))
     is_row = which[:, None] == np.arange(len(rows))
     passed = np.concatenate([np.zeros((1, len(rows)), np.int64), np.cumsum(is_row, axis=0)])
     last = pp - 1 - np.argmax(is_row[::-1], axis=0)
     return StageRows(
         pp=pp,
-        virtual_stages=virtual_stages,
+        virtual_stages=virtual,
         counts=rows[:, :-1],
         last=last,
         first=first,
