@@ -19,10 +19,9 @@ def draw_scatter(title: str, rows: Sequence[JsonMap], frame: Frame = FILE) -> Ch
     ]
     seen = [value for point in points for value in (point["measured"], point["predicted"])] or [1.0, 10.0]
     domain = [min(seen) / 1.2, max(seen) * 1.2]
-    scale = alt.Scale(type="log", domain=domain, nice=False)
-    axis = alt.Axis(format="~s", tickCount=6)
-    x = alt.X("measured:Q", scale=scale, title=f"measured [{unit}]", axis=axis)
-    y = alt.Y("predicted:Q", scale=scale, title=f"predicted [{unit}]", axis=axis)
+    scale = {"type": "log", "domain": domain, "nice": False}
+    x = sheet.x("measured:Q", f"measured [{unit}]", 6, "~s", **scale)
+    y = sheet.y("predicted:Q", f"predicted [{unit}]", 6, "~s", **scale)
     agree = sheet.rows([{"measured": v, "predicted": v} for v in domain]).mark_line(color=theme.muted)
     names = sorted({point["gpu"] for point in points})
     colours = [theme.series[i % len(theme.series)] for i in range(len(names))]
@@ -61,12 +60,7 @@ def draw_error_by_size(title: str, rows: Sequence[JsonMap], frame: Frame = FILE)
         sheet.rows(data)
         .mark_line(point=alt.OverlayMarkDef(size=22))
         .encode(
-            x=alt.X(
-                "size:Q",
-                scale=alt.Scale(type="log", base=2),
-                title="size, from",
-                axis=alt.Axis(format=",d", tickCount=8),
-            ),
+            x=sheet.x("size:Q", "size, from", 8, ",d", type="log", base=2),
             y=alt.Y("error:Q", title="|predicted / measured - 1|", axis=alt.Axis(format=".0%")),
             color=alt.Color("axis:N", scale=alt.Scale(domain=axes, range=colours), legend=sheet.legend(len(axes))),
             strokeDash=alt.StrokeDash(
@@ -125,19 +119,10 @@ def draw_study(body: JsonMap, device: str, frame: Frame = FILE) -> Chart:
 
 def study_rows(body: JsonMap) -> list[JsonDict]:
     """Two rows per arm, predicted and measured; arms that were not timed are left out."""
-    found = []
-    for arm in body["arms"]:
-        for which in WORDS:
-            speedup = arm[f"{which}_speedup"]
-            if speedup is not None:
-                found.append(
-                    {
-                        "arm": arm["arm"],
-                        "group": arm["group"],
-                        "x": arm["x"],
-                        "which": which,
-                        "speedup": speedup,
-                        "seconds": arm[f"{which}_s"],
-                    }
-                )
-    return found
+    return [
+        {"arm": arm["arm"], "group": arm["group"], "x": arm["x"], "which": which, "speedup": speedup,
+         "seconds": arm[f"{which}_s"]}
+        for arm in body["arms"]
+        for which in WORDS
+        if (speedup := arm[f"{which}_speedup"]) is not None
+    ]  # fmt: skip
