@@ -2,7 +2,7 @@
 
 >>> import sartor
 >>> answer = sartor.estimate("llama-3.1-8b", gpu="h100", phase="decode", context_len=4096)
->>> answer.estimate.time_s > 0
+>>> answer.time_s > 0
 True
 """
 

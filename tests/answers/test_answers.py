@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -22,6 +24,37 @@ def test_a_repr_is_one_line_with_the_headline(gemm: Answer) -> None:
     assert repr(gemm).startswith("<GemmAnswer: GPU h100_sxm")
     assert "\n" not in repr(gemm)
     assert len(repr(gemm)) < 200
+
+
+RUN: dict[str, Any] = {"num_devices": 8, "global_batch_size": 8}
+ANSWERS: dict[str, Callable[[], Answer]] = {
+    "estimate": lambda: api.estimate("gpt2", **RUN),
+    "a grid": lambda: api.estimate("gpt2", tp=[1, 2], **RUN),
+    "lint": lambda: api.lint("gpt2", **RUN),
+    "advise": lambda: api.advise("gpt2", **RUN),
+    "plan": lambda: api.plan("gpt2", **RUN),
+    "serving": lambda: api.serving("llama-3.1-8b", concurrency=8),
+    "collective": lambda: api.collective("all_reduce", 1e6, 8),
+    "design": lambda: api.design("gpt2", **RUN, time_limit=1e-3),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_every_answer_has_a_short_repr_a_page_json_and_a_frame(name: str) -> None:
+    pytest.importorskip("pandas")
+    answer = ANSWERS[name]()
+    assert 30 <= len(repr(answer)) < 200
+    assert "\n" not in repr(answer)
+    assert answer._repr_html_().startswith("<p>")
+    assert json.dumps(answer.to_dict())
+    assert len(answer.to_frame()) >= 1
+
+
+@pytest.mark.parametrize("name", ["estimate", "lint", "advise"])
+def test_a_repr_says_what_was_priced_how_fast_it_is_and_whether_it_fits(name: str) -> None:
+    words = repr(ANSWERS[name]())
+    assert "model GPT-2 small, GPU h100_sxm, time " in words
+    assert "fits True" in words
 
 
 def test_a_notebook_shows_the_headline_and_the_first_rows() -> None:

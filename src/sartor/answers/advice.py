@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from sartor.answers.answer import Answer
-from sartor.answers.estimate import FIT, INTERVAL, MODEL, QUESTION, TOTALS, WORKLOAD, ModelEstimate
+from sartor.answers.estimate import FIT, INTERVAL, MODEL, QUESTION, SUBJECT, TOTALS, WORKLOAD, ModelEstimate
 from sartor.answers.field import (
     Fields,
     Level,
@@ -69,6 +69,7 @@ class Lint(Answer):
     """What the rules found, worst first."""
 
     fields: ClassVar[Fields] = LINT
+    subject: ClassVar[Fields] = through("base", SUBJECT)
     base: ModelEstimate
     findings: tuple[Finding, ...]
 
@@ -193,6 +194,7 @@ class Advice(Answer):
     """The verdict: where the time goes, what is wasteful, and same-size shapes that are faster."""
 
     fields: ClassVar[Fields] = ADVICE
+    subject: ClassVar[Fields] = through("base", SUBJECT)
     base: ModelEstimate
     gpus: tuple[Gpu, ...]
     findings: tuple[Finding, ...]

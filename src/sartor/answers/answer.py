@@ -19,6 +19,8 @@ class Answer:
 
     __slots__ = ()
     fields: ClassVar[Fields]
+    subject: ClassVar[Fields] = ()
+    """What a repr says before the table's own headline: of what, and how fast."""
 
     def to_dict(self) -> JsonDict:
         """The body of the command's ``--json``: SI units, glossary names, plain Python values."""
@@ -43,7 +45,7 @@ class Answer:
         return f"<{type(self).__name__}: {', '.join(f'{words} {value}' for words, value in self._headline())}>"
 
     def _headline(self) -> list[tuple[str, str]]:
-        shown = columns_of(self.fields, Level.HEADLINE)
+        shown = (*self.subject, *columns_of(self.fields, Level.HEADLINE))
         return [(column.words, visible(value)) for column in shown if (value := column.text(self))]
 
     def _repr_html_(self) -> str:

@@ -348,12 +348,23 @@ ESTIMATE: Fields = (
 )
 
 
+SUBJECT: Fields = (
+    text("model", "model", path="question.reading.shape.name"),
+    text("gpu", "GPU", path="question.gpu.name"),
+    number("time_s", "time"),
+    number("peak_bytes", "memory"),
+    flag("fits", "fits"),
+)
+"""What a repr says of an estimate."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ModelEstimate(Answer):
     """Where the time goes: the operators of one pass over a microbatch with their costs and, in training, the whole
     step."""
 
     fields: ClassVar[Fields] = ESTIMATE
+    subject: ClassVar[Fields] = SUBJECT
     question: Question
     graph: OperatorGraph
     estimate: Estimate

@@ -368,6 +368,11 @@ class PlanAnswer(Answer):
     """How to spread a model's training over a cluster: one search for each requested number of devices."""
 
     fields: ClassVar[Fields] = PLAN
+    subject: ClassVar[Fields] = (
+        text("model", "model", path="reading.shape.name"),
+        text("cluster", "cluster", path="cluster.name"),
+        number("step_s", "step", path=lambda answer: answer.best and answer.best.step_s),
+    )
     reading: ModelReading
     run: Run
     """What was stated and completed, with its origin."""

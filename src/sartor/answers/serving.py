@@ -125,6 +125,10 @@ class ServingAnswer(Answer):
     """Latency and throughput of a server, for each number of sequences in flight."""
 
     fields: ClassVar[Fields] = SERVING
+    subject: ClassVar[Fields] = (
+        text("model", "model", path="reading.shape.name"),
+        text("gpu", "GPU", path="server.gpu.name"),
+    )
     reading: ModelReading
     server: Server
     """Serves decoding, and prefill too unless ``prefill`` is set."""
