@@ -137,6 +137,12 @@ def format_share(share: float) -> str:
     return f"{100 * share:.1f}%"
 
 
+def format_change(share: float, digits: int = 1) -> str:
+    """``+2.1%``; a change that rounds to zero is ``0.0%``."""
+    text = f"{100 * share:+.{digits}f}%"
+    return text[1:] if float(text[:-1]) == 0 else text
+
+
 def divisors(number: int) -> list[int]:
     """All divisors of a number above 0, smallest first."""
     tried = np.arange(1, math.isqrt(number) + 1)

@@ -158,13 +158,14 @@ def test_one_whole_answer_must_fit_not_half(sartor) -> None:
 def test_an_answer_of_one_token_has_no_time_between_tokens(sartor) -> None:
     lines = sartor(*WORDS, "--output-len", 1, "--input-len", 1).out.splitlines()
     assert lines[0].endswith("1 token in, 1 out")
-    assert "  -  " in next(line for line in lines if line.startswith("64 "))
+    assert "first token" in "".join(lines)
+    assert "per token" not in "".join(lines)
 
 
 def test_a_billion_requests_keep_to_one_line(sartor) -> None:
     rows = sartor("serving", "llama-3.1-8b", "--gpu", "h100", "--concurrency", "4,1000000000").out.splitlines()
-    (row,) = (line for line in rows if line.startswith("1B"))
-    assert row.startswith("1B (1B wait) ")
+    assert [row.split()[:2] for row in rows if "1B" in row] == [["1B", "1B"]]
+    assert max(map(len, rows)) <= 100
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ from sartor.answers.serving import SERVING
 from sartor.answers.solved import PLACEMENT, SCHEDULE
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
+from sartor.units import format_count
 
 VERSION = 1
 """Number of every schema; it is raised when a key changes."""
@@ -51,19 +52,27 @@ VERSION = 1
 # ------------------------------------------------------------------------------------------------ extract, catalog
 
 TRACED_LAYER: Fields = (
-    *texts("name module"),
-    integer("count"),
+    text("name", "layers"),
+    text("module"),
+    integer("count", "count"),
     rows("positions", Scalar.INTEGER),
-    *integers("num_params trainable_params"),
-    *numbers("buffer_bytes expert_params weight_sets stash_bytes recomputed_bytes output_bytes"),
+    integer("num_params", "params", form=format_count),
+    integer("trainable_params"),
+    *numbers("buffer_bytes expert_params weight_sets"),
+    number("stash_bytes", "kept until backward"),
+    *numbers("recomputed_bytes output_bytes"),
 )
 TRACED_OPERATOR: Fields = (
-    *texts("name kind pass part"),
-    number("count"),
+    text("name", "operator"),
+    text("kind", "kind"),
+    text("pass", "pass"),
+    text("part"),
+    number("count", "count", form="{:,.0f}".format),
     *texts("dtype grows"),
     rows("inputs", Scalar.ANY),
     rows("outputs", Scalar.ANY),
-    *numbers("flops bytes_moved"),
+    number("flops", "GFLOP", form=lambda flops: f"{flops / 1e9:,.3g}"),
+    number("bytes_moved"),
     mapping("", Scalar.ANY, help="sizes, layer and module"),
 )
 EXTRACT: Fields = (

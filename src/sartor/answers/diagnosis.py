@@ -31,6 +31,7 @@ from sartor.answers.plan import CLUSTER, DEGREES, PARTS, PRICED, STEP_INTERVAL, 
 from sartor.cost.cost import interval_80
 from sartor.errors import visible
 from sartor.plans.explain import nearest
+from sartor.units import format_change
 
 if TYPE_CHECKING:
     from sartor.cost.cost import Source
@@ -430,14 +431,50 @@ def _trace_part(answer: TraceDiagnosis, part: TracePart) -> RunPart:
 
 def _change(unit: str) -> Fields:
     """A change in a unit; reads a pair (`RunChange`, threshold)."""
-    return through(lambda pair: pair[0], (number(f"a_{unit}", path="a"), number(f"b_{unit}", path="b"))) + _RATIO
+    return through(lambda pair: pair[0], (number(f"a_{unit}", "A", path="a"), number(f"b_{unit}", "B", path="b"))) + (
+        _RATIO
+    )
+
+
+MOST_RATIO = 10.0
+"""End of a ratio's interval above which it says nothing."""
+
+
+def _change_text(ratio: float) -> str:
+    return "new" if ratio == math.inf else "gone" if ratio == 0 else format_change(ratio - 1)
+
+
+def _yes_text(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _end_text(ratio: float) -> str:
+    return format_change(ratio - 1) if 0 < ratio < MOST_RATIO else ""
 
 
 _RATIO: Fields = (
-    *through(lambda pair: pair[0], (number("ratio", null=True), *numbers("low high", null=True), flag("significant"))),
-    flag("beyond_threshold", path=lambda pair: pair[0].beyond(pair[1])),
+    *through(
+        lambda pair: pair[0],
+        (
+            number("ratio", "change", null=True, form=_change_text, help="of B from A"),
+            number("low", "99% low", null=True, form=_end_text),
+            number("high", "99% high", null=True, form=_end_text),
+            flag("significant", "beyond noise", form=_yes_text),
+        ),
+    ),
+    flag("beyond_threshold", "beyond threshold", path=lambda pair: pair[0].beyond(pair[1]), form=_yes_text),
 )
-_NAME = text("name", path=lambda pair: visible(pair[0].name))
+_NAME = text(
+    "name",
+    "what",
+    path=lambda pair: visible(pair[0].name),
+    form=lambda name: name.replace("_bytes", " memory"),
+)
+
+
+CHANGED_TIME: Fields = (_NAME, *_change("s"))
+CHANGED_BYTES: Fields = (_NAME, *_change("bytes"))
+"""A part's seconds or bytes in two runs; read pairs (`RunChange`, threshold)."""
 
 
 def _paired(changes: Any) -> Any:
@@ -451,8 +488,8 @@ COMPARED: Fields = (
     rows("worse", Scalar.TEXT, path=lambda answer: [change.name for change in answer.worse]),
     flag("per_token"),
     field("total", _change("s"), path=lambda answer: (answer.total, answer.threshold)),
-    rows("parts", (_NAME, *_change("s")), path=_paired("parts")),
-    rows("memory", (_NAME, *_change("bytes")), path=_paired("memory")),
+    rows("parts", CHANGED_TIME, path=_paired("parts")),
+    rows("memory", CHANGED_BYTES, path=_paired("memory")),
     mapping("facts", ListOf(Scalar.ANY), help="facts of plan and job that differ: [in A, in B]"),
     rows("warnings", Scalar.TEXT),
 )

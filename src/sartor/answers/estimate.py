@@ -110,8 +110,17 @@ OPERATOR: Fields = (
 )
 """One operator and its cost: kind, size, and the time and terms of one execution; reads a pair (operator, cost)."""
 TILE: Fields = (
-    *integers("tile_m tile_n split_k waves"),
-    *numbers("time_s compute_s memory_s overhead_s tile_efficiency wave_efficiency alignment"),
+    integer("tile_m", "tile m"),
+    integer("tile_n", "tile n"),
+    integer("split_k", "split k"),
+    integer("waves", "waves", form="{:.0f}".format),
+    number("time_s", "time"),
+    number("compute_s", "compute"),
+    number("memory_s", "memory"),
+    number("overhead_s", "overhead"),
+    number("tile_efficiency", "tile eff", unit="share", help="useful share of the tiles"),
+    number("wave_efficiency", "wave eff", unit="share", help="useful share of the waves"),
+    number("alignment", "alignment", unit="share", help="speed that the operands' alignment allows"),
 )
 GEMM: Fields = (
     text("gpu", "GPU", path="gpu.name", level=Level.HEADLINE),
@@ -126,9 +135,9 @@ GEMM: Fields = (
     rows("assumptions", Scalar.TEXT),
 )
 GROUP_TIER: Fields = (
-    text("name", path=lambda pair: pair[0].name),
-    number("link_bytes_per_s", path=lambda pair: pair[0].bytes_per_s),
-    integer("members", path=lambda pair: pair[1]),
+    text("name", "over", path=lambda pair: pair[0].name),
+    number("link_bytes_per_s", "per device", path=lambda pair: pair[0].bytes_per_s),
+    integer("members", "devices", path=lambda pair: pair[1], help="of the group, within one of this tier"),
 )
 """A link tier and the members of a group within it."""
 COLLECTIVE: Fields = (

@@ -87,12 +87,15 @@ VALIDATE: Fields = (
     mapping("assumptions", Scalar.TEXT),
 )
 PRICED_ROW: Fields = (
-    integer("row", help="from 1, below the header"),
+    integer("row", "row", help="from 1, below the header"),
     *texts("table gpu"),
     mapping("shape", Scalar.ANY),
     *INTERVAL,
-    *numbers("compute_s memory_s network_s overhead_s flops bytes_moved achieved_flops_per_s achieved_bytes_per_s"),
-    *texts("bound_by source"),
+    *numbers("compute_s memory_s network_s overhead_s flops bytes_moved"),
+    number("achieved_flops_per_s", "TFLOP/s", form=lambda rate: f"{rate / 1e12:,.4g}" if rate else ""),
+    number("achieved_bytes_per_s", "GB/s", form=lambda rate: f"{rate / 1e9:,.4g}"),
+    text("bound_by", "bound by"),
+    text("source", "source"),
 )
 OPERATORS: Fields = (
     text("file", null=True),

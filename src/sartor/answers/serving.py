@@ -26,6 +26,7 @@ from sartor.answers.field import (
     text,
 )
 from sartor.cost.cost import interval_80
+from sartor.units import format_count, format_seconds
 
 if TYPE_CHECKING:
     from sartor.cost.cost import Source
@@ -65,14 +66,25 @@ class ServedLoad:
         return self.concurrency / self.request_s
 
 
+def _count_text(count: float) -> str:
+    """A number of requests that leaves room for its line."""
+    return f"{count:,.0f}" if count < 1e6 else format_count(count)
+
+
+def _brief(seconds: float) -> str:
+    return format_seconds(seconds) if seconds < 1e5 else f"{seconds:.2g} s"
+
+
 LOAD: Fields = (
-    integer("concurrency", "in flight"),
+    integer("concurrency", "in flight", form=_count_text),
     integer("running"),
-    number("waiting"),
-    number("ttft_s", "first token", help="mean time from a request to its first token"),
-    *numbers("ttft_low_s ttft_high_s"),
-    number("tpot_s", "per token", help="mean time between a sequence's tokens"),
-    *numbers("tpot_low_s tpot_high_s"),
+    number("waiting", "wait", form=_count_text, help="requests for which memory has no room"),
+    number("ttft_s", "first token", form=_brief, help="mean time from a request to its first token"),
+    number("ttft_low_s", "80% low", form=_brief),
+    number("ttft_high_s", "80% high", form=_brief),
+    number("tpot_s", "per token", form=_brief, help="mean time between a sequence's tokens"),
+    number("tpot_low_s", "80% low", form=_brief),
+    number("tpot_high_s", "80% high", form=_brief),
     text("source"),
     *numbers("step_s prompt_s each_prompt_s request_s requests_per_s"),
     number("output_tokens_per_s", "tokens/s", form=lambda rate: f"{rate:,.0f}", help="of the whole server"),

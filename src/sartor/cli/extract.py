@@ -56,13 +56,14 @@ def extract(
 
     with _guest(model):
         found = trace(**asked)
-    c.answer("extract", graph_body(found), as_json=json, out=out)
+    body = graph_body(found)
+    c.answer("extract", body, as_json=json, out=out)
     if out is not None:
         c.say(f"wrote {out}: {len(found.graph.operators)} operators of {len(found.layers)} kinds of layers")
     if not json:
-        from sartor.report.table_extract import extract_view
+        from sartor.report.table_operators import extract_view
 
-        c.show(extract_view(found))
+        c.show(extract_view(found, body))
 
 
 @contextmanager

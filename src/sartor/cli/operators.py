@@ -65,6 +65,6 @@ def operators(
     if json or out is not None:
         c.answer("operators", priced_body(priced), as_json=json, out=out)
     if not json:
-        from sartor.report.table_shapes import SHOWN, shapes_view
+        from sartor.report.table_operators import SHOWN, shapes_view
 
         c.show(shapes_view(priced_body(priced, SHOWN), kinds_of(priced)))

@@ -24,8 +24,10 @@ from sartor.report.document import (
 from sartor.report.grid import Grid, field_grid, grid_of
 from sartor.report.plan_words import plan_words
 from sartor.report.run_points import MOST_OPERATORS, run_points, worst_first
-from sartor.report.words import signed_share
-from sartor.units import format_seconds
+from sartor.units import (
+    format_change,
+    format_seconds,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -125,7 +127,7 @@ def _measured_grid(answer: LogDiagnosis) -> Grid:
             column.words,
             column.text(answer),
             prediction.text(answer),
-            signed_share(column.read(answer) / prediction.read(answer) - 1),
+            format_change(column.read(answer) / prediction.read(answer) - 1),
         )
         for column, prediction in pairs
         if math.isfinite(column.read(answer))

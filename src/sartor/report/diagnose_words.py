@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING
 from sartor.answers.diagnosis import STALLS_FIX, LogDiagnosis, part_words
 from sartor.plans.explain import AGREES, OpenPlan, nearest
 from sartor.report.plan_words import beside_best, devices_text, plan_words
-from sartor.report.words import count_text, interval_text, printable, signed_share
-from sartor.units import format_bytes, format_seconds, format_share
+from sartor.report.words import (
+    count_text,
+    interval_text,
+    printable,
+)
+from sartor.units import (
+    format_bytes,
+    format_change,
+    format_seconds,
+    format_share,
+)
 
 if TYPE_CHECKING:
     from sartor.answers.diagnosis import TraceDiagnosis
@@ -121,7 +130,7 @@ def _memory(answer: LogDiagnosis) -> list[str]:
     )
     said = [
         f"{format_bytes(seen)} {word}"
-        + ("" if unknown else f" ({format_bytes(told)} predicted, {signed_share(seen / told - 1)})")
+        + ("" if unknown else f" ({format_bytes(told)} predicted, {format_change(seen / told - 1)})")
         for word, seen, told in pairs
         if math.isfinite(seen)
     ]

@@ -9,10 +9,10 @@ from rich.text import Text
 
 from sartor.ask.complete import plan_sentence
 from sartor.report.fit_words import close_text, command, does_not_fit, stated_command
-from sartor.report.words import interval_text, printable, signed_share, unread_text
+from sartor.report.words import interval_text, printable, unread_text
 from sartor.run.fields import AXES
 from sartor.run.run import Origin
-from sartor.units import format_bytes, format_share
+from sartor.units import format_bytes, format_change, format_share
 
 if TYPE_CHECKING:
     from sartor.answers.estimate import ModelEstimate
@@ -51,7 +51,9 @@ def _change(answer: ModelEstimate, findings: Sequence[Finding]) -> str:
         first = max(costly, key=lambda item: item.gain_fraction or 0)
         fix = ", ".join(f"{name}={value}" for name, value in first.fix.items())
         of = "step" if answer.question.held is not None else "pass"
-        size = f", {signed_share(first.params_change)} parameters" if abs(first.params_change) >= WORTH_CHANGING else ""
+        size = (
+            f", {format_change(first.params_change)} parameters" if abs(first.params_change) >= WORTH_CHANGING else ""
+        )
         saves = f"saves {format_share(first.gain_fraction or 0)} of the {of} ({first.rule}{size})"
         return f"Change first: {fix} {saves}; `{stated_command('lint', answer)}` says why."
     if any(answer.question.run.states(name) for name in AXES) and answer.question.held is not None:

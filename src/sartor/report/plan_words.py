@@ -8,10 +8,17 @@ from sartor.answers.plan import PARTS
 from sartor.model.training import PipelineSchedule, Recompute, TrainingPlan
 from sartor.plans.simpler import RIGHT
 from sartor.report.fit_words import close_text
-from sartor.report.words import interval_text, printable, signed_share, three_digits, unread_text
+from sartor.report.words import interval_text, printable, three_digits, unread_text
 from sartor.step.footprint import usable_bytes
 from sartor.step.mixed import devices_of_pools
-from sartor.units import format_bytes, format_count, format_seconds, format_share, room_text
+from sartor.units import (
+    format_bytes,
+    format_change,
+    format_count,
+    format_seconds,
+    format_share,
+    room_text,
+)
 
 if TYPE_CHECKING:
     from sartor.answers.plan import PlanAnswer
@@ -93,7 +100,7 @@ def _simpler(answer: PlanAnswer) -> str:
     without = ", ".join(found.without)
     return (
         f" Simpler, without {without}: {plan_words(found.priced.plan)}; step {format_seconds(found.priced.step_s)} "
-        f"({signed_share(found.slower)}; pairs of plans this close are ranked correctly {RIGHT:.0%} of the time)."
+        f"({format_change(found.slower)}; pairs of plans this close are ranked correctly {RIGHT:.0%} of the time)."
     )
 
 

@@ -5,50 +5,36 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from rich.console import Group, RenderableType
-from rich.rule import Rule
-from rich.text import Text
-
 from sartor.answers.field import columns_of
 from sartor.answers.serving import LOAD
-from sartor.report.table_estimate import notes, plain_table
-from sartor.report.words import count_text, printable
+from sartor.report.document import Block, bullets_block, document_text, grid_block
+from sartor.report.grid import field_grid
+from sartor.report.words import count_text
 from sartor.step.serving.served import MEMORY_SHARE
-from sartor.units import format_bytes, format_count, format_seconds
+from sartor.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from sartor.answers.field import Field
-    from sartor.answers.serving import ServedLoad, ServingAnswer
+    from rich.console import RenderableType
+
+    from sartor.answers.serving import ServingAnswer
     from sartor.step.serving.served import Server, Shortage
 
 
 def serving_view(answer: ServingAnswer) -> RenderableType:
     """The server, one line per load, and the assumptions."""
-    head = Text(f"{printable(answer.reading.shape.name or 'model')} served on {_devices(answer)}", style="bold")
-    head.append(
-        f"  {count_text(int(answer.load.input_len), 'token')} in, {int(answer.load.output_len):,} out", style="dim"
-    )
-    rule = Rule(style="dim", characters="-")
+    tokens = f"{count_text(int(answer.load.input_len), 'token')} in, {int(answer.load.output_len):,} out"
+    blocks = [*_blocks(answer), bullets_block("Assumed", answer.assumptions)]
+    return document_text(blocks, f"{answer.reading.shape.name or 'model'} served on {_devices(answer)}  {tokens}")
+
+
+def _blocks(answer: ServingAnswer) -> list[Block]:
     if not answer.fits:
         wider = ", ".join(f"{name}={value}" for name, value in answer.would_fit.items())
-        lacks = " ".join(_lacks(answer, each) for each in answer.shortages)
-        words = lacks + (f" It would with {wider}." if wider else "")
-        return Group(head, rule, Text(words, style="bold red"), *notes("Assumed", answer.assumptions))
-    table = plain_table(*(column.words for column in columns_of(LOAD)))
-    for load in answer.loads:
-        table.add_row(*(_cell(answer, load, column) for column in columns_of(LOAD)))
-    return Group(head, rule, table, Text(), Text(_reason(answer)), *notes("Assumed", answer.assumptions))
-
-
-def _cell(answer: ServingAnswer, load: ServedLoad, column: Field) -> str:
-    if column.name == "concurrency":
-        return _short(load.concurrency) + (f" ({_short(load.waiting)} wait)" if load.waiting >= 1 else "")
-    if column.name == "ttft_s":
-        return _with_interval(load.ttft_s, load.ttft_low_s, load.ttft_high_s)
-    if column.name == "tpot_s":
-        several = int(answer.load.output_len) > 1
-        return _with_interval(load.tpot_s, load.tpot_low_s, load.tpot_high_s) if several else "-"
-    return column.text(load)
+        lacks = " ".join(_lacks(answer, lack) for lack in answer.shortages)
+        return [Block(words=lacks + (f" It would with {wider}." if wider else ""), style="bold red")]
+    several = int(answer.load.output_len) > 1
+    columns = [column for column in columns_of(LOAD) if several or not column.name.startswith("tpot")]
+    return [grid_block(field_grid("Loads", columns, answer.loads)), Block(words=_reason(answer))]
 
 
 def _lacks(answer: ServingAnswer, lack: Shortage) -> str:
@@ -78,19 +64,6 @@ def _of(server: Server, workers: int) -> str:
     ]
     count = f"{workers} x " if workers > 1 else ""
     return f"{count}{server.num_devices} {server.gpu.name} ({', '.join(widths)})"
-
-
-def _short(count: float) -> str:
-    """A number of requests that leaves room for its line."""
-    return f"{count:,.0f}" if count < 1e6 else format_count(count)
-
-
-def _with_interval(time_s: float, low_s: float, high_s: float) -> str:
-    return f"{_brief(time_s)} ({_brief(low_s)} to {_brief(high_s)})"
-
-
-def _brief(seconds: float) -> str:
-    return format_seconds(seconds) if seconds < 1e5 else f"{seconds:.2g} s"
 
 
 def _reason(answer: ServingAnswer) -> str:

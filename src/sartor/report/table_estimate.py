@@ -30,12 +30,17 @@ from sartor.report.words import (
     misaligned_text,
     printable,
     short_name,
-    signed_share,
     size_text,
     tile_text,
     workload_text,
 )
-from sartor.units import format_bytes, format_count, format_seconds, format_share
+from sartor.units import (
+    format_bytes,
+    format_change,
+    format_count,
+    format_seconds,
+    format_share,
+)
 
 if TYPE_CHECKING:
     from sartor.answers.estimate import ModelEstimate
@@ -275,7 +280,7 @@ def _details(answer: ModelEstimate, *, short: bool = False) -> Text:
     text.append(f"{each}{flops_text(float(estimate.matmul_flops))} in matrix multiplications; {answer.source.value}")
     moved = float(estimate.time_s) / max(float(estimate.formula_time_s), 1e-30) - 1
     if abs(moved) >= SMALL_SHARE:
-        text.append(f" (calibration changed the analytic estimate by {signed_share(moved)})")
+        text.append(f" (calibration changed the analytic estimate by {format_change(moved)})")
     if priced is not None:
         parts = ", ".join(f"{words} {format_seconds(seconds)}" for words, seconds in step_parts(priced) if seconds > 0)
         text.append(f". Parts of the step: {parts}")

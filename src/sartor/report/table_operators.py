@@ -1,48 +1,63 @@
-"""``sartor gemm`` and ``sartor collective`` for the terminal."""
+"""Single operators for the terminal: ``sartor gemm``, ``collective``, ``operators`` (a file of shapes) and ``extract``
+(a traced module)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rich.console import Group, RenderableType
-from rich.rule import Rule
-from rich.table import Table
-from rich.text import Text
-
-from sartor.answers.estimate import bus_bytes_per_s
+from sartor.answers.commands import TRACED_LAYER, TRACED_OPERATOR
+from sartor.answers.estimate import GROUP_TIER, TILE, bus_bytes_per_s
+from sartor.answers.field import columns_of, text, through
+from sartor.answers.measured import PRICED_ROW
 from sartor.cost.gpu.rates import peak_flops_per_s
+from sartor.json_types import JsonMap
+from sartor.model.traced import TracedModel
 from sartor.operators import Gemm, Layout
-from sartor.report.table_estimate import notes, plain_table
+from sartor.report.document import Block, bullets_block, document_text, grid_block, section
+from sartor.report.grid import field_grid
 from sartor.report.words import (
     count_text,
+    flops_text,
     interval_text,
     misaligned_text,
     owner_words,
     printable,
-    signed_share,
     size_text,
     tile_text,
 )
-from sartor.units import format_bytes, format_rate, format_seconds, format_share
+from sartor.units import format_bytes, format_change, format_count, format_rate, format_seconds, format_share
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from sartor.answers.estimate import CollectiveAnswer, GemmAnswer
+
+TILES = 12
+"""Most tiles that are listed."""
+SHOWN = 40
+"""Most rows of a kind that are printed; a file may have a million."""
+MOST_COLUMNS = 3
+"""Most columns of a shape that fit beside its times; more are written into one."""
 
 
 def gemm_view(answer: GemmAnswer) -> RenderableType:
     """``sartor gemm``: time, reason, and the tiles considered."""
     gemm, cost = answer.gemm, answer.cost
-    achieved = float(gemm.flops) / float(cost.time_s)
-    batch, each = int(gemm.batch), size_text(replace(gemm, batch=1))
-    head = Text(f"{each} " if batch == 1 else f"Batch of {batch:,} GEMMs of {each} ", style="bold")
-    head.append(f"({gemm.dtype.value}, {gemm.layout.value}) on {printable(answer.gpu.name)}", style="bold")
-    line = Text(interval_text(float(cost.time_s), float(cost.low_s), float(cost.high_s)), style="bold")
-    line.append(f"; {achieved / 1e12:,.4g} TFLOP/s; bound by {cost.bound_by.value}; {cost.stated_source.value}")
-    too_large = [] if answer.fits else [Text(_too_large(answer), style="bold red")]
-    rule = Rule(style="dim", characters="-")
-    assumed = notes("Assumed", answer.assumptions)
-    return Group(head, rule, *too_large, line, Text(_gemm_reason(answer)), Text(), _tiles_table(answer), *assumed)
+    batch, size = int(gemm.batch), size_text(replace(gemm, batch=1))
+    problem = size if batch == 1 else f"Batch of {batch:,} GEMMs of {size}"
+    time = interval_text(float(cost.time_s), float(cost.low_s), float(cost.high_s))
+    rate = f"{float(gemm.flops) / float(cost.time_s) / 1e12:,.4g} TFLOP/s"
+    blocks = [
+        Block(words="" if answer.fits else _too_large(answer), style="bold red"),
+        Block(words=f"{time}; {rate}; bound by {cost.bound_by.value}; {cost.stated_source.value}", style="bold"),
+        Block(words=_gemm_reason(answer)),
+        section("Tiles considered, the chosen one first"),
+        grid_block(field_grid("Tiles", columns_of(TILE), answer.alternatives[:TILES])),
+        bullets_block("Assumed", answer.assumptions),
+    ]
+    return document_text(blocks, f"{problem} ({gemm.dtype.value}, {gemm.layout.value}) on {answer.gpu.name}")
 
 
 def _too_large(answer: GemmAnswer) -> str:
@@ -102,8 +117,8 @@ def _residual(answer: GemmAnswer) -> str:
         return ""
     factor = float(learned or 1.0)
     before = format_seconds(float(answer.cost.time_s) / factor / float(own or 1.0))
-    parts = [f"calibration {signed_share(factor - 1)}"] if learned is not None else []
-    parts += [f"your own measurements {signed_share(float(own) - 1)}"] if own is not None else []
+    parts = [f"calibration {format_change(factor - 1)}"] if learned is not None else []
+    parts += [f"your own measurements {format_change(float(own) - 1)}"] if own is not None else []
     return f" Changes to the analytic {before}: {', '.join(parts)} (tiles are the analytic ones)."
 
 
@@ -111,56 +126,101 @@ def _ridge(answer: GemmAnswer) -> float:
     return peak_flops_per_s(answer.gpu, answer.gemm.dtype) / answer.gpu.hbm_bytes_per_s
 
 
-def _tiles_table(answer: GemmAnswer, *, limit: int = 12) -> Table:
-    """The alternatives, fastest first, with tile and wave efficiency."""
-    table = plain_table("tile", "split k", "waves", "tile eff", "wave eff", "compute", "memory", "time", "slower by")
-    best = float(_get(answer.alternatives[0], "time_s")) if answer.alternatives else 1.0
-    for each in list(answer.alternatives)[:limit]:
-        time_s = float(_get(each, "time_s"))
-        table.add_row(
-            f"{int(_get(each, 'tile_m'))}x{int(_get(each, 'tile_n'))}",
-            str(int(_get(each, "split_k"))),
-            f"{float(_get(each, 'waves')):.0f}",
-            format_share(float(_get(each, "tile_efficiency"))),
-            format_share(float(_get(each, "wave_efficiency"))),
-            format_seconds(float(_get(each, "compute_s"))),
-            format_seconds(float(_get(each, "memory_s"))),
-            format_seconds(time_s),
-            "chosen" if each is answer.alternatives[0] else signed_share(time_s / best - 1),
-        )
-    return table
-
-
-def _get(record: object, name: str) -> Any:
-    return record[name] if isinstance(record, dict) else getattr(record, name)
-
-
 def collective_view(answer: CollectiveAnswer) -> RenderableType:
     """One collective: interval, bus bandwidth, and the group's members at each tier."""
     op, cost = answer.collective, answer.cost
     devices = "device" if int(op.group_size) == 1 else "devices"
-    where = f"{op.kind.value} of {size_text(op)} {devices} on {printable(answer.cluster.name)}"
     apart = f", {op.stride} apart" if int(op.stride) > 1 else ""
-    line = Text(interval_text(float(cost.time_s), float(cost.low_s), float(cost.high_s)), style="bold")
-    line.append(f"; {format_rate(float(bus_bytes_per_s(op, cost)))} bus bandwidth; {cost.source.value}")
-    parts = (
-        f"transfer {format_seconds(float(cost.network_s))}, launch and latency {format_seconds(float(cost.overhead_s))}"
-    )
-    return Group(
-        Text(where + apart, style="bold"),
-        Rule(style="dim", characters="-"),
-        line,
-        Text(parts),
-        *_tiers(answer),
-        *notes("Assumed", answer.assumptions),
-    )
+    time = interval_text(float(cost.time_s), float(cost.low_s), float(cost.high_s))
+    rate = format_rate(float(bus_bytes_per_s(op, cost)))
+    transfer, latency = format_seconds(float(cost.network_s)), format_seconds(float(cost.overhead_s))
+    tiers = list(zip(answer.cluster.tiers, answer.members, strict=True))
+    blocks = [
+        Block(words=f"{time}; {rate} bus bandwidth; {cost.source.value}", style="bold"),
+        Block(words=f"transfer {transfer}, launch and latency {latency}"),
+        section("Links"),
+        grid_block(field_grid("Links", columns_of(GROUP_TIER), tiers)),
+        bullets_block("Assumed", answer.assumptions),
+    ]
+    heading = f"{op.kind.value} of {size_text(op)} {devices} on {answer.cluster.name}{apart}"
+    return document_text(blocks, heading)
 
 
-def _tiers(answer: CollectiveAnswer) -> list[Text]:
-    inner, lines = 1, []
-    for tier, here in zip(answer.cluster.tiers, answer.members, strict=True):
-        if here > inner:
-            rate = f"{format_rate(tier.bytes_per_s)} per device"
-            lines.append(Text(f"over {printable(tier.name)} ({rate}): {here} devices"))
-        inner = here
-    return lines
+# ---------------------------------------------------------------------------------------------------- a file of shapes
+
+
+def shapes_view(body: JsonMap, kinds: Sequence[JsonMap]) -> RenderableType:
+    """Times by kind of operator, of the first rows at least, and the rows without one. ``kinds`` are those of all rows
+    (``kinds_of``); columns that hold the same in all are said once."""
+    priced = f"{body['expressed']:,} of {count_text(body['num_rows'], 'operator')} priced ({body['file']})"
+    refused = [f"{_named(refusal)}: {refusal['reason']}" for refusal in body["refused"]]
+    blocks = [
+        *(
+            block
+            for kind in kinds
+            for block in _of_kind(kind, [row for row in body["operators"] if row["table"] == kind["table"]])
+        ),
+        bullets_block("Not priced", refused),
+        bullets_block("Assumed", body["assumptions"]),
+    ]
+    return document_text(blocks, priced if body["file"] else "")
+
+
+def _of_kind(kind: JsonMap, rows: Sequence[JsonMap]) -> list[Block]:
+    shared = {name: value for name, value in kind["columns"].items() if value is not None}
+    words = [_cell(v) if name in ("gpu", "dtype") else f"{name} {_cell(v)}" for name, v in shared.items()]
+    varied = [name for name in kind["columns"] if name not in shared]
+    sizes = [text(name, name, path=lambda row, name=name: _size(row, name)) for name in varied]
+    if len(varied) > MOST_COLUMNS:
+        sizes = [text("shape", "shape", path=lambda row: _sizes(row, varied))]
+    number, *others = columns_of(PRICED_ROW)
+    rest = kind["count"] - SHOWN
+    return [
+        section(f"{kind['table']}: {', '.join(words)}" if words else kind["table"]),
+        grid_block(field_grid(kind["table"], (number, *sizes, *others), rows[:SHOWN])),
+        Block(words=f"and {rest:,} more (--json and --write have all)" if rest > 0 else "", style="dim"),
+    ]
+
+
+def _size(row: JsonMap, name: str) -> str:
+    return _cell({**row["shape"], "gpu": row["gpu"]}.get(name, ""))
+
+
+def _sizes(row: JsonMap, names: Sequence[str]) -> str:
+    return ", ".join(f"{name} {size}" for name in names if (size := _size(row, name)))
+
+
+def _cell(value: object) -> str:
+    return f"{value:.15g}" if isinstance(value, float) else str(value)
+
+
+def _named(refused: JsonMap) -> str:
+    """``row 3``, ``rows 3, 7 and 12 more``."""
+    rows, rest = refused["rows"], refused["count"] - len(refused["rows"])
+    if refused["count"] == 1:
+        return f"row {rows[0]}"
+    *first, last = rows
+    more = f", {last} and {rest:,} more" if rest else f" and {last}"
+    return f"rows {', '.join(map(str, first))}{more}"
+
+
+# ---------------------------------------------------------------------------------------------------- a traced module
+
+
+def extract_view(model: TracedModel, body: JsonMap) -> RenderableType:
+    """The trace, its kinds of layers, operators in execution order, and totals; ``body`` is its JSON."""
+    graph = model.graph
+    name, *others = through(lambda pair: pair[0], columns_of(TRACED_OPERATOR))
+    size = text("size", "size", path=lambda pair: size_text(pair[1]))
+    operators = zip(body["operators"], graph.operators, strict=True)
+    sequences = f"{model.microbatch_size} x {model.seq_len} tokens, {format_count(model.num_params)} parameters"
+    flops = f"{flops_text(float(graph.matmul_flops))} in matrix multiplications"
+    blocks = [
+        Block(words=f"{model.module_class}, {model.phase}, {model.dtype.value}, {sequences}", style="dim"),
+        grid_block(field_grid("Kinds of layers", columns_of(TRACED_LAYER), body["layers"])),
+        section("Operators"),
+        grid_block(field_grid("Operators", (name, size, *others), operators)),
+        Block(words=f"{flops}; {len(graph.operators)} operators, {len(graph.edges)} edges", style="bold"),
+        bullets_block("Notes", model.notes),
+    ]
+    return document_text(blocks, model.name)

@@ -7,10 +7,19 @@ from typing import TYPE_CHECKING
 
 from sartor.report.headline import headline
 from sartor.report.points import OperatorTimes, operator_times
-from sartor.report.words import change_text, printable, signed_share, speedup_text, sure_text
+from sartor.report.words import (
+    change_text,
+    printable,
+    speedup_text,
+    sure_text,
+)
 from sartor.rules.rule import Grade
 from sartor.shapes.choose import NOISE
-from sartor.units import format_count, format_share
+from sartor.units import (
+    format_change,
+    format_count,
+    format_share,
+)
 
 if TYPE_CHECKING:
     from sartor.answers.advice import Advice
@@ -129,7 +138,7 @@ def _gain_words(candidate: Candidate) -> str:
 
 def _rest(candidate: Candidate) -> str:
     """``, with as many parameters``; if it is smaller, the extra speedup."""
-    change = signed_share(float(candidate.params_change), 2)
+    change = format_change(float(candidate.params_change), 2)
     more = "fewer" if change.startswith("-") else "more"
     size = "as many parameters" if change == "0.00%" else f"{change.lstrip('+-')} {more} parameters"
     whole = speedup_text(candidate.speedup)

@@ -138,12 +138,6 @@ def arrows(words: str) -> str:
     return words.replace(" -> ", " \u2192 ")
 
 
-def signed_share(share: float, digits: int = 1) -> str:
-    """``+2.1%``; a change that rounds to zero is ``0.0%``."""
-    text = f"{100 * share:+.{digits}f}%"
-    return text[1:] if float(text[:-1]) == 0 else text
-
-
 def _plain(value: object) -> str:
     return str(int(value)) if hasattr(value, "__index__") and not isinstance(value, bool) else str(value)
 
