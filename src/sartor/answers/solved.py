@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from sartor.answers.field import Fields, Scalar, field, flag, integer, integers, mapping, number, numbers, rows, text
@@ -16,11 +17,18 @@ def _integers_of_plan(names: str) -> Fields:
     return tuple(integer(name, path=_planned(name), null=True) for name in names.split())
 
 
+def _span_text(layers: Sequence[int]) -> str:
+    """``-1..4 (6)`` where ids are consecutive, else the first few; with their number."""
+    if len(layers) > 2 and tuple(layers) == tuple(range(layers[0], layers[0] + len(layers))):
+        return f"{layers[0]}..{layers[-1]} ({len(layers)})"
+    return f"{', '.join(map(str, layers[:8]))}{', ...' if len(layers) > 8 else ''} ({len(layers)})"
+
+
 PLACED_STAGE: Fields = (
-    rows("layers", Scalar.INTEGER),
+    rows("layers", Scalar.INTEGER, "layers", form=_span_text),
     integer("devices", "devices"),
     number("load_s", "time"),
-    text("device_type", when=lambda stage: bool(stage.device_type)),
+    text("device_type", "device type", when=lambda stage: bool(stage.device_type)),
 )
 TIGHTEST_LIMIT: Fields = (
     text("message"),

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from sartor.answers.diagnosis import STALLS_FIX, LogDiagnosis, part_words
 from sartor.plans.explain import AGREES, OpenPlan, nearest
-from sartor.report.plan_words import beside_best, devices_text, plan_words
+from sartor.report.launch_view import run_heading
+from sartor.report.plan_words import beside_best, plan_words
 from sartor.report.words import (
     count_text,
     interval_text,
@@ -44,13 +45,8 @@ def diagnose_answer(answer: LogDiagnosis | TraceDiagnosis) -> tuple[str, list[st
 
 
 def _log_heading(answer: LogDiagnosis) -> str:
-    job, plan = answer.job, answer.predicted.plan
     run = f", run {answer.run} of {answer.num_runs}" if answer.num_runs > 1 else ""
-    return (
-        f"{printable(answer.path)}{run}: {answer.trainer} on {devices_text(answer.cluster, int(plan.num_devices))} "
-        f"({printable(answer.cluster.name)}), global batch {job.global_batch_size:,} x {job.seq_len:,} tokens, "
-        f"{job.recipe.value}"
-    )
+    return run_heading(f"{answer.path}{run}", answer.trainer, answer, answer.predicted.plan)
 
 
 def _log_headline(answer: LogDiagnosis) -> str:

@@ -1,47 +1,55 @@
-"""An existing launch for the terminal and as JSON: predicted step and memory, findings, unknown arguments."""
+"""An existing launch for the terminal: predicted step and memory, findings, unknown arguments."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
+from sartor.report.document import Block, bullets_block, document_text, grid_block, section
 from sartor.report.fit_words import close_text
-from sartor.report.grid import grid_view
+from sartor.report.grid import Grid, grid_of
 from sartor.report.lint_formats import GRADE_STYLES
 from sartor.report.plan_grids import parts_grid
 from sartor.report.plan_words import bound_text, devices_text, plan_words
-from sartor.report.table_estimate import notes, plain_table, section_title
 from sartor.report.words import count_text, interval_text, printable
 from sartor.units import format_bytes, format_count, format_seconds, format_share, room_text
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from sartor.answers.diagnosis import LogDiagnosis
     from sartor.answers.plan import LaunchAnswer
+    from sartor.model.training import TrainingPlan
     from sartor.rules.plan.rule import PlanFinding
 
 
 def launch_view(answer: LaunchAnswer) -> RenderableType:
     """The launch, where its step goes, memory by stage, findings, and unknown arguments."""
-    parts: list[RenderableType] = [Text(_heading(answer), style="bold"), Text(_headline(answer))]
-    parts += [section_title("Where the time goes"), grid_view(parts_grid(answer.priced))]
-    parts += [section_title("Memory by stage"), _memory_table(answer), section_title("Findings"), *_findings(answer)]
-    if answer.unknown:
-        parts += notes("Unknown arguments, not priced", [printable(line) for line in answer.unknown])
-    if answer.unpriced:
-        parts += notes("Known arguments without a price", [printable(line) for line in answer.unpriced])
-    if answer.ignored:
-        parts.append(Padding(Text(_ignored(answer), style="dim"), (1, 0, 0, 0)))
-    return Group(*parts, *notes("Assumed", [printable(line) for line in answer.assumptions]))
+    blocks = [
+        Block(words=_headline(answer)),
+        section("Where the time goes"),
+        grid_block(parts_grid(answer.priced)),
+        section("Memory by stage"),
+        grid_block(_memory_grid(answer)),
+        section("Findings"),
+        Block(words="" if answer.findings else "No findings."),
+        *(Block(view=partial(_finding_text, finding)) for finding in answer.findings),
+        bullets_block("Unknown arguments, not priced", answer.unknown),
+        bullets_block("Known arguments without a price", answer.unpriced),
+        Block(words=_ignored(answer) if answer.ignored else "", style="dim"),
+        bullets_block("Assumed", answer.assumptions),
+    ]
+    return document_text(blocks, run_heading(answer.path, answer.framework, answer, answer.priced.plan))
 
 
-def _heading(answer: LaunchAnswer) -> str:
-    job, plan = answer.job, answer.priced.plan
+def run_heading(name: str, trainer: str, answer: LaunchAnswer | LogDiagnosis, plan: TrainingPlan) -> str:
+    """``run.sh: megatron-lm on 64 h100_sxm (dgx-h100), global batch 512 x 8,192 tokens, bf16``."""
+    job, cluster = answer.job, answer.cluster
     return (
-        f"{printable(answer.path)}: {answer.framework} on {devices_text(answer.cluster, int(plan.num_devices))} "
-        f"({printable(answer.cluster.name)}), global batch {job.global_batch_size:,} x {job.seq_len:,} tokens, "
+        f"{printable(name)}: {trainer} on {devices_text(cluster, int(plan.num_devices))} "
+        f"({printable(cluster.name)}), global batch {job.global_batch_size:,} x {job.seq_len:,} tokens, "
         f"{job.recipe.value}"
     )
 
@@ -68,40 +76,30 @@ def _fits(answer: LaunchAnswer, memory: str) -> str:
     return " ".join([f"{as_priced}{needs} {memory}{close}.", *sentences])
 
 
-def _memory_table(answer: LaunchAnswer) -> Table:
+def _memory_grid(answer: LaunchAnswer) -> Grid:
     """Stages with their parts; at most eight, always including the fullest."""
     stages = list(answer.memory.stages)
     names = list(dict.fromkeys(part.name for stage in stages for part in stage.parts))
     big = [n for n in names if max(s.part_bytes(n) for s in stages) >= 0.02 * answer.usable_bytes]
     big = sorted(sorted(big, key=lambda n: -max(s.part_bytes(n) for s in stages))[:4], key=names.index)
-    table = plain_table("stage", *big, "other", "total", "full")
-    fullest = answer.memory.fullest.stage
+    fullest, rows = answer.memory.fullest.stage, list[tuple[object, ...]]()
     for stage in [s for s in stages if s.stage < 7 or s.stage in (fullest, len(stages) - 1)]:
         total = stage.total_bytes()
         sizes = [stage.part_bytes(name) for name in big]
-        table.add_row(
-            str(stage.stage),
-            *(format_bytes(size) if size else "" for size in sizes),
-            format_bytes(total - sum(sizes)),
-            format_bytes(total),
-            format_share(total / answer.usable_bytes),
-        )
-    return table
+        parts = (format_bytes(size) if size else "" for size in sizes)
+        rest = format_bytes(total - sum(sizes))
+        rows.append((str(stage.stage), *parts, rest, format_bytes(total), format_share(total / answer.usable_bytes)))
+    return grid_of("Memory by stage", ("stage", *big, "other", "total", "full"), rows)
 
 
-def _findings(answer: LaunchAnswer) -> list[RenderableType]:
-    if not answer.findings:
-        return [Text("No findings.")]
-    lines: list[RenderableType] = []
-    for finding in answer.findings:
-        line = Text()
-        line.append(f"{finding.grade.value:5} ", style=GRADE_STYLES[finding.grade.value])
-        line.append(f"{finding.rule} ({finding.code}): ", style="bold")
-        line.append(printable(finding.message))
-        if gain := gain_text(finding):
-            line.append(f"\n      {gain}")
-        lines.append(line)
-    return lines
+def _finding_text(finding: PlanFinding) -> Text:
+    line = Text()
+    line.append(f"{finding.grade.value:5} ", style=GRADE_STYLES[finding.grade.value])
+    line.append(f"{finding.rule} ({finding.code}): ", style="bold")
+    line.append(printable(finding.message))
+    if gain := gain_text(finding):
+        line.append(f"\n      {gain}")
+    return line
 
 
 def gain_text(finding: PlanFinding) -> str:

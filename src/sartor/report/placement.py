@@ -1,13 +1,14 @@
-"""A placement for the terminal and as JSON."""
+"""A placement for the terminal."""
 
 from __future__ import annotations
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from sartor.placement.plan import Placement, Plan, Stage
-from sartor.report.words import printable
+from sartor.answers.field import integer, through
+from sartor.answers.solved import PLACED_STAGE
+from sartor.placement.plan import Placement, Plan
+from sartor.report.grid import Grid, field_grid, grid_view
 from sartor.units import format_seconds
 
 PICTURE = 78
@@ -21,7 +22,8 @@ def placement_view(found: Placement) -> RenderableType:
     if found.plan is None:
         reason = found.tightest.message if found.tightest else "nothing fits"
         return Group(Text("infeasible", style="bold red"), Text(reason))
-    return Group(_headline(found.plan), _stage_table(found.plan), _picture(found.plan), _against_expert(found))
+    stages = grid_view(_stages_grid(found.plan))
+    return Group(_headline(found.plan), stages, _picture(found.plan), _against_expert(found))
 
 
 def _headline(plan: Plan) -> Text:
@@ -42,29 +44,13 @@ def _headline(plan: Plan) -> Text:
     return text
 
 
-def _stage_table(plan: Plan) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="bold")
-    for name in ("stage", "layers", "number", "devices", "time", "of the slowest"):
-        table.add_column(name, justify="left" if name == "layers" else "right", overflow="fold")
-    bottleneck = max(stage.load_s for stage in plan.stages) or 1.0
-    for number, stage in enumerate(plan.stages, 1):
-        table.add_row(
-            str(number),
-            _span(stage),
-            str(len(stage.layers)),
-            f"{stage.devices} {printable(stage.device_type)}".strip(),
-            format_seconds(stage.load_s),
-            f"{stage.load_s / bottleneck:.1%}",
-        )
-    return table
-
-
-def _span(stage: Stage) -> str:
-    """``-1..4`` where ids are consecutive, else the first few."""
-    ids = stage.layers
-    if len(ids) > 2 and ids == tuple(range(ids[0], ids[0] + len(ids))):
-        return f"{ids[0]}..{ids[-1]}"
-    return ", ".join(map(str, ids[:8])) + (", ..." if len(ids) > 8 else "")
+def _stages_grid(plan: Plan) -> Grid:
+    """The stages from 1 on; bars are shares of the slowest."""
+    slowest = max(stage.load_s for stage in plan.stages) or 1.0
+    number = integer("stage", "stage", path=lambda pair: pair[0])
+    columns = (number, *through(lambda pair: pair[1], PLACED_STAGE))
+    bars = tuple(stage.load_s / slowest for stage in plan.stages)
+    return field_grid("Stages", columns, enumerate(plan.stages, 1), bars=bars)
 
 
 def _picture(plan: Plan) -> Text:

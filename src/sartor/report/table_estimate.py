@@ -308,15 +308,6 @@ def _bullet(text: Text, mark: str = "-") -> Table:
     return grid
 
 
-def plain_table(first: str, *others: str) -> Table:
-    """Names on the left (folded if long), numbers on the right (never wrapped)."""
-    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="bold")
-    table.add_column(first, overflow="fold")
-    for name in others:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
-
-
 def operators_grid(estimate: Estimate) -> Grid:
     """All operators with their terms, longest first."""
     columns = (
