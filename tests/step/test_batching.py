@@ -183,7 +183,8 @@ def test_laws_of_queues_hold_on_pools_apart(
 
 def _queueing_laws(found: Steady, load: Load, servers: int) -> None:
     """Little's law, what ``servers`` of prompts and the slots can do, and more in flight are served no less in all and
-    wait no less each, for no more than all prompts once and the steps between."""
+    wait no less each, for no more than all prompts once and the steps between. Where more prompts share a pass, each
+    takes less, and the queue's approximation may fall by up to 2% (0.9% found)."""
     if not np.all(np.isfinite(found.ttft_s)):
         return
     flight, answer, near = np.asarray(load.concurrency), int(load.output_len), 1 + 1e-6
@@ -194,7 +195,8 @@ def _queueing_laws(found: Steady, load: Load, servers: int) -> None:
     assert np.all(per_s * (answer - 1) * found.tpot_s <= np.asarray(found.running) * near)
     assert np.all(np.asarray(found.running) + found.waiting <= flight * near)
     assert np.all(per_s[1:] >= per_s[:-1] / near)
-    assert np.all(np.asarray(found.ttft_s[1:]) >= np.asarray(found.ttft_s[:-1]) / near)
+    shared = np.diff(np.broadcast_to(found.each_prompt_s, flight.shape)) < 0
+    assert np.all(np.asarray(found.ttft_s[1:]) >= np.asarray(found.ttft_s[:-1]) / np.where(shared, 1.02, near))
     kept_s = np.maximum(flight / np.asarray(found.running) - 1, 0) * (answer + 30) * np.asarray(found.tpot_s)
     passes_s = flight * np.asarray(found.prompt.time_s)
     assert np.all(found.ttft_s <= (passes_s + kept_s + 30 * np.asarray(found.step_s) + 0.5) * near)
