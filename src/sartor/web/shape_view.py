@@ -134,7 +134,7 @@ def sweeps_of(asked: Question, around: JsonMap, run: InRun | None = None) -> lis
 
 
 def _laid(asked: Question, field: str, around: object, run: InRun | None) -> Laid | None:
-    kernels = run.kernels if run else asked.kernels
+    kernels = run.kernels if run else None
     try:
         return lay(asked.workload, asked.dims, field=field, values=_values(asked, field, around), kernels=kernels)
     except (InputError, OverflowError):
@@ -154,7 +154,7 @@ def sweep_answer(body: JsonMap) -> JsonDict:
         field=field,
         values=wanted,
         calibrations=_known(asked, run),
-        kernels=run.kernels if run else asked.kernels,
+        kernels=run.kernels if run else None,
     )
     return _sweep_body(asked, found)
 

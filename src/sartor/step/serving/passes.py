@@ -12,11 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sartor.cost.correction.calibration import Calibration
-from sartor.cost.price import Estimate
+from sartor.cost.correction.calibration import Calibration, Clock
+from sartor.cost.price import Estimate, price
 from sartor.model.workload import Phase, Workload
+from sartor.operators import Attention, GroupedGemm, MemoryBound
 from sartor.step.serving.load import Load
-from sartor.step.serving.served import Server, served_pass
+from sartor.step.serving.served import Server, served_graph
 from sartor.units import Floats, Ints
 
 Array = npt.NDArray[np.float64]
@@ -58,9 +59,18 @@ def decode_steps(server: Server, load: Load, most: float, known: Calibration) ->
     where = where.ravel()
     running, at = (g.ravel() for g in np.meshgrid(counts.astype(np.int64), np.arange(each.shape[1]), indexing="ij"))
     loads = Load(concurrency=running, input_len=each[0, at], output_len=each[1, at])
-    found = np.reshape(decoding(server, loads, running, known).time_s, (counts.size, each.shape[1]))
+    found = replayed_s(server, decoding(server, loads, running, known)).reshape(counts.size, each.shape[1])
     per_sequence = np.minimum.accumulate(found / counts[:, None], axis=0)
     return DecodeSteps(np.maximum.accumulate(per_sequence * counts[:, None], axis=0)[:, where])
+
+
+def replayed_s(server: Server, step: Estimate) -> Array:
+    """Seconds of a decoding step replayed from a graph, without the launches that the engine hides."""
+    hidden: Floats = 0.0
+    for op, cost in zip(step.graph.operators, step.costs, strict=True):
+        if isinstance(op, (MemoryBound, Attention, GroupedGemm)):
+            hidden = hidden + np.minimum(cost.overhead_s, cost.time_s) * op.count
+    return np.asarray(step.time_s - server.engine.hidden_launches * hidden)
 
 
 def decoding(server: Server, load: Load, running: Ints, known: Calibration) -> Estimate:
@@ -73,9 +83,8 @@ def decoding(server: Server, load: Load, running: Ints, known: Calibration) -> E
         context_len=load.answered if server.encodes else load.middles,
         seq_len=load.prompts,
         dtype=server.dtype,
-        cache_dtype=server.cache,
     )
-    return served_pass(server, workload, known)
+    return price(served_graph(server, workload), server.gpu, known, clock=Clock.BOOST, details=False)
 
 
 CHUNK = 8192
@@ -134,9 +143,8 @@ def prefilling(server: Server, input_len: Ints, together: Ints, known: Calibrati
         seq_len=input_len,
         encodes=server.encodes,
         dtype=server.dtype,
-        cache_dtype=server.cache,
     )
-    return served_pass(server, workload, known)
+    return price(served_graph(server, workload), server.gpu, known, clock=Clock.BOOST, details=False)
 
 
 HELD_LOG_SIGMA = 0.16
