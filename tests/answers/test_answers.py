@@ -35,7 +35,7 @@ ANSWERS: dict[str, Callable[[], Answer]] = {
     "plan": lambda: api.plan("gpt2", **RUN),
     "serving": lambda: api.serving("llama-3.1-8b", concurrency=8),
     "collective": lambda: api.collective("all_reduce", 1e6, 8),
-    "design": lambda: api.design("gpt2", **RUN, time_limit=5),
+    "design": lambda: api.design("gpt2", **RUN, time_limit=600),
 }
 
 

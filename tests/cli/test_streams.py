@@ -137,4 +137,4 @@ def test_a_name_that_a_terminal_cannot_show_is_printed_with_escapes(tmp_path: Pa
     words = [sys.executable, "-m", "sartor", "estimate", str(tmp_path / "modèle"), "--gpu", "h100"]
     ran = subprocess.run(words, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "ascii"}, check=False)
     assert ran.returncode in (0, 3), ran.stderr
-    assert b"mod\\xe8le on h100_sxm" in ran.stdout
+    assert b"mod\\xe8le on " in ran.stdout

@@ -50,7 +50,7 @@ def test_a_misaligned_vocabulary_is_said_to_be_assumed_in_a_model_as_alone() -> 
 
 
 def test_a_misaligned_vocabulary_s_operands_are_named_pass_by_pass(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["estimate", "gpt2", "--gpu", "h200", "--framework", "torchtitan"]) == 0
+    assert run(["estimate", "gpt2", "--gpu", "h200", "--framework", "torchtitan", "--verbose"]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert "logits fwd: n=50257 (contiguous in C)" in told
     assert "logits dgrad: k=50257" in told

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from sartor.answers.design import STEP_TIME
+from sartor.answers.field import to_json
 from sartor.designs.detail import area_parts, model_detail, power_parts
 from sartor.designs.point import Evaluation, Point
 from sartor.designs.question import DesignQuestion
@@ -73,8 +75,9 @@ def _model(detail: Any) -> JsonDict:
         "low_s": detail.low_s,
         "high_s": detail.high_s,
         "source": "analytic",
-        **picked(detail, "mfu", "peak_bytes", "num_microbatches"),
-        "time": plain(record(detail.time)),
+        "mfu": detail.step.mfu,
+        **picked(detail, "peak_bytes", "num_microbatches"),
+        "time": to_json(detail.step, STEP_TIME),
     }
 
 
