@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from shutil import copytree, ignore_patterns
 
 import pytest
 
@@ -39,17 +38,15 @@ QUESTION = "plan llama-3.2-1b --cluster dgx-h100 --num-devices 8 --global-batch-
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory, repo_dir: Path) -> Path:
-    source = tmp_path_factory.mktemp("src")
-    copytree(repo_dir / "src" / "sartor", source / "sartor", ignore=ignore_patterns("__pycache__"))
-    folder = source / "sartor" / "step" / "mechanisms"
+def package(source_copy: Path) -> Path:
+    folder = source_copy / "sartor" / "step" / "mechanisms"
     (folder / "coffee.py").write_text(ADDED.lstrip(), encoding="utf-8")
     listed = (folder / "__init__.py").read_text(encoding="utf-8")
     listed = listed.replace("    WAITING,", "    COFFEE,\n    WAITING,")
     first = "from sartor.step.mechanisms.compute"
     listed = listed.replace(first, f"from sartor.step.mechanisms.coffee import COFFEE\n{first}")
     (folder / "__init__.py").write_text(listed, encoding="utf-8")
-    return source
+    return source_copy
 
 
 def asked(package: Path, *words: str) -> str:

@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from shutil import copytree, ignore_patterns
 
 import pytest
 
@@ -36,17 +35,15 @@ QUESTION = "llama-3.2-1b --gpu h100 --num-devices 8 --global-batch-size 64 --seq
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory, repo_dir: Path) -> Path:
-    source = tmp_path_factory.mktemp("src")
-    copytree(repo_dir / "src" / "sartor", source / "sartor", ignore=ignore_patterns("__pycache__"))
-    folder = source / "sartor" / "step" / "trainers"
+def package(source_copy: Path) -> Path:
+    folder = source_copy / "sartor" / "step" / "trainers"
     (folder / "acme.py").write_text(ADDED.lstrip(), encoding="utf-8")
     table = (folder / "__init__.py").read_text(encoding="utf-8")
     table = table.replace('    "megatron": MEGATRON,', '    "acme": ACME,\n    "megatron": MEGATRON,')
     first = "from sartor.step.trainers.deepspeed"
     table = table.replace(first, f"from sartor.step.trainers.acme import ACME\n{first}")
     (folder / "__init__.py").write_text(table, encoding="utf-8")
-    return source
+    return source_copy
 
 
 @pytest.mark.parametrize("command", ["estimate", "lint", "plan"])

@@ -37,10 +37,6 @@ def _links(cluster: JsonDict) -> str:
     )
 
 
-def _arrays(chip: JsonDict) -> str:
-    return f"{chip['num_tensor_cores']} of {chip['array_rows']} x {chip['array_cols']}"
-
-
 _RATE = number("hbm_bytes_per_s", "TB/s", form=lambda rate: f"{rate / TERA:.2f}")
 ENTRIES: Mapping[str, Fields] = {
     "gpus": (

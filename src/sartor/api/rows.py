@@ -7,14 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sartor.api.words import (
-    GpuLike,
-    device_of,
-    own_calibration,
-    with_kernels_of,
-    with_kernels_or_any,
-    word_of,
-)
+from sartor.api.words import GpuLike, device_of, own_calibration, with_kernels_of, with_kernels_or_any, word_of
 from sartor.cost.correction.calibration import Clock
 from sartor.cost.correction.calibration_file import own_calibration_of_file
 from sartor.errors import InputError

@@ -11,15 +11,7 @@ import numpy as np
 
 from sartor.answers.serving import ServingAnswer
 from sartor.api.models import Model, read
-from sartor.api.words import (
-    GpuLike,
-    device_of,
-    of_frameworks,
-    own_calibration,
-    precision_of,
-    refuse_on_a_chip,
-    size_of,
-)
+from sartor.api.words import GpuLike, device_of, of_frameworks, own_calibration, precision_of, refuse_on_a_chip, size_of
 from sartor.cost.correction.calibration import load_calibration
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu

@@ -8,15 +8,7 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 from sartor.json_types import JsonDict, JsonMap
-from sartor.operators import (
-    Attention,
-    Collective,
-    DType,
-    Gemm,
-    GroupedGemm,
-    MemoryBound,
-    Pass,
-)
+from sartor.operators import Attention, Collective, DType, Gemm, GroupedGemm, MemoryBound, Pass
 
 
 class ClockMode(StrEnum):

@@ -31,17 +31,7 @@ from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.device import datasheet_of
 from sartor.hardware.gpu import Gpu
-from sartor.operators import (
-    Attention,
-    Collective,
-    DType,
-    Gemm,
-    GroupedGemm,
-    MemoryBound,
-    Operator,
-    OperatorGraph,
-    Pass,
-)
+from sartor.operators import Attention, Collective, DType, Gemm, GroupedGemm, MemoryBound, Operator, OperatorGraph, Pass
 from sartor.units import Floats
 
 

@@ -42,14 +42,7 @@ from sartor.launch.plan import (
 from sartor.launch.script import Command, launch_script
 from sartor.launch.shell import Beside, nothing_beside
 from sartor.launch.stated import Document, Flags, bearing, parse_flags, write_yaml
-from sartor.model.training import (
-    ContextParallel,
-    Optimizer,
-    Recipe,
-    Recompute,
-    TrainingJob,
-    TrainingPlan,
-)
+from sartor.model.training import ContextParallel, Optimizer, Recipe, Recompute, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims
 from sartor.step.trainers import FSDP
 

@@ -39,13 +39,7 @@ from sartor.launch.plan import (
 )
 from sartor.launch.script import Command, beside_script, launch_script
 from sartor.launch.stated import Document, Flags, bearing, parse_flags
-from sartor.model.training import (
-    Optimizer,
-    Recipe,
-    Recompute,
-    TrainingJob,
-    TrainingPlan,
-)
+from sartor.model.training import Optimizer, Recipe, Recompute, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.operators import DType
 from sartor.step.trainers import DEEPSPEED

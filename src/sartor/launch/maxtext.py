@@ -17,14 +17,7 @@ from sartor.bounded import printable
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.launch.maxtext_model import shape_of
-from sartor.launch.plan import (
-    JobParts,
-    LaunchKind,
-    LaunchReading,
-    canonical,
-    check_numbers,
-    no_devices,
-)
+from sartor.launch.plan import JobParts, LaunchKind, LaunchReading, canonical, check_numbers, no_devices
 from sartor.launch.script import Command
 from sartor.launch.shell_words import HOLE
 from sartor.launch.stated import Document, read_yaml

@@ -13,14 +13,7 @@ from sartor.errors import InputError
 from sartor.launch.fields import Argument
 from sartor.launch.numerics import OWN_CONFIG, numeric_arguments
 from sartor.launch.plan import LaunchKind
-from sartor.model.layer import (
-    AttentionMixer,
-    DenseFfn,
-    LatentAttentionMixer,
-    Layer,
-    MoeFfn,
-    NormKind,
-)
+from sartor.model.layer import AttentionMixer, DenseFfn, LatentAttentionMixer, Layer, MoeFfn, NormKind
 from sartor.model.numerics import SAME
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import VOCAB_MULTIPLE

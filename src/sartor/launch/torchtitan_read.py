@@ -10,29 +10,14 @@ from sartor.bounded import parse_toml, printable
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.launch.fields import Quantities, read_rows, rows
-from sartor.launch.plan import (
-    JobParts,
-    LaunchReading,
-    canonical,
-    check_numbers,
-    device_layers,
-    even_stages,
-    no_devices,
-)
+from sartor.launch.plan import JobParts, LaunchReading, canonical, check_numbers, device_layers, even_stages, no_devices
 from sartor.launch.script import Command
 from sartor.launch.stated import Document, bearing, parse_flags
 from sartor.launch.torchtitan import KIND
 from sartor.launch.torchtitan_source import Flavor, RecipeSource, named_flavor
 from sartor.model.numerics import Numerics
 from sartor.model.shape import TransformerShape
-from sartor.model.training import (
-    ContextParallel,
-    Optimizer,
-    PipelineSchedule,
-    Recipe,
-    Recompute,
-    TrainingPlan,
-)
+from sartor.model.training import ContextParallel, Optimizer, PipelineSchedule, Recipe, Recompute, TrainingPlan
 from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.step.trainers import TORCHTITAN
 from sartor.units import ceil_div, nearest_divisors

@@ -12,15 +12,7 @@ from enum import Enum
 
 import numpy as np
 
-from sartor.model.layer import (
-    AttentionMixer,
-    LatentAttentionMixer,
-    Layer,
-    Linear,
-    MoeFfn,
-    StateSpaceMixer,
-    Vectors,
-)
+from sartor.model.layer import AttentionMixer, LatentAttentionMixer, Layer, Linear, MoeFfn, StateSpaceMixer, Vectors
 from sartor.model.shape import Run, Stack, TransformerShape
 from sartor.operators import attention_pairs
 from sartor.units import Floats, Ints

@@ -10,14 +10,7 @@ from typing import Any
 from sartor.bounded import parse_json, printable, read_bytes
 from sartor.errors import InputError, quoted
 from sartor.json_types import JsonDict, JsonMap
-from sartor.placement.problem import (
-    Edge,
-    FixedStrategy,
-    PlacedLayer,
-    PlacementProblem,
-    Width,
-    parse_optimizer,
-)
+from sartor.placement.problem import Edge, FixedStrategy, PlacedLayer, PlacementProblem, Width, parse_optimizer
 from sartor.placement.terms import DeviceType, PlacementTerms, Tier
 from sartor.schedules.problem import ScheduledOperator, ScheduleProblem
 

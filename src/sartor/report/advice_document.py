@@ -26,13 +26,7 @@ from sartor.report.page_notes import READING, sources_section
 from sartor.report.points import operator_times
 from sartor.report.table_estimate import heading, operators_grid, times_table, totals_line
 from sartor.report.verdict import verdict, verdict_parts, why_to_keep
-from sartor.report.words import (
-    EVIDENCE_WORDS,
-    arrows,
-    short_change,
-    speedup_text,
-    workload_text,
-)
+from sartor.report.words import EVIDENCE_WORDS, arrows, short_change, speedup_text, workload_text
 from sartor.units import format_count, format_seconds, format_share
 
 if TYPE_CHECKING:

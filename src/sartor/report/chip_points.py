@@ -13,12 +13,7 @@ from sartor.answers.design import DesignAnswer, rate
 from sartor.designs.detail import area_parts
 from sartor.designs.pareto import value_of
 from sartor.designs.result import Ranked
-from sartor.report.design_words import (
-    AREA_WORDS,
-    against_text,
-    short_chips,
-    unit_of,
-)
+from sartor.report.design_words import AREA_WORDS, against_text, short_chips, unit_of
 from sartor.report.words import printable
 from sartor.units import GIGA, format_seconds, format_share
 

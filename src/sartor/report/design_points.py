@@ -17,9 +17,7 @@ from sartor.json_types import JsonDict
 from sartor.model.training import PipelineSchedule
 from sartor.report.chip_points import convergence, design_cloud, floor_plan
 from sartor.report.design_shapes import regret_points
-from sartor.report.design_words import (
-    plan_text,
-)
+from sartor.report.design_words import plan_text
 from sartor.report.gantt import SHARED
 from sartor.report.plan_points import PipelineBars, StepBars, step_bars
 from sartor.report.words import printable

@@ -24,10 +24,7 @@ from sartor.report.document import (
 from sartor.report.grid import Grid, field_grid, grid_of
 from sartor.report.plan_words import plan_words
 from sartor.report.run_points import MOST_OPERATORS, run_points, worst_first
-from sartor.units import (
-    format_change,
-    format_seconds,
-)
+from sartor.units import format_change, format_seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

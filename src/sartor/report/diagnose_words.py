@@ -9,17 +9,8 @@ from sartor.answers.diagnosis import STALLS_FIX, LogDiagnosis, part_words
 from sartor.plans.explain import AGREES, OpenPlan, nearest
 from sartor.report.launch_view import run_heading
 from sartor.report.plan_words import beside_best, plan_words
-from sartor.report.words import (
-    count_text,
-    interval_text,
-    printable,
-)
-from sartor.units import (
-    format_bytes,
-    format_change,
-    format_seconds,
-    format_share,
-)
+from sartor.report.words import count_text, interval_text, printable
+from sartor.units import format_bytes, format_change, format_seconds, format_share
 
 if TYPE_CHECKING:
     from sartor.answers.diagnosis import TraceDiagnosis

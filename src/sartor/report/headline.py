@@ -54,11 +54,24 @@ def _change(answer: ModelEstimate, findings: Sequence[Finding]) -> str:
         size = (
             f", {format_change(first.params_change)} parameters" if abs(first.params_change) >= WORTH_CHANGING else ""
         )
-        saves = f"saves {format_share(first.gain_fraction or 0)} of the {of} ({first.rule}{size})"
-        return f"Change first: {fix} {saves}; `{stated_command('lint', answer)}` says why."
+        saves = f"which saves {format_share(first.gain_fraction or 0)} of the {of} ({first.rule}{size})"
+        return f"Change first: {fix}, {saves}; `{stated_command('lint', answer)}` says why.{_padding(answer)}"
+    further = f"`{stated_command('advise', answer)}` tries other shapes of its size"
     if any(answer.question.run.states(name) for name in AXES) and answer.question.held is not None:
-        return f"No rule finds waste in the shape; `{command('plan', answer, answer.question.held)}` tries other plans."
-    return f"No rule finds waste in the shape; `{stated_command('advise', answer)}` tries other shapes of its size."
+        further = f"`{command('plan', answer, answer.question.held)}` tries other plans"
+    return f"No rule finds waste in the shape; {further}.{_padding(answer)}"
+
+
+def _padding(answer: ModelEstimate) -> str:
+    """The sentence on a vocabulary that is padded by a trainer nobody named: on another one it could cost time."""
+    question, held = answer.question, answer.question.held
+    vocab_size = int(question.workload.shape.vocab_size)
+    if held is None or question.run.states("framework") or held.job.shape.vocab_size == vocab_size:
+        return ""
+    return (
+        f" The trainer was not stated: this one pads the vocabulary of {vocab_size}; lint says what that size costs on"
+        " one that does not."
+    )
 
 
 def _subject(answer: ModelEstimate) -> str:

@@ -17,15 +17,7 @@ from sartor.report.document import (
 )
 from sartor.report.plan_grids import devices_grid, parts_grid, rejected_grid, stages_grid, top_grid, why_not_grid
 from sartor.report.plan_points import plan_points
-from sartor.report.plan_words import (
-    cost_text,
-    heading_text,
-    headline,
-    limit_of,
-    next_lines,
-    plan_words,
-    why_not_text,
-)
+from sartor.report.plan_words import cost_text, heading_text, headline, limit_of, next_lines, plan_words, why_not_text
 from sartor.units import format_bytes, format_count, format_seconds, format_share, room_text
 
 if TYPE_CHECKING:

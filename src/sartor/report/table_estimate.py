@@ -34,13 +34,7 @@ from sartor.report.words import (
     tile_text,
     workload_text,
 )
-from sartor.units import (
-    format_bytes,
-    format_change,
-    format_count,
-    format_seconds,
-    format_share,
-)
+from sartor.units import format_bytes, format_change, format_count, format_seconds, format_share
 
 if TYPE_CHECKING:
     from sartor.answers.estimate import ModelEstimate

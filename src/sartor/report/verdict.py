@@ -7,19 +7,10 @@ from typing import TYPE_CHECKING
 
 from sartor.report.headline import headline
 from sartor.report.points import OperatorTimes, operator_times
-from sartor.report.words import (
-    change_text,
-    printable,
-    speedup_text,
-    sure_text,
-)
+from sartor.report.words import change_text, printable, speedup_text, sure_text
 from sartor.rules.rule import Grade
 from sartor.shapes.choose import NOISE
-from sartor.units import (
-    format_change,
-    format_count,
-    format_share,
-)
+from sartor.units import format_change, format_count, format_share
 
 if TYPE_CHECKING:
     from sartor.answers.advice import Advice

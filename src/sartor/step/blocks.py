@@ -5,12 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from sartor.model.blocks import Block, BlockKind, blocks, text_stacks
-from sartor.model.lower.optimizer import (
-    expert_params,
-    layer_params,
-    outer_params,
-    stack_params,
-)
+from sartor.model.lower.optimizer import expert_params, layer_params, outer_params, stack_params
 from sartor.model.lower.setting import Kernels, Setting
 from sartor.model.shape import Stack, TransformerShape
 from sartor.model.traced import traced_parts

@@ -24,15 +24,7 @@ from sartor.step.serving.pools import disaggregated
 from sartor.step.serving.served import ENGINES, Server
 from sartor.units import Ints
 from sartor.validate.inference import Inference, read_rows
-from sartor.validate.inference_modes import (
-    DTYPES,
-    IMPOSSIBLE,
-    TOO_FAST,
-    InferenceRow,
-    number_of,
-    roofline_s,
-    whole_of,
-)
+from sartor.validate.inference_modes import DTYPES, IMPOSSIBLE, TOO_FAST, InferenceRow, number_of, roofline_s, whole_of
 from sartor.validate.inference_shapes import shape_of
 
 REQUIRED = ("mode", "model", "gpu", "weight_dtype", "framework", "concurrency", "isl", "osl")

@@ -21,15 +21,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from sartor.cost.correction.carrying import (
-    OTHER_DIE,
-    Rates,
-    attention_on,
-    between,
-    borrowed,
-    per_sm,
-    with_calls,
-)
+from sartor.cost.correction.carrying import OTHER_DIE, Rates, attention_on, between, borrowed, per_sm, with_calls
 from sartor.cost.correction.coefficients import (
     AttentionCoefficients,
     GroupedCoefficients,

@@ -26,16 +26,7 @@ from sartor.cost.correction.gemm_features import (
     table_length,
     waits_for_the_host,
 )
-from sartor.cost.correction.network import (
-    FRAMEWORK,
-    LIBRARY,
-    Corrected,
-    Mask,
-    Residual,
-    Weights,
-    applicable,
-    moved_by,
-)
+from sartor.cost.correction.network import FRAMEWORK, LIBRARY, Corrected, Mask, Residual, Weights, applicable, moved_by
 from sartor.cost.cost import Z80
 from sartor.cost.gpu.rates import LONG_RUN_LOG_SIGMA
 from sartor.cost.gpu.tiles import Machine, Problems, evaluate, quantizing_s

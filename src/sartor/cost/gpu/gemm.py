@@ -16,11 +16,7 @@ import numpy as np
 
 from sartor.cost.correction.calibration import Calibration, Clock
 from sartor.cost.correction.carrying import l2_bytes_per_s
-from sartor.cost.correction.coefficients import (
-    FRESH_BYTES,
-    GemmCoefficients,
-    PowerCoefficients,
-)
+from sartor.cost.correction.coefficients import FRESH_BYTES, GemmCoefficients, PowerCoefficients
 from sartor.cost.correction.gemm import GemmRows, correct
 from sartor.cost.cost import Cost, Source
 from sartor.cost.gpu.eager import (

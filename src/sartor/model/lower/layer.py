@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sartor.model.layer import (
-    AttentionMixer,
-    DenseFfn,
-    Ffn,
-    LatentAttentionMixer,
-    Layer,
-    Mixer,
-    MoeFfn,
-    Split,
-)
+from sartor.model.layer import AttentionMixer, DenseFfn, Ffn, LatentAttentionMixer, Layer, Mixer, MoeFfn, Split
 from sartor.model.lower.attention import attention, attention_core, latent_attention, named_inputs, output
 from sartor.model.lower.ffn import dense_ffn, moe_ffn
 from sartor.model.lower.linear import linear_group, local_inner, product, region

@@ -8,15 +8,7 @@ from sartor.json_types import JsonDict
 from sartor.model.layer import AttentionMixer, Layer, Linear, Split, Vectors
 from sartor.model.shape import TransformerShape
 from sartor.read.families import parts
-from sartor.read.families.decoder import (
-    Experts,
-    Family,
-    assemble,
-    latent_attention,
-    layers_of,
-    moe_ffn,
-    read_sizes,
-)
+from sartor.read.families.decoder import Experts, Family, assemble, latent_attention, layers_of, moe_ffn, read_sizes
 from sartor.read.families.patterns import Reach, all_sparse, dense_first
 from sartor.read.fields import Fields
 

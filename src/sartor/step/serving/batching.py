@@ -16,13 +16,7 @@ import numpy.typing as npt
 from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.cost.price import Estimate
 from sartor.step.serving.load import Load
-from sartor.step.serving.passes import (
-    decode_steps,
-    decoding,
-    first_token_log_sigma,
-    full_log_sigma,
-    prompt_passes,
-)
+from sartor.step.serving.passes import decode_steps, decoding, first_token_log_sigma, full_log_sigma, prompt_passes
 from sartor.step.serving.served import Server, holds
 from sartor.units import Floats, Ints, plain
 

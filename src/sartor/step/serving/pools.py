@@ -10,14 +10,7 @@ import numpy.typing as npt
 
 from sartor.cost.correction.calibration import Calibration
 from sartor.hardware.cluster import own_links
-from sartor.step.serving.batching import (
-    FIRST_TOKEN_S,
-    FIRST_TOKEN_STEPS,
-    Array,
-    Steady,
-    calibration_of,
-    steady,
-)
+from sartor.step.serving.batching import FIRST_TOKEN_S, FIRST_TOKEN_STEPS, Array, Steady, calibration_of, steady
 from sartor.step.serving.load import Load
 from sartor.step.serving.passes import (
     DecodeSteps,
