@@ -14,6 +14,7 @@ from sartor.answers.advice import Advice
 from sartor.answers.estimate import ModelEstimate
 from sartor.api.shapes import findings_of
 from sartor.report import advice_document, table_estimate, table_operators
+from sartor.report.headline import headline_lines
 from sartor.report.points import operator_times
 from sartor.report.verdict import verdict
 from sartor.rules.rule import Grade
@@ -48,8 +49,11 @@ def test_an_estimate_fits_100_columns_and_nothing_is_cut(model: str, phase: str)
 
 
 ON_A_SCREEN = {
-    "llama-3.1-8b": ({}, "No rule finds waste in the shape; `sartor advise llama-3.1-8b` tries other shapes"),
-    "deepseek-v3": ({}, "Change first: num_layers=48 saves"),
+    "llama-3.1-8b": (
+        {},
+        "No rule proposes a change of the same size that saves 1%; `sartor advise llama-3.1-8b` tries",
+    ),
+    "deepseek-v3": ({}, "No rule proposes a change of the same size that saves 1%; `sartor advise deepseek-v3`"),
     "mixtral-8x7b": ({"phase": "decode"}, "`sartor advise mixtral-8x7b --objective decode` tries other shapes"),
     "gpt2": (
         {"num_devices": 16, "tp": 1, "sequence_parallel": False},
@@ -165,3 +169,12 @@ def test_times_add_up_to_the_step_and_lie_in_their_intervals(advice: Advice) -> 
     assert totals.sum() == pytest.approx(float(advice.base.estimate.time_s), rel=1e-9)
     assert np.all(times.low_s <= totals)
     assert np.all(totals <= times.high_s)
+
+
+def test_an_estimate_says_that_an_assumed_trainer_pads_a_ragged_vocabulary() -> None:
+    def third(**options: str) -> str:
+        answer = api.estimate("gpt2", "h100", **options)
+        return headline_lines(answer, findings_of(answer.question, answer.run))[2].plain
+
+    assert "The trainer was not stated: this one pads the vocabulary of 50257" in third()
+    assert "was not stated" not in third(framework="megatron")

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from sartor.ask.complete import plan_sentence
+from sartor.hardware.alignment import alignment_of
 from sartor.report.fit_words import close_text, command, does_not_fit, stated_command
 from sartor.report.words import interval_text, printable, unread_text
+from sartor.rules.candidates import ragged
 from sartor.run.fields import AXES
 from sartor.run.run import Origin
 from sartor.units import format_bytes, format_change, format_share
@@ -42,11 +44,14 @@ def headline_lines(answer: ModelEstimate, findings: Sequence[Finding] | None = N
 
 WORTH_CHANGING = 0.01
 """Least share of the step for which a finding is the change to make first."""
+SAME_SIZE = 0.05
+"""Largest change of the parameters, as a share, with which it still is the same model."""
 
 
 def _change(answer: ModelEstimate, findings: Sequence[Finding]) -> str:
     """The finding of the shape that costs most, else the command that looks further."""
-    costly = [item for item in findings if item.fix and not item.remark and (item.gain_fraction or 0) >= WORTH_CHANGING]
+    fixes = [item for item in findings if item.fix and not item.remark and abs(item.params_change) <= SAME_SIZE]
+    costly = [item for item in fixes if (item.gain_fraction or 0) >= WORTH_CHANGING]
     if costly:
         first = max(costly, key=lambda item: item.gain_fraction or 0)
         fix = ", ".join(f"{name}={value}" for name, value in first.fix.items())
@@ -56,17 +61,18 @@ def _change(answer: ModelEstimate, findings: Sequence[Finding]) -> str:
         )
         saves = f"which saves {format_share(first.gain_fraction or 0)} of the {of} ({first.rule}{size})"
         return f"Change first: {fix}, {saves}; `{stated_command('lint', answer)}` says why.{_padding(answer)}"
-    further = f"`{stated_command('advise', answer)}` tries other shapes of its size"
+    further = f"`{stated_command('advise', answer)}` tries other shapes"
     if any(answer.question.run.states(name) for name in AXES) and answer.question.held is not None:
         further = f"`{command('plan', answer, answer.question.held)}` tries other plans"
-    return f"No rule finds waste in the shape; {further}.{_padding(answer)}"
+    return f"No rule proposes a change of the same size that saves 1%; {further}.{_padding(answer)}"
 
 
 def _padding(answer: ModelEstimate) -> str:
-    """The sentence on a vocabulary that is padded by a trainer nobody named: on another one it could cost time."""
-    question, held = answer.question, answer.question.held
-    vocab_size = int(question.workload.shape.vocab_size)
-    if held is None or question.run.states("framework") or held.job.shape.vocab_size == vocab_size:
+    """The sentence on a ragged vocabulary that a trainer nobody named pads: on another one it could cost time."""
+    question, vocab_size = answer.question, int(answer.question.workload.shape.vocab_size)
+    if question.held is None or question.run.states("framework") or question.held.job.shape.vocab_size == vocab_size:
+        return ""
+    if ragged(vocab_size, alignment_of(question.gpu, question.workload.dtype)) is None:
         return ""
     return (
         f" The trainer was not stated: this one pads the vocabulary of {vocab_size}; lint says what that size costs on"
