@@ -79,9 +79,8 @@ def estimate(model: Model, gpu: GpuLike | None = None, **options: Unpack[RunOpti
         ``time_s`` [s] is the training step, as `plan` prices it, or the pass of inference; ``operators`` those of one
         microbatch.
     EstimateGrid
-        With lists or arrays: the same figures as arrays over the grid, each entry that of the single call. A thousand
-        plans of which every axis is stated take less than a second; what a point leaves open is searched point by
-        point.
+        With lists or arrays: the same figures as arrays over the grid, each entry that of the single call. Plans of
+        which every axis is stated are priced together; what a point leaves open is searched point by point.
 
     Raises
     ------
