@@ -108,30 +108,32 @@ def weighed(pricer: Pricer, rows: Rows) -> Evaluated:
     return Evaluated(rows=rows, step_s=untimed, bound_s=untimed, device_bytes=device_bytes, stage=stage)
 
 
-def hopeful(pricer: Pricer, found: Evaluated) -> Array:
+def hopeful(pricer: Pricer, evaluated: Evaluated) -> Array:
     """Rows that fit, or might with uneven stages."""
-    limit = np.where(found.rows["pp"] > 1, HOPE, 1.0) * pricer.limit_bytes
-    return np.asarray(found.device_bytes <= limit)
+    limit = np.where(evaluated.rows["pp"] > 1, HOPE, 1.0) * pricer.limit_bytes
+    return np.asarray(evaluated.device_bytes <= limit)
 
 
-def timed(pricer: Pricer, found: Evaluated) -> Evaluated:
+def timed(pricer: Pricer, evaluated: Evaluated) -> Evaluated:
     """The rows with the step time of those that fit, and a bound of those that might with uneven stages."""
-    index = np.flatnonzero(hopeful(pricer, found))
-    step_s, bound_s = np.full(size_of(found.rows), np.inf), np.full(size_of(found.rows), np.inf)
+    index = np.flatnonzero(hopeful(pricer, evaluated))
+    step_s, bound_s = np.full(size_of(evaluated.rows), np.inf), np.full(size_of(evaluated.rows), np.inf)
     for start in range(0, index.size, TIMED):
         some = index[start : start + TIMED]
-        step_s[some], bound_s[some] = pricer.seconds(take(found.rows, some))
-    step_s[found.device_bytes > pricer.limit_bytes] = np.inf
-    return replace(found, step_s=step_s, bound_s=bound_s)
+        step_s[some], bound_s[some] = pricer.seconds(take(evaluated.rows, some))
+    step_s[evaluated.device_bytes > pricer.limit_bytes] = np.inf
+    return replace(evaluated, step_s=step_s, bound_s=bound_s)
 
 
-def fewest_recomputed(pricer: Pricer, found: Evaluated, worst_s: float = np.inf) -> Rows | None:
+def fewest_recomputed(pricer: Pricer, evaluated: Evaluated, worst_s: float = np.inf) -> Rows | None:
     """For rows that fit only if layers are recomputed: the same rows with the fewest recomputed layers that fit.
 
     Rows that could not be faster than ``worst_s`` even without recomputation are left out.
     """
-    wanted = found.fits & (found.rows["recompute"] == Recompute.FULL) & (found.rows["recompute_layers"] < 0)
-    rows = take(found.rows, wanted & (found.step_s * LEAST_SHARE < worst_s))
+    recomputed = (
+        evaluated.fits & (evaluated.rows["recompute"] == Recompute.FULL) & (evaluated.rows["recompute_layers"] < 0)
+    )
+    rows = take(evaluated.rows, recomputed & (evaluated.step_s * LEAST_SHARE < worst_s))
     if not size_of(rows):
         return None
     low, high = np.zeros(size_of(rows), dtype=np.int64), stage_layers(pricer.job, rows).astype(np.int64)

@@ -88,9 +88,9 @@ def _differs(one: Explanation, other: Explanation) -> bool:
     return abs(one.misfit - other.misfit) > 1e-9 * max(other.misfit, 1.0)
 
 
-def nearest(found: tuple[Explanation, ...]) -> tuple[Explanation, ...]:
+def nearest(explanations: tuple[Explanation, ...]) -> tuple[Explanation, ...]:
     """The change that explains the run best, and those indistinguishable from it; empty if none improves enough."""
-    base, *others = found
+    base, *others = explanations
     if not others or base.misfit - others[0].misfit < WORTH:
         return ()
     return tuple(each for each in others if each.misfit < others[0].misfit + EQUAL)

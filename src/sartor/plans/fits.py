@@ -40,52 +40,52 @@ def would_fit(held: HeldPlan, calibration: Calibration | None = None) -> tuple[M
     return ()
 
 
-def _wider(held: HeldPlan) -> Iterator[HeldPlan]:
-    yield held
-    for times in (2**k for k in range(1, DOUBLINGS + 1) if held.assumed):
-        devices, job = held.num_devices * times, held.job
+def _wider(plan: HeldPlan) -> Iterator[HeldPlan]:
+    yield plan
+    for times in (2**k for k in range(1, DOUBLINGS + 1) if plan.assumed):
+        devices, job = plan.num_devices * times, plan.job
         job = replace(job, global_batch_size=job.global_batch_size * times)
-        yield replace(held, job=job, num_devices=devices, cluster=held.cluster.reached(devices))
+        yield replace(plan, job=job, num_devices=devices, cluster=plan.cluster.reached(devices))
 
 
-def _priced(held: HeldPlan, calibration: Calibration | None) -> tuple[Rows, Array]:
+def _priced(plan: HeldPlan, calibration: Calibration | None) -> tuple[Rows, Array]:
     """All plans of the job on the same devices that change axes of `NAMED` only and fit, with the seconds of a step."""
-    fixed = {name: value for name, value in held.axes.items() if name not in FREE}
-    space = plan_space(held.job, held.num_devices, fixed)
-    rows = structures(held.job, space).rows
-    rows = take(rows, _wanted_structures(held, rows))
-    rows = with_switches(held.job, space, rows, {})
-    rows = take(rows, _wanted_switches(held, rows))
-    pricer = make_pricer(held.job, held.cluster, calibration, headroom=held.headroom)
+    fixed = {name: value for name, value in plan.axes.items() if name not in FREE}
+    space = plan_space(plan.job, plan.num_devices, fixed)
+    rows = structures(plan.job, space).rows
+    rows = take(rows, _wanted_structures(plan, rows))
+    rows = with_switches(plan.job, space, rows, {})
+    rows = take(rows, _wanted_switches(plan, rows))
+    pricer = make_pricer(plan.job, plan.cluster, calibration, headroom=plan.headroom)
     if size_of(rows):
         rows = take(rows, pricer.memory(rows)[0] <= pricer.limit_bytes)
     return rows, pricer.seconds(rows)[0] if size_of(rows) else np.zeros(0)
 
 
-def _wanted_structures(held: HeldPlan, rows: Rows) -> Array:
-    axes = held.axes
-    wanted = np.isin(rows["microbatch_size"], (1, axes["microbatch_size"]))
+def _wanted_structures(plan: HeldPlan, rows: Rows) -> Array:
+    axes = plan.axes
+    allowed = np.isin(rows["microbatch_size"], (1, axes["microbatch_size"]))
     for name in ("tp", "pp", "ep"):
-        wanted &= rows[name] >= axes[name]
-    return np.asarray(wanted & (rows["tp"] <= max(axes["tp"], held.cluster.devices_per_node)))
+        allowed &= rows[name] >= axes[name]
+    return np.asarray(allowed & (rows["tp"] <= max(axes["tp"], plan.cluster.devices_per_node)))
 
 
-def _wanted_switches(held: HeldPlan, rows: Rows) -> Array:
-    axes = held.axes
-    sequence = (rows["tp"] > 1) & (held.job.seq_len % (rows["tp"] * rows["cp"]) == 0)
+def _wanted_switches(plan: HeldPlan, rows: Rows) -> Array:
+    axes = plan.axes
+    sequence = (rows["tp"] > 1) & (plan.job.seq_len % (rows["tp"] * rows["cp"]) == 0)
     sequence &= bool(axes["sequence_parallel"]) or axes["tp"] == 1
     sharded = (rows["zero_stage"] >= axes["zero_stage"]) | (rows["dp"] * rows["cp"] == 1)
     return np.asarray(sharded & (rows["sequence_parallel"] == sequence) & (rows["recompute"] >= axes["recompute"]))
 
 
-def _cheapest(held: HeldPlan, rows: Rows, step_s: Array) -> int:
+def _cheapest(plan: HeldPlan, rows: Rows, step_s: Array) -> int:
     """Of the rows within `EQUAL` of the fastest, the one with the fewest and first changes of `NAMED`."""
-    changed = np.stack([rows[name] != held.axes[name] for name in NAMED])
+    changed = np.stack([rows[name] != plan.axes[name] for name in NAMED])
     order = np.lexsort([step_s, 2 ** np.arange(len(NAMED)) @ changed, changed.sum(axis=0)])
     return int(order[np.argmax(step_s[order] <= (1 + EQUAL) * step_s.min())])
 
 
-def _change(held: HeldPlan, rows: Rows, index: int) -> dict[str, int | str]:
-    at = {name: int(rows[name][index]) for name in NAMED if name != "zero_stage" or rows["dp"][index] > 1}
-    words = {int(each): each.word for each in Recompute}
-    return {n: words[v] if n == "recompute" else v for n, v in at.items() if v != held.axes[n]}
+def _change(plan: HeldPlan, rows: Rows, index: int) -> dict[str, int | str]:
+    values = {name: int(rows[name][index]) for name in NAMED if name != "zero_stage" or rows["dp"][index] > 1}
+    words = {int(recompute): recompute.word for recompute in Recompute}
+    return {n: words[v] if n == "recompute" else v for n, v in values.items() if v != plan.axes[n]}

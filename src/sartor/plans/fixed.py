@@ -19,8 +19,8 @@ from sartor.step.mechanisms.mechanism import Rows
 from sartor.units import Array, Floats
 
 WORDS: Mapping[str, Mapping[str, int]] = {
-    "recompute": {each.word: int(each) for each in Recompute},
-    "schedule": {each.word: int(each) for each in PipelineSchedule},
+    "recompute": {value.word: int(value) for value in Recompute},
+    "schedule": {value.word: int(value) for value in PipelineSchedule},
     "sequence_parallel": {"false": 0, "true": 1, "off": 0, "on": 1, "no": 0, "yes": 1},
     "optimizer_offload": {"false": 0, "true": 1, "off": 0, "on": 1, "no": 0, "yes": 1},
 }

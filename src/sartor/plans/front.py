@@ -53,33 +53,35 @@ class Kept:
     over: dict[str, int] = field(default_factory=dict)
     """Plans that do not fit, by the stage that exceeds memory."""
 
-    def count(self, found: Evaluated, fits: Array) -> None:
+    def count(self, evaluated: Evaluated, fits: Array) -> None:
         """Count plans of the grid, of which some fit; the leanest is kept."""
-        self.evaluated += size_of(found.rows)
+        self.evaluated += size_of(evaluated.rows)
         self.fitting += int(fits.sum())
-        for reason, count in _why_not(found, ~fits).items():
+        for reason, count in _why_not(evaluated, ~fits).items():
             self.over[reason] = self.over.get(reason, 0) + count
-        least = chosen(found, found.device_bytes == found.device_bytes.min(initial=np.inf))
+        least = chosen(evaluated, evaluated.device_bytes == evaluated.device_bytes.min(initial=np.inf))
         self.leanest = first_of(joined(self.leanest, least), ("device_bytes",), 1)
 
-    def add_refined(self, found: Evaluated) -> None:
+    def add_refined(self, evaluated: Evaluated) -> None:
         """Add plans outside the grid; all of them fit."""
-        self.evaluated += size_of(found.rows)
-        self.refined += size_of(found.rows)
-        self.add(found)
+        self.evaluated += size_of(evaluated.rows)
+        self.refined += size_of(evaluated.rows)
+        self.add(evaluated)
 
-    def add(self, found: Evaluated) -> None:
+    def add(self, evaluated: Evaluated) -> None:
         """Add timed plans."""
-        if found.fits.any():
-            good = chosen(found, found.fits)
+        if evaluated.fits.any():
+            good = chosen(evaluated, evaluated.fits)
             self.best = best_of_each(joined(self.best, best_of_each(good)))
             self.front = front_of(joined(self.front, front_of(good)))
-        self._keep_open(found)
+        self._keep_open(evaluated)
 
-    def _keep_open(self, found: Evaluated) -> None:
+    def _keep_open(self, evaluated: Evaluated) -> None:
         """Keep plans whose bound could beat the best so far, those with the lowest bounds first."""
-        hopeful = np.isfinite(found.bound_s) & (found.bound_s < found.step_s) & (found.bound_s < self.worst_s)
-        both = joined(self.open, chosen(found, hopeful))
+        hopeful = (
+            np.isfinite(evaluated.bound_s) & (evaluated.bound_s < evaluated.step_s) & (evaluated.bound_s < self.worst_s)
+        )
+        both = joined(self.open, chosen(evaluated, hopeful))
         both = chosen(both, both.bound_s < self.worst_s)
         self.open = first_of(both, ("bound_s",), OPEN) if size_of(both.rows) > OPEN else both
 
@@ -89,9 +91,9 @@ class Kept:
         return float(self.best.step_s[self.top - 1]) if len(self.best.step_s) >= self.top else np.inf
 
 
-def _why_not(found: Evaluated, over: Array) -> dict[str, int]:
+def _why_not(evaluated: Evaluated, over: Array) -> dict[str, int]:
     """Number of plans that do not fit (``over``), by which stage is fullest."""
-    stage, pp = found.stage, found.rows["pp"]
+    stage, pp = evaluated.stage, evaluated.rows["pp"]
     masks = {
         "does not fit in memory": over & (pp == 1),
         "does not fit in memory: the first stage is fullest": over & (pp > 1) & (stage == 0),
@@ -108,28 +110,28 @@ def joined(*parts: Evaluated) -> Evaluated:
     )
 
 
-def chosen(found: Evaluated, index: Array) -> Evaluated:
+def chosen(evaluated: Evaluated, index: Array) -> Evaluated:
     """The rows selected by mask or positions."""
     return Evaluated(
-        rows={name: found.rows[name][index] for name in COLUMNS},
-        **{name: getattr(found, name)[index] for name in FIGURES},
+        rows={name: evaluated.rows[name][index] for name in COLUMNS},
+        **{name: getattr(evaluated, name)[index] for name in FIGURES},
     )
 
 
-def order(found: Evaluated, by: tuple[str, ...] = ("step_s", "device_bytes")) -> Array:
+def order(evaluated: Evaluated, by: tuple[str, ...] = ("step_s", "device_bytes")) -> Array:
     """Positions sorted by ``by``, ties by the simpler plan."""
-    first = [getattr(found, name) for name in by]
-    rest = [found.rows[name] for name in COLUMNS]
+    first = [getattr(evaluated, name) for name in by]
+    rest = [evaluated.rows[name] for name in COLUMNS]
     return np.lexsort([*reversed(rest), *reversed(first)])
 
 
-def first_of(found: Evaluated, by: tuple[str, ...], count: int) -> Evaluated:
-    return chosen(found, order(found, by)[:count])
+def first_of(evaluated: Evaluated, by: tuple[str, ...], count: int) -> Evaluated:
+    return chosen(evaluated, order(evaluated, by)[:count])
 
 
-def best_of_each(found: Evaluated) -> Evaluated:
+def best_of_each(evaluated: Evaluated) -> Evaluated:
     """The fastest plan of every set of dims, fastest first."""
-    ranked = chosen(found, order(found))
+    ranked = chosen(evaluated, order(evaluated))
     key = _codes(ranked.rows)
     _, first = np.unique(key, return_index=True)
     return chosen(ranked, np.sort(first))
@@ -149,10 +151,10 @@ def keys_of(rows: Rows) -> list[tuple[int, ...]]:
     return list(zip(*(rows[name].tolist() for name in KEYS), strict=True))
 
 
-def front_of(found: Evaluated) -> Evaluated:
+def front_of(evaluated: Evaluated) -> Evaluated:
     """Pareto-optimal plans in seconds and bytes, fastest first; of equal ones the simplest."""
-    mask = is_pareto(np.stack([found.step_s, found.device_bytes], axis=1))
-    ranked = first_of(chosen(found, mask), ("step_s", "device_bytes"), int(mask.sum()))
+    mask = is_pareto(np.stack([evaluated.step_s, evaluated.device_bytes], axis=1))
+    ranked = first_of(chosen(evaluated, mask), ("step_s", "device_bytes"), int(mask.sum()))
     same = np.zeros(size_of(ranked.rows), dtype=bool)
     same[1:] = (np.diff(ranked.step_s) == 0) & (np.diff(ranked.device_bytes) == 0)
     return chosen(ranked, ~same)

@@ -47,13 +47,13 @@ def tightest(
 def one_change(job: TrainingJob, num_devices: int, axes: Mapping[str, int]) -> str:
     """For an impossible plan, the one or two nearest values that make it possible (with dp adjusted): ``pp=1 or
     zero_stage=1``; empty if no single change helps."""
-    found = []
+    changes = []
     for name in (axis for axis in AXES if axis in axes and axis != "dp"):
         held = {other: value for other, value in axes.items() if other not in (name, "dp")}
         space = plan_space(job, num_devices, held)
         for value in np.unique(with_switches(job, space, structures(job, space).rows, {})[name]).tolist():
-            found.append((abs(math.log((value + 1) / (axes[name] + 1))), f"{name}={word_of(name, value)}"))
-    return " or ".join(words for _, words in sorted(found)[:2])
+            changes.append((abs(math.log((value + 1) / (axes[name] + 1))), f"{name}={word_of(name, value)}"))
+    return " or ".join(words for _, words in sorted(changes)[:2])
 
 
 def _has(pricer: Pricer) -> str:

@@ -192,11 +192,15 @@ def fewest_devices(job: TrainingJob, cluster: Cluster, headroom: float | None = 
     return max(1, math.ceil(states / max(float(room), 1.0)))
 
 
-def _best(pricer: Pricer, kept: Kept, top: int, uneven: bool = True) -> tuple[Placed, tuple[PricedPlan, ...]]:
+def _best(pricer: Pricer, leaders: Kept, top: int, uneven: bool = True) -> tuple[Placed, tuple[PricedPlan, ...]]:
     """The fastest plans that were kept, with layers unevenly placed on stages if that pays off."""
-    placed = place_layers(pricer, kept.open, kept.best, kept.worst_s) if uneven else Placed(plans=(), tried=0, left=0)
-    even_s = dict(zip(keys_of(kept.best.rows), kept.best.step_s.tolist(), strict=True))
-    return placed, _merged(_top(pricer, kept, top), placed.plans, even_s, top)
+    placed = (
+        place_layers(pricer, leaders.open, leaders.best, leaders.worst_s)
+        if uneven
+        else Placed(plans=(), tried=0, left=0)
+    )
+    even_s = dict(zip(keys_of(leaders.best.rows), leaders.best.step_s.tolist(), strict=True))
+    return placed, _merged(_top(pricer, leaders, top), placed.plans, even_s, top)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,17 +344,17 @@ def _stream(pricer: Pricer, space: PlanSpace, progress: Progress | None, top: in
     return kept, rejected
 
 
-def _add_partly_recomputed(pricer: Pricer, kept: Kept) -> None:
+def _add_partly_recomputed(pricer: Pricer, leaders: Kept) -> None:
     """Add plans that recompute some layers, near plans of the front that recompute none or all."""
-    both = joined(kept.front, kept.best)
+    both = joined(leaders.front, leaders.best)
     near = first_of(both, ("step_s", "device_bytes"), FRONTS)
     rows = partly_recomputed(pricer.job, distinct_but_recompute(near.rows))
     for start in range(0, size_of(rows), CHUNK):
-        kept.add_refined(evaluate(pricer, take(rows, slice(start, start + CHUNK))))
+        leaders.add_refined(evaluate(pricer, take(rows, slice(start, start + CHUNK))))
 
 
-def _top(pricer: Pricer, kept: Kept, top: int) -> list[PricedPlan]:
-    return priced(pricer, first_of(kept.best, ("step_s", "device_bytes"), top).rows)
+def _top(pricer: Pricer, leaders: Kept, top: int) -> list[PricedPlan]:
+    return priced(pricer, first_of(leaders.best, ("step_s", "device_bytes"), top).rows)
 
 
 def _merged(
@@ -367,7 +371,7 @@ def _merged(
     return tuple(sorted(plans.values(), key=lambda plan: plan.step_s)[:top])
 
 
-def _front(pricer: Pricer, kept: Kept) -> tuple[PricedPlan, ...]:
-    count = size_of(kept.front.rows)
+def _front(pricer: Pricer, leaders: Kept) -> tuple[PricedPlan, ...]:
+    count = size_of(leaders.front.rows)
     shown = np.unique(np.linspace(0, max(count - 1, 0), min(FRONT, count)).round().astype(int))
-    return tuple(priced(pricer, chosen(kept.front, shown).rows))
+    return tuple(priced(pricer, chosen(leaders.front, shown).rows))

@@ -46,12 +46,16 @@ def simpler(search: PlanSearch, calibration: Calibration | None = None) -> Simpl
     best = search.best
     if best is None or search.cluster.gpu.accelerator is not None:
         return None
-    known = set(mechanisms(best.plan))
-    near = [each for each in _candidates(search, known, calibration) if each.step_s < (1 + CLOSE) * best.step_s]
-    near = [each for each in near if known > set(mechanisms(each.plan))]
+    best_mechanisms = set(mechanisms(best.plan))
+    near = [
+        candidate
+        for candidate in _candidates(search, best_mechanisms, calibration)
+        if candidate.step_s < (1 + CLOSE) * best.step_s
+    ]
+    near = [candidate for candidate in near if best_mechanisms > set(mechanisms(candidate.plan))]
     if not near:
         return None
-    few = min(near, key=lambda each: (len(mechanisms(each.plan)), each.step_s))
+    few = min(near, key=lambda candidate: (len(mechanisms(candidate.plan)), candidate.step_s))
     without = tuple(word for word in mechanisms(best.plan) if word not in mechanisms(few.plan))
     return Simpler(priced=few, slower=few.step_s / best.step_s - 1, without=without)
 
@@ -73,17 +77,17 @@ def mechanisms(plan: TrainingPlan) -> tuple[str, ...]:
     return tuple(word for word, is_on in on.items() if is_on)
 
 
-def _candidates(search: PlanSearch, known: set[str], calibration: Calibration | None) -> Iterator[PricedPlan]:
+def _candidates(search: PlanSearch, best_mechanisms: set[str], calibration: Calibration | None) -> Iterator[PricedPlan]:
     """The best of every set of dims, and of the first few the plainest plans; none is searched for that could not have
-    fewer mechanisms than those ``known``."""
+    fewer mechanisms than those ``best_mechanisms``."""
     yield from search.top
-    for each in search.top[:LOOKED_AT]:
-        dims = each.plan.dims
+    for priced in search.top[:LOOKED_AT]:
+        dims = priced.plan.dims
         plain = {**PLAIN, **{name: int(getattr(dims, name)) for name in ("tp", "pp", "dp", "cp", "ep")}}
-        plain["zero_stage"] = min(int(each.plan.zero_stage), 2)
+        plain["zero_stage"] = min(int(priced.plan.zero_stage), 2)
         for recompute in (Recompute.NONE, Recompute.FULL):
             fixed = {**plain, "recompute": int(recompute), **search.fixed}
-            if known > _needed(fixed):
+            if best_mechanisms > _needed(fixed):
                 yield from _plainest(search, fixed, calibration)
 
 
@@ -97,7 +101,7 @@ def _plainest(search: PlanSearch, fixed: Mapping[str, int], calibration: Calibra
     from sartor.plans.search import search_plans
 
     try:
-        found = search_plans(
+        searched = search_plans(
             search.job,
             search.cluster,
             search.num_devices,
@@ -110,4 +114,4 @@ def _plainest(search: PlanSearch, fixed: Mapping[str, int], calibration: Calibra
         )
     except InputError:  # a trainer that has no such plan
         return ()
-    return found.top
+    return searched.top

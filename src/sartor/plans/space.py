@@ -65,14 +65,14 @@ def plan_space(job: TrainingJob, num_devices: int, fixed: Mapping[str, Ints]) ->
 
 def factorizations(num_devices: int) -> Rows:
     """Every ordered (tp, pp, cp, dp) whose product is ``num_devices``: C(k + 3, 3) of them for 2^k devices."""
-    found = [np.array([num_devices])]
+    columns = [np.array([num_devices])]
     for _ in range(3):  # split the last factor again
-        last = found[-1]
+        last = columns[-1]
         pairs = [(i, d) for i, n in enumerate(last.tolist()) for d in divisors(n)]
         index = np.array([i for i, _ in pairs])
         factor = np.array([d for _, d in pairs])
-        found = [*(column[index] for column in found[:-1]), factor, last[index] // factor]
-    return dict(zip(DIMS, found, strict=True))
+        columns = [*(column[index] for column in columns[:-1]), factor, last[index] // factor]
+    return dict(zip(DIMS, columns, strict=True))
 
 
 def axis_values(job: TrainingJob, dims: Rows) -> dict[str, Array]:
@@ -92,10 +92,10 @@ def axis_values(job: TrainingJob, dims: Rows) -> dict[str, Array]:
     }
 
 
-def _shard_groups(job: TrainingJob, most: int) -> list[int]:
+def _shard_groups(job: TrainingJob, devices: int) -> list[int]:
     """Sizes of shard groups, from a node up, if the trainer shards fully (HSDP); other trainers gather once a step,
     which smaller groups hardly speed up."""
-    return [n for n in divisors(most) if LEAST_SHARD_GROUP <= n < most] if job.trainer.shards_fully else []
+    return [n for n in divisors(devices) if LEAST_SHARD_GROUP <= n < devices] if job.trainer.shards_fully else []
 
 
 def _virtual_stages(num_layers: int, stages: Array) -> list[int]:

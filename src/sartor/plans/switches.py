@@ -33,7 +33,9 @@ MOMENTS = (DType.FP32, DType.BF16, DType.FP16, DType.FP8)
 
 def _sets(modules: type[Module]) -> dict[str, Setting]:
     sizes = range(1, len(modules) + 1)
-    return {"+".join(m.value for m in some): frozenset(some) for n in sizes for some in combinations(modules, n)}
+    return {
+        "+".join(m.value for m in members): frozenset(members) for n in sizes for members in combinations(modules, n)
+    }
 
 
 MODULES: Mapping[str, Setting] = _sets(RecomputeModule)
@@ -114,14 +116,16 @@ def job_choices(
 ) -> tuple[tuple[JobChoice, ...], dict[str, int | str]]:
     """The jobs for the switches in ``fixed`` (several if one is ``any``), and the rest of ``fixed``, which are axes of
     a plan. Raises ``InputError``."""
-    said = {_name(name): str(value).strip().lower() for name, value in fixed.items() if _name(name) in SWITCHED}
-    asked = {name: _in_order(word, NAMED[name]) if name in NAMED else word for name, word in said.items()}
+    words_by_name = {
+        _name(name): str(value).strip().lower() for name, value in fixed.items() if _name(name) in SWITCHED
+    }
+    ordered = {name: _in_order(word, NAMED[name]) if name in NAMED else word for name, word in words_by_name.items()}
     rest = {name: value for name, value in fixed.items() if _name(name) not in SWITCHED}
-    lists = [_values(job, gpus, name, word) for name, word in asked.items()]
+    lists = [_values(job, gpus, name, word) for name, word in ordered.items()]
     if math.prod(map(len, lists)) > MOST_CHOICES:
         must = f"compare at most {MOST_CHOICES} jobs at once"
         raise InputError("fix", f"{math.prod(map(len, lists))} combinations", must, "any for fewer switches")
-    choices = tuple(_choice(job, dict(zip(asked, words, strict=True))) for words in product(*lists))
+    choices = tuple(_choice(job, dict(zip(ordered, words, strict=True))) for words in product(*lists))
     for choice in choices:
         _check_frozen(choice.job)
     return choices, rest
@@ -153,22 +157,22 @@ NAMED: Mapping[str, type[Enum]] = {"recompute_modules": RecomputeModule, "offloa
 def _in_order(word: str, modules: type[Enum]) -> str:
     """``mlp+layernorm`` -> ``layernorm+mlp``."""
     names = [module.value for module in modules]
-    return "+".join(sorted(word.split("+"), key=lambda each: names.index(each) if each in names else -1))
+    return "+".join(sorted(word.split("+"), key=lambda name: names.index(name) if name in names else -1))
 
 
 def module_sets(job: TrainingJob) -> list[str]:
     """The attention core alone; then the cheapest module, the two cheapest ... of the model."""
-    own = [m.value for m in job.recomputable if m is not RecomputeModule.CORE_ATTN]
-    return ["core_attn", *("+".join(own[: n + 1]) for n in range(len(own)))]
+    modules = [m.value for m in job.recomputable if m is not RecomputeModule.CORE_ATTN]
+    return ["core_attn", *("+".join(modules[: n + 1]) for n in range(len(modules)))]
 
 
 def offload_sets(job: TrainingJob) -> list[str]:
     """Nothing; the module with the largest input, the two largest ... of the model; whole layers."""
     whole = (OffloadModule.LAYER, OffloadModule.LAYER_INPUT)
-    own = [module.value for module in job.offloadable]
-    parts = [each for each in own if OffloadModule(each) not in whole]
+    modules = [module.value for module in job.offloadable]
+    parts = [module_name for module_name in modules if OffloadModule(module_name) not in whole]
     sets = ["+".join(parts[: n + 1]) for n in range(len(parts))]
-    return [NOTHING, *sets, *(each for each in own if OffloadModule(each) in whole)]
+    return [NOTHING, *sets, *(module_name for module_name in modules if OffloadModule(module_name) in whole)]
 
 
 def modules_named(words: str) -> frozenset[RecomputeModule]:
@@ -180,11 +184,11 @@ def _name(name: str) -> str:
     return name.strip().lower().replace("-", "_")
 
 
-def _choice(job: TrainingJob, said: Mapping[str, str]) -> JobChoice:
-    set_ = {name: SWITCHED[name].words[word] for name, word in said.items()}
+def _choice(job: TrainingJob, words_by_name: Mapping[str, str]) -> JobChoice:
+    set_ = {name: SWITCHED[name].words[word] for name, word in words_by_name.items()}
     trainer = {SWITCHED[name].field: value for name, value in set_.items() if SWITCHED[name].of_trainer}
-    own = {SWITCHED[name].field: value for name, value in set_.items() if not SWITCHED[name].of_trainer}
-    return JobChoice(job=replace(job, trainer=replace(job.trainer, **trainer), **own), said=said)  # type: ignore[arg-type]
+    job_fields = {SWITCHED[name].field: value for name, value in set_.items() if not SWITCHED[name].of_trainer}
+    return JobChoice(job=replace(job, trainer=replace(job.trainer, **trainer), **job_fields), said=words_by_name)  # type: ignore[arg-type]
 
 
 def _values(job: TrainingJob, gpus: Sequence[Gpu], name: str, word: str) -> list[str]:
@@ -204,16 +208,16 @@ def _values(job: TrainingJob, gpus: Sequence[Gpu], name: str, word: str) -> list
         raise InputError(f"fix {name}", word, "takes one number", "all")
     if word == ANY:
         kinds = dict.fromkeys(_word(value) for value in switch.words.values())
-        return [each for each in kinds if name != "recipe" or _as_narrow(job, gpus, Recipe(each))]
+        return [option for option in kinds if name != "recipe" or _as_narrow(job, gpus, Recipe(option))]
     modules = [m.value for m in (job.offloadable if name == "offload_modules" else job.recomputable)]
     if word not in switch.words:
-        known = [*dict.fromkeys(_word(value) for value in switch.words.values()), ANY]
+        options = [*dict.fromkeys(_word(value) for value in switch.words.values()), ANY]
         if name in NAMED:
-            known = [*([NOTHING] if NOTHING in switch.words else []), *modules, ANY]
+            options = [*([NOTHING] if NOTHING in switch.words else []), *modules, ANY]
         if isinstance(switch.words, Numbers):
-            known = ["all", f"1 to {switch.words.most}"]
-        near = difflib.get_close_matches(word, known, n=1, cutoff=0.0)
-        raise InputError(f"fix {name}", word, f"must be one of {', '.join(known)}", near[0])
+            options = ["all", f"1 to {switch.words.most}"]
+        near = difflib.get_close_matches(word, options, n=1, cutoff=0.0)
+        raise InputError(f"fix {name}", word, f"must be one of {', '.join(options)}", near[0])
     if name in NAMED and word != NOTHING:
         _check_modules(name, word, modules)
     if isinstance(value := switch.words[word], Recipe):
@@ -222,19 +226,19 @@ def _values(job: TrainingJob, gpus: Sequence[Gpu], name: str, word: str) -> list
     return [_word(switch.words[word])]
 
 
-def _check_modules(name: str, word: str, known: Sequence[str]) -> None:
-    if absent := [each for each in word.split("+") if each not in known]:
-        must = f"must be a part that the model has and the trainer can move; there are {', '.join(known)}"
-        must = must if name == "offload_modules" else f"the model has no such part; it has {', '.join(known)}"
-        raise InputError(f"fix {name}", "+".join(absent), must, known[0])
+def _check_modules(name: str, word: str, modules: Sequence[str]) -> None:
+    if absent := [module_name for module_name in word.split("+") if module_name not in modules]:
+        must = f"must be a part that the model has and the trainer can move; there are {', '.join(modules)}"
+        must = must if name == "offload_modules" else f"the model has no such part; it has {', '.join(modules)}"
+        raise InputError(f"fix {name}", "+".join(absent), must, modules[0])
 
 
 def _check_documents(job: TrainingJob, word: str) -> None:
-    each = 0 if word == "all" else int(word)
-    if each and job.seq_len % each:
+    document_len = 0 if word == "all" else int(word)
+    if document_len and job.seq_len % document_len:
         must = f"must divide seq_len={job.seq_len}"
-        raise InputError("fix document_len", word, must, nearest_divisors(job.seq_len, each))
-    if each and job.attention_kernel is not AttentionKernel.FLASH:
+        raise InputError("fix document_len", word, must, nearest_divisors(job.seq_len, document_len))
+    if document_len and job.attention_kernel is not AttentionKernel.FLASH:
         raise InputError("fix document_len", word, "unfused attention is computed over whole sequences", "all")
 
 

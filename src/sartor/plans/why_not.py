@@ -41,9 +41,9 @@ def why_not(
         return None
     plan, reason = None, None
     try:
-        found = _search(search, values, calibration)
-        tightest = found.tightest
-        plan = found.best or (tightest.leanest if tightest else None)
+        searched = _search(search, values, calibration)
+        tightest = searched.tightest
+        plan = searched.best or (tightest.leanest if tightest else None)
         reason = tightest.message if tightest else None
     except InputError as error:
         reason = str(error).removeprefix("fix").lstrip(" =")
@@ -52,28 +52,28 @@ def why_not(
     return WhyNot(asked=words, reason=reason, plan=plan, best=search.best)
 
 
-def _search(search: PlanSearch, asked: Mapping[str, int], calibration: Calibration | None) -> PlanSearch:
-    free = {name: value for name, value in search.fixed.items() if name not in asked}
-    held = {**free, **asked}
-    return search_plans(search.job, search.cluster, search.num_devices, held, top=1, calibration=calibration)
+def _search(search: PlanSearch, values: Mapping[str, int], calibration: Calibration | None) -> PlanSearch:
+    free = {name: value for name, value in search.fixed.items() if name not in values}
+    fixed = {**free, **values}
+    return search_plans(search.job, search.cluster, search.num_devices, fixed, top=1, calibration=calibration)
 
 
-def _nearest(search: PlanSearch, asked: Mapping[str, int], calibration: Calibration | None) -> PricedPlan | None:
+def _nearest(search: PlanSearch, values: Mapping[str, int], calibration: Calibration | None) -> PricedPlan | None:
     """The possible plan nearest to an impossible one: one value is freed and ends up closest to the given one."""
-    found: list[tuple[float, float, PricedPlan]] = []
-    for name, value in asked.items():
-        rest = {other: each for other, each in asked.items() if other != name}
-        for held in _held_near(search, rest, name, value):
+    candidates: list[tuple[float, float, PricedPlan]] = []
+    for name, value in values.items():
+        rest = {axis: rest_value for axis, rest_value in values.items() if axis != name}
+        for fixed in _held_near(search, rest, name, value):
             try:
-                best = _search(search, held, calibration).best
+                best = _search(search, fixed, calibration).best
             except InputError:
                 continue
             if best is not None:
-                found.append((_distance(best, name, value), best.step_s, best))
-    if not found:
-        fewer = dict(list(asked.items())[:-1])
+                candidates.append((_distance(best, name, value), best.step_s, best))
+    if not candidates:
+        fewer = dict(list(values.items())[:-1])
         return _nearest(search, fewer, calibration) if fewer else None
-    return min(found, key=lambda each: each[:2])[2]
+    return min(candidates, key=lambda rest_value: rest_value[:2])[2]
 
 
 def _held_near(search: PlanSearch, rest: Mapping[str, int], name: str, value: int) -> list[Mapping[str, int]]:
@@ -81,10 +81,10 @@ def _held_near(search: PlanSearch, rest: Mapping[str, int], name: str, value: in
     if name not in STRUCTURE:
         return [rest]
     legal = structures(search.job, plan_space(search.job, search.num_devices, rest)).rows[name]
-    near = sorted(np.unique(legal).tolist(), key=lambda each: abs(math.log(each / value)))
-    return [{**rest, name: int(each)} for each in near[:2]]
+    near = sorted(np.unique(legal).tolist(), key=lambda neighbour: abs(math.log(neighbour / value)))
+    return [{**rest, name: int(neighbour)} for neighbour in near[:2]]
 
 
-def _distance(priced: PricedPlan, name: str, asked: int) -> float:
+def _distance(priced: PricedPlan, name: str, value: int) -> float:
     """Distance of an axis from the given value, as a ratio."""
-    return abs(math.log((int(priced.plan.columns[name]) + 1) / (asked + 1)))
+    return abs(math.log((int(priced.plan.columns[name]) + 1) / (value + 1)))

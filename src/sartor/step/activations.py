@@ -120,14 +120,14 @@ def rows_of(job: TrainingJob, plan: TrainingPlan) -> Rows:
 def layer_activations(rows: Rows, layer: Layer, hidden_size: Ints) -> Activations:
     """Activations of one layer; for a traced layer, the bytes autograd kept (recomputed as a whole, not in part)."""
     if layer.kept_bytes:
-        kept, own = rows.batch * layer.kept_bytes, rows.outer * hidden_size * rows.wide
-        away = kept if OffloadModule.LAYER in rows.offload else 0
+        input_bytes, norm_bytes = rows.batch * layer.kept_bytes, rows.outer * hidden_size * rows.wide
+        away = input_bytes if OffloadModule.LAYER in rows.offload else 0
         return Activations(
-            whole=kept,
-            selective=kept,
-            operators=kept,
-            inputs=own,
-            backward=2 * own + rows.batch * layer.again_bytes,
+            whole=input_bytes,
+            selective=input_bytes,
+            operators=input_bytes,
+            inputs=norm_bytes,
+            backward=2 * norm_bytes + rows.batch * layer.again_bytes,
             whole_offloaded=away,
             selective_offloaded=away,
         )
@@ -139,15 +139,15 @@ def layer_activations(rows: Rows, layer: Layer, hidden_size: Ints) -> Activation
     entering = rows.entering * hidden_size * rows.narrow if layer.parallel else entering
     residual = _norm_inputs(rows, layer) * outer + entering + masks
     core = sum((_core(rows, mixer) for mixer in layer.mixers), 0)
-    kept = sum((_mixer(rows, mixer, hidden_size) for mixer in layer.mixers), 0)
+    input_bytes = sum((_mixer(rows, mixer, hidden_size) for mixer in layer.mixers), 0)
     inner = sum((_ffn(rows, part, hidden_size) for part in layer.all_ffns), 0)
-    kept = kept + inner
+    input_bytes = input_bytes + inner
     peaks = [_ffn_backward(rows, part, hidden_size) for part in layer.all_ffns]
     peaks += [_mixer_backward(rows, mixer, hidden_size, freed=inner) for mixer in layer.mixers]
     peak: Floats = 0
-    for each in peaks:
-        peak = np.maximum(peak, each)
-    whole = residual + kept + core
+    for part_peak in peaks:
+        peak = np.maximum(peak, part_peak)
+    whole = residual + input_bytes + core
     selective = whole - _not_kept(rows, layer, hidden_size, entering, core)
     still = rows.offload - {module for again in rows.again for module in GONE.get(again, ())}
     return Activations(
@@ -169,27 +169,29 @@ GONE: Mapping[RecomputeModule, tuple[OffloadModule, ...]] = {
 """Inputs that recomputing a module does not keep, so they need no offloading."""
 
 
-def _offloaded(rows: Rows, layer: Layer, hidden_size: Ints, modules: frozenset[OffloadModule], kept: Floats) -> Floats:
-    """Bytes of ``kept`` that are offloaded to host memory."""
+def _offloaded(
+    rows: Rows, layer: Layer, hidden_size: Ints, modules: frozenset[OffloadModule], whole_bytes: Floats
+) -> Floats:
+    """Bytes of ``whole_bytes`` that are offloaded to host memory."""
     if not modules:
         return 0
     if OffloadModule.LAYER in modules:
-        return kept
+        return whole_bytes
     norms = max(len(layer.norms), 1)
     norm = _norm_inputs(rows, layer) / norms * rows.outer * hidden_size
-    found: Floats = norm if OffloadModule.ATTN_NORM in modules and layer.mixers else 0
-    found = found + (norm if OffloadModule.MLP_NORM in modules and layer.all_ffns and norms > 1 else 0)
+    moved: Floats = norm if OffloadModule.ATTN_NORM in modules and layer.mixers else 0
+    moved = moved + (norm if OffloadModule.MLP_NORM in modules and layer.all_ffns and norms > 1 else 0)
     for mixer in layer.mixers:
-        found = found + (rows.entering * hidden_size * rows.narrow if OffloadModule.QKV_LINEAR in modules else 0)
+        moved = moved + (rows.entering * hidden_size * rows.narrow if OffloadModule.QKV_LINEAR in modules else 0)
         if isinstance(mixer, StateSpaceMixer):
             continue
         queries, out = _core_inputs(rows, mixer)
-        found = found + (queries if OffloadModule.CORE_ATTN in modules else 0)
-        found = found + (out if OffloadModule.ATTN_PROJ in modules else 0)
+        moved = moved + (queries if OffloadModule.CORE_ATTN in modules else 0)
+        moved = moved + (out if OffloadModule.ATTN_PROJ in modules else 0)
     for part in layer.all_ffns:
         if isinstance(part, MoeFfn):
-            found = found + _expert_inputs(rows, part, hidden_size, modules)
-    return np.minimum(found, kept)
+            moved = moved + _expert_inputs(rows, part, hidden_size, modules)
+    return np.minimum(moved, whole_bytes)
 
 
 def _core_inputs(rows: Rows, mixer: AttentionMixer | LatentAttentionMixer) -> tuple[Floats, Floats]:
@@ -204,10 +206,12 @@ def _core_inputs(rows: Rows, mixer: AttentionMixer | LatentAttentionMixer) -> tu
 def _expert_inputs(rows: Rows, part: MoeFfn, hidden_size: Ints, modules: frozenset[OffloadModule]) -> Floats:
     routed, width = _routed(rows, part), hidden_size if part.expert_hidden_size is None else part.expert_hidden_size
     inner = ceil_div(part.expert.ffn_hidden_size, _expert_tp(rows))
-    found = routed * width * rows.ffn_input if OffloadModule.EXPERT_FC1 in modules else 0
+    input_bytes = routed * width * rows.ffn_input if OffloadModule.EXPERT_FC1 in modules else 0
     if OffloadModule.MOE_ACT in modules:
-        found = found + _inner(rows, part.expert, routed, _expert_tp(rows)) - routed * inner * rows.ffn_input
-    return found
+        input_bytes = (
+            input_bytes + _inner(rows, part.expert, routed, _expert_tp(rows)) - routed * inner * rows.ffn_input
+        )
+    return input_bytes
 
 
 def _not_kept(rows: Rows, layer: Layer, hidden_size: Ints, entering: Floats, core: Floats) -> Floats:
@@ -242,18 +246,18 @@ def _ffn_not_kept(rows: Rows, part: DenseFfn | MoeFfn, hidden_size: Ints) -> Flo
 
 def _operators(rows: Rows, layer: Layer, hidden_size: Ints) -> Floats:
     """Bytes of the layer's input and of the outputs of its first, third, fifth ... GEMM and of its attention."""
-    kept: Floats = rows.outer * hidden_size * rows.wide
+    stashed: Floats = rows.outer * hidden_size * rows.wide
     products: list[tuple[Linear, Ints]] = [(x, 1) for part in layer.all_ffns for x in part.linears(hidden_size)]
     for mixer in reversed(layer.mixers):
         heads = 1 if isinstance(mixer, StateSpaceMixer) else mixer.num_kv_heads
         products = [*((x, heads) for x in mixer.linears(hidden_size)), *products]
         if not isinstance(mixer, StateSpaceMixer):
-            kept = kept + rows.tokens * ceil_div(mixer.num_heads, rows.tp) * (mixer.value_dim * rows.wide + 4)
+            stashed = stashed + rows.tokens * ceil_div(mixer.num_heads, rows.tp) * (mixer.value_dim * rows.wide + 4)
     for linear, heads in products[::2]:
         tokens = rows.outer if linear.split is Split.REPLICATED else rows.tokens
-        kept = kept + tokens * linear.count * local_width(linear, rows.tp, heads) * rows.wide
+        stashed = stashed + tokens * linear.count * local_width(linear, rows.tp, heads) * rows.wide
     routed = [part for part in layer.all_ffns if isinstance(part, MoeFfn)]
-    return kept + sum((_ffn(rows, replace(part, shared=None), hidden_size) for part in routed), 0)
+    return stashed + sum((_ffn(rows, replace(part, shared=None), hidden_size) for part in routed), 0)
 
 
 def _norm_inputs(rows: Rows, layer: Layer) -> float:
@@ -267,15 +271,15 @@ def _mixer(rows: Rows, mixer: Mixer, hidden_size: Ints) -> Floats:
     """Bytes a mixer keeps besides its core: queries, keys, values, and the output (the projection's input)."""
     if isinstance(mixer, StateSpaceMixer):
         return _state_space(rows, mixer, hidden_size)
-    kept = sum(_core_inputs(rows, mixer))
+    stashed = sum(_core_inputs(rows, mixer))
     if isinstance(mixer, LatentAttentionMixer):
         latent = mixer.q_lora_rank + mixer.kv_lora_rank
-        return kept + rows.outer * (latent * (rows.wide + rows.narrow) + mixer.qk_rope_head_dim * rows.wide)
+        return stashed + rows.outer * (latent * (rows.wide + rows.narrow) + mixer.qk_rope_head_dim * rows.wide)
     if any("norm" in vector.name for vector in mixer.vectors):
         heads, kv_heads = ceil_div(mixer.num_heads, rows.tp), ceil_div(mixer.num_kv_heads, rows.tp)
-        kept = kept + rows.tokens * rows.wide * (heads + (heads if rows.eager else kv_heads)) * mixer.head_dim
+        stashed = stashed + rows.tokens * rows.wide * (heads + (heads if rows.eager else kv_heads)) * mixer.head_dim
     gates = rows.tokens * rows.wide * 2 * ceil_div(mixer.num_heads, rows.tp) * mixer.value_dim if mixer.gated else 0
-    return kept + gates
+    return stashed + gates
 
 
 def _core(rows: Rows, mixer: Mixer) -> Floats:
@@ -305,9 +309,9 @@ def _ffn(rows: Rows, part: DenseFfn | MoeFfn, hidden_size: Ints) -> Floats:
     if isinstance(part, DenseFfn):
         return _inner(rows, part, rows.tokens, rows.tp)
     routed, width = _routed(rows, part), hidden_size if part.expert_hidden_size is None else part.expert_hidden_size
-    kept = routed * width * rows.ffn_input + _inner(rows, part.expert, routed, _expert_tp(rows)) + 4 * routed
-    kept = kept + 8 * rows.outer * part.num_experts
-    return kept if part.shared is None else kept + _inner(rows, part.shared, rows.tokens, rows.tp)
+    stashed = routed * width * rows.ffn_input + _inner(rows, part.expert, routed, _expert_tp(rows)) + 4 * routed
+    stashed = stashed + 8 * rows.outer * part.num_experts
+    return stashed if part.shared is None else stashed + _inner(rows, part.shared, rows.tokens, rows.tp)
 
 
 def _inner(rows: Rows, part: DenseFfn, tokens: Floats, tp: Ints) -> Floats:
@@ -326,8 +330,8 @@ def _routed(rows: Rows, part: MoeFfn) -> Floats:
     expert (counted as `lower` does)."""
     sent = rows.tokens if rows.splits_experts else ceil_div(rows.tokens, rows.tp)
     experts = float(part.num_experts) if isinstance(part.num_experts, int) else part.num_experts
-    here = np.maximum(experts / np.asarray(rows.ep, dtype=np.float64), 1.0)
-    fullest = (rows.skew + (here - 1) * (experts - rows.skew) / np.maximum(experts - 1, 1)) / here
+    local_experts = np.maximum(experts / np.asarray(rows.ep, dtype=np.float64), 1.0)
+    fullest = (rows.skew + (local_experts - 1) * (experts - rows.skew) / np.maximum(experts - 1, 1)) / local_experts
     return sent * part.experts_per_token * fullest
 
 
@@ -336,11 +340,11 @@ def _ffn_backward(rows: Rows, part: DenseFfn | MoeFfn, hidden_size: Ints) -> Flo
     the activation input's gradient; then the gathered input and its gradient, with the last GEMM's input freed."""
     if isinstance(part, MoeFfn):
         routed = _routed(rows, part)
-        own = _peaks(rows, part.expert, routed, routed * hidden_size, routed * hidden_size, _expert_tp(rows))
-        own = np.maximum(own, 2 * routed * hidden_size * rows.wide)  # on their way between devices
+        expert_peaks = _peaks(rows, part.expert, routed, routed * hidden_size, routed * hidden_size, _expert_tp(rows))
+        expert_peaks = np.maximum(expert_peaks, 2 * routed * hidden_size * rows.wide)  # on their way between devices
         if part.shared is None:
-            return own
-        return np.maximum(own, _ffn_backward(rows, part.shared, hidden_size))
+            return expert_peaks
+        return np.maximum(expert_peaks, _ffn_backward(rows, part.shared, hidden_size))
     return _peaks(
         rows, part, rows.tokens, rows.gathered * hidden_size, (rows.tokens + rows.gathered) * hidden_size, rows.tp
     )

@@ -50,8 +50,8 @@ def block_seconds(
 ) -> BlockSeconds:
     """`BlockTimes` of distinct rows with the trainer's overlap and constants applied; ``overlapped`` if the schedule
     hides the experts' all-to-all behind another microbatch."""
-    each = zip(times, compute_factors(kinds, trainer, c), strict=True)
-    columns = [_exposed(t, trainer, replace(c, compute_factor=factor), overlapped) for t, factor in each]
+    blocks_of = zip(times, compute_factors(kinds, trainer, c), strict=True)
+    columns = [_exposed(t, trainer, replace(c, compute_factor=factor), overlapped) for t, factor in blocks_of]
     stacked = {name: np.stack([column[name] for column in columns], axis=-2) for name in columns[0]}
     return BlockSeconds(**stacked)
 

@@ -60,16 +60,16 @@ def row_times(
     rows = block_rows(plan)
     if cluster.gpu.accelerator is not None and job.trainer.lockstep:
         return chip_row_times(job, rows, cluster), rows
-    every = blocks(job.shape)
-    columns: list[dict[str, FloatArray]] = [{f: np.zeros(rows.size) for f in _FIELDS} for _ in every]
+    block_kinds = blocks(job.shape)
+    columns: list[dict[str, FloatArray]] = [{f: np.zeros(rows.size) for f in _FIELDS} for _ in block_kinds]
     for where, dims in _structures(rows):
         workload = workload_of(job, dims.tp, rows.microbatch_size[where])
         graph = lower(workload, dims, kernels_of(job, cluster))
         costs = _distinct_costs(graph, _groupings(job, rows, where), cluster, calibration)
-        for column, priced in zip(columns, _by_block(every, graph, costs), strict=True):
+        for column, priced in zip(columns, _by_block(block_kinds, graph, costs), strict=True):
             for name, value in _times(priced, dims, job).items():
                 column[name][where] = value
-    return tuple(BlockTimes(name=b.name, **c) for b, c in zip(every, columns, strict=True)), rows
+    return tuple(BlockTimes(name=b.name, **c) for b, c in zip(block_kinds, columns, strict=True)), rows
 
 
 _FIELDS = tuple(f.name for f in fields(BlockTimes) if f.name != "name")
@@ -96,12 +96,12 @@ def _groupings(job: TrainingJob, rows: BlockRows, where: IntArray) -> list[Group
     these and ep; all but ep."""
     tp, cp, ep, batch = (column[where] for column in (rows.tp, rows.cp, rows.ep, rows.microbatch_size))
     tokens = batch * ceil_div(job.seq_len, cp)
-    found = []
+    groupings = []
     for columns in ([tp, tokens], [tp, tokens, ep], [tp, cp, batch]):
         _, group = distinct_rows(columns)
         _, first = np.unique(group, return_index=True)
-        found.append((first, group))
-    return sorted((grouping for grouping in found if 2 * grouping[0].size <= tp.size), key=lambda g: g[0].size)
+        groupings.append((first, group))
+    return sorted((grouping for grouping in groupings if 2 * grouping[0].size <= tp.size), key=lambda g: g[0].size)
 
 
 def _distinct_costs(
@@ -146,11 +146,11 @@ class _Priced:
         return self.cost.time_s * self.count
 
 
-def _by_block(every: tuple[Block, ...], graph: OperatorGraph, costs: tuple[Cost, ...]) -> list[list[_Priced]]:
+def _by_block(block_kinds: tuple[Block, ...], graph: OperatorGraph, costs: tuple[Cost, ...]) -> list[list[_Priced]]:
     """Operators and their costs, grouped by block."""
-    out: list[list[_Priced]] = [[] for _ in every]
+    out: list[list[_Priced]] = [[] for _ in block_kinds]
     for operator, cost in zip(graph.operators, costs, strict=True):
-        block = every[operator.block]
+        block = block_kinds[operator.block]
         repeats = block.count if block.kind in (BlockKind.LAYER, BlockKind.MTP) else 1
         out[operator.block].append(_Priced(operator, cost, operator.count / repeats))
     return out
@@ -220,8 +220,8 @@ _OF_EXPERTS = {RecomputeModule.MOE_ACT, RecomputeModule.SHARED_EXPERTS, Recomput
 
 def roles_again(job: TrainingJob, *, experts: bool) -> frozenset[Role]:
     """Roles of the operators that selective recomputation runs again in a block with or without experts."""
-    other = {RecomputeModule.MLP} if experts else _OF_EXPERTS
-    return frozenset(role for module in job.recompute_modules - other for role in AGAIN[module])
+    absent = {RecomputeModule.MLP} if experts else _OF_EXPERTS
+    return frozenset(role for module in job.recompute_modules - absent for role in AGAIN[module])
 
 
 def _selective_s(job: TrainingJob, forward: list[_Priced], priced: list[_Priced]) -> Floats:

@@ -35,11 +35,13 @@ class BlockParams:
 def block_params(job: TrainingJob, dims: ParallelDims) -> tuple[BlockParams, ...]:
     """Parameters of every block of ``job.shape`` (in the order of `blocks`) on one device of ``dims``, before sharding
     over data-parallel ranks. A LAYER block's are those of one layer."""
-    found = tuple(_block_params(job, dims, block) for block in blocks(job.shape))
+    params = tuple(_block_params(job, dims, block) for block in blocks(job.shape))
     if job.shape.traced is None:
-        return found
-    pairs = zip(found, traced_parts(job.shape.traced), strict=True)
-    return tuple(replace(p, trained=of.trained_share, buffer_bytes=of.buffer_bytes) for p, of in pairs)
+        return params
+    pairs = zip(params, traced_parts(job.shape.traced), strict=True)
+    return tuple(
+        replace(p, trained=block_kind.trained_share, buffer_bytes=block_kind.buffer_bytes) for p, block_kind in pairs
+    )
 
 
 def _block_params(job: TrainingJob, dims: ParallelDims, block: Block) -> BlockParams:
@@ -49,11 +51,11 @@ def _block_params(job: TrainingJob, dims: ParallelDims, block: Block) -> BlockPa
         return _layer_params(setting, block)
     outer = dict(outer_params(setting, shape))
     tables: Ints = sum((stack_params(_setting(shape, dims, s), s) for s, _ in text_stacks(shape)), 0)
-    own = _final_norms(block.stack)
+    norms = _final_norms(block.stack)
     if block.kind is BlockKind.EMBEDDING:
-        return BlockParams(dense=outer["embedding"] + tables - own)
+        return BlockParams(dense=outer["embedding"] + tables - norms)
     tied = shape.lm_head and shape.tied_embeddings
-    return BlockParams(dense=outer["head"] + own, tied=outer["embedding"] - _positions(shape) if tied else 0)
+    return BlockParams(dense=outer["head"] + norms, tied=outer["embedding"] - _positions(shape) if tied else 0)
 
 
 def _layer_params(setting: Setting, block: Block) -> BlockParams:

@@ -53,8 +53,8 @@ def what_to_change(
     if before <= limit:
         return ()
     singles = list(_proposals(job, plan, cluster))
-    found = _that_fit(singles, cluster, limit) or _that_fit(_pairs(singles, cluster), cluster, limit)
-    changes = [_priced(each, before, after, cluster, calibration) for each, after in found]
+    proposals_that_fit = _that_fit(singles, cluster, limit) or _that_fit(_pairs(singles, cluster), cluster, limit)
+    changes = [_priced(proposal, before, after, cluster, calibration) for proposal, after in proposals_that_fit]
     return tuple(sorted(changes, key=lambda c: (math.isnan(c.step_s), c.step_s, c.saved_bytes)))
 
 
@@ -69,19 +69,19 @@ class _Proposal:
 
 def _that_fit(proposals: Iterable[_Proposal], cluster: Cluster, limit: float) -> list[tuple[_Proposal, float]]:
     """The first proposal of every field that fits, with its bytes."""
-    found: dict[str, tuple[_Proposal, float]] = {}
-    for each in proposals:
-        if each.field not in found:
-            after = float(footprint(each.job, each.plan, cluster).device_bytes)
+    fitting: dict[str, tuple[_Proposal, float]] = {}
+    for proposal in proposals:
+        if proposal.field not in fitting:
+            after = float(footprint(proposal.job, proposal.plan, cluster).device_bytes)
             if after <= limit:
-                found[each.field] = each, after
-    return list(found.values())
+                fitting[proposal.field] = proposal, after
+    return list(fitting.values())
 
 
 def _pairs(singles: list[_Proposal], cluster: Cluster) -> Iterator[_Proposal]:
-    most = {each.field: each for each in singles}
-    for i, (field, first) in enumerate(most.items()):
-        later = set(list(most)[i + 1 :])
+    by_field = {proposal.field: proposal for proposal in singles}
+    for i, (field, first) in enumerate(by_field.items()):
+        later = set(list(by_field)[i + 1 :])
         for second in _proposals(first.job, first.plan, cluster):
             if second.field in later:
                 sentence = f"{first.sentence}, and {second.sentence}"
@@ -89,16 +89,18 @@ def _pairs(singles: list[_Proposal], cluster: Cluster) -> Iterator[_Proposal]:
                 yield replace(second, field=names, value=f"{first.value} and {second.value}", sentence=sentence)
 
 
-def _priced(of: _Proposal, before: float, after: float, cluster: Cluster, calibration: Calibration | None) -> Change:
+def _priced(
+    proposal: _Proposal, before: float, after: float, cluster: Cluster, calibration: Calibration | None
+) -> Change:
     return Change(
-        field=of.field,
-        value=of.value,
-        sentence=of.sentence,
-        plan=of.plan,
-        job=of.job,
+        field=proposal.field,
+        value=proposal.value,
+        sentence=proposal.sentence,
+        plan=proposal.plan,
+        job=proposal.job,
         saved_bytes=before - after,
         device_bytes=after,
-        step_s=_seconds(of.job, of.plan, cluster, calibration),
+        step_s=_seconds(proposal.job, proposal.plan, cluster, calibration),
     )
 
 

@@ -53,10 +53,10 @@ def workload_graphs(workload: Workload, dims: ParallelDims) -> tuple[BlockGraphs
             layer = lower_layer(workload, dims, next(runs))
             out.append(BlockGraphs(block=block, forward=layer.forward, backward=layer.backward, in_turn=False))
             continue
-        own = [op for op in whole.operators if op.block == i]
-        forward = tuple(op for op in own if op.pass_ is Pass.FORWARD)
-        backward = tuple(op for op in own if op.pass_ not in (Pass.FORWARD, Pass.OPTIMIZER))
-        graphs = (OperatorGraph(operators=each, tokens=whole.tokens) for each in (forward, backward))
+        operators = [op for op in whole.operators if op.block == i]
+        forward = tuple(op for op in operators if op.pass_ is Pass.FORWARD)
+        backward = tuple(op for op in operators if op.pass_ not in (Pass.FORWARD, Pass.OPTIMIZER))
+        graphs = (OperatorGraph(operators=half, tokens=whole.tokens) for half in (forward, backward))
         out.append(BlockGraphs(block=block, forward=next(graphs), backward=next(graphs), in_turn=True))
     return tuple(out)
 
@@ -73,8 +73,8 @@ def chip_row_times(job: TrainingJob, rows: BlockRows, cluster: Cluster) -> tuple
     check_one_stack(job.shape)
     chip = cluster.gpu.accelerator
     assert chip is not None
-    every = blocks(job.shape)
-    columns = [{name: np.zeros(rows.size) for name in _FIELDS} for _ in every]
+    block_kinds = blocks(job.shape)
+    columns = [{name: np.zeros(rows.size) for name in _FIELDS} for _ in block_kinds]
     for i in range(rows.size):
         dims = ParallelDims(
             tp=int(rows.tp[i]),
@@ -86,7 +86,7 @@ def chip_row_times(job: TrainingJob, rows: BlockRows, cluster: Cluster) -> tuple
         for column, graphs in zip(columns, block_graphs(job, dims, int(rows.microbatch_size[i])), strict=True):
             for name, value in _times(graphs, chip).items():
                 column[name][i] = value
-    return tuple(BlockTimes(name=b.name, **c) for b, c in zip(every, columns, strict=True))
+    return tuple(BlockTimes(name=b.name, **c) for b, c in zip(block_kinds, columns, strict=True))
 
 
 _FIELDS = tuple(f.name for f in fields(BlockTimes) if f.name != "name")

@@ -98,16 +98,16 @@ def coefficients_for(job: TrainingJob, gpu: Gpu, table: JsonMap | None = None) -
 
     Raises ``InputError`` for an unknown constant.
     """
-    found = _fitted(job, gpu.generation, table)
-    return found if gpu.accelerator is None else _on_a_chip(found, job, gpu.accelerator)
+    coefficients = _fitted(job, gpu.generation, table)
+    return coefficients if gpu.accelerator is None else _on_a_chip(coefficients, job, gpu.accelerator)
 
 
-def _on_a_chip(found: TrainingCoefficients, job: TrainingJob, chip: Accelerator) -> TrainingCoefficients:
+def _on_a_chip(coefficients: TrainingCoefficients, job: TrainingJob, chip: Accelerator) -> TrainingCoefficients:
     """Constants on a chip of the template: what a run adds in lockstep is part of the chip's description
     (``run_factor``), other trainers keep what was fitted. A chip's program is compiled ahead and its links need no
     core, so launches and hidden collectives are free; the interval is the operators'."""
-    kept = replace(found, **dict.fromkeys(_NOT_ON_A_CHIP, 0.0))
-    return replace(kept, compute_factor=chip.run_factor, network_factor=1.0) if job.trainer.lockstep else kept
+    constants = replace(coefficients, **dict.fromkeys(_NOT_ON_A_CHIP, 0.0))
+    return replace(constants, compute_factor=chip.run_factor, network_factor=1.0) if job.trainer.lockstep else constants
 
 
 _NOT_ON_A_CHIP = (
@@ -120,7 +120,7 @@ _NOT_ON_A_CHIP = (
 
 
 def _fitted(job: TrainingJob, generation: str, table: JsonMap | None) -> TrainingCoefficients:
-    known = {field.name for field in fields(TrainingCoefficients)}
+    names = {field.name for field in fields(TrainingCoefficients)}
     constants = training_constants(
         job.trainer.name,
         precision_class(job.recipe),
@@ -129,8 +129,8 @@ def _fitted(job: TrainingJob, generation: str, table: JsonMap | None) -> Trainin
         experts=job.shape.moe_ffn is not None,
     )
     for name in constants:
-        if name not in known:
-            nearest = ", ".join(difflib.get_close_matches(name, known, 2))
+        if name not in names:
+            nearest = ", ".join(difflib.get_close_matches(name, names, 2))
             raise InputError("training constants", name, "is not a constant of a training step", nearest)
     return TrainingCoefficients(**constants)
 
@@ -140,7 +140,7 @@ PRECISIONS = ("32bit", "16bit", "fp8", "fp4")
 
 def check_constants(table: JsonMap, path: str) -> None:
     """Raise ``InputError`` for a misspelled constant in a user's file."""
-    known = [field.name for field in fields(TrainingCoefficients)]
+    names = [field.name for field in fields(TrainingCoefficients)]
     parts = [*TRAINERS, *{gpu.generation for gpu in map(load_gpu, gpu_names())}, *PRECISIONS]
     for section, values in table.items():
         for part in values if section != "provenance" else ():
@@ -148,8 +148,8 @@ def check_constants(table: JsonMap, path: str) -> None:
                 must = "must be a trainer, a generation or a precision"
                 raise InputError(f"{section}.{part}", path, must, ", ".join(difflib.get_close_matches(part, parts, 2)))
         for name in constant_names(values) if section != "provenance" else ():
-            if name not in known:
-                nearest = difflib.get_close_matches(name, known, 2) or known[:3]
+            if name not in names:
+                nearest = difflib.get_close_matches(name, names, 2) or names[:3]
                 raise InputError(f"{section}: {name}", path, "is not a constant of a training step", ", ".join(nearest))
 
 

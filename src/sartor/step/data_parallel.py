@@ -30,8 +30,8 @@ class Line:
 
     def bucket_s(self, message_bytes: Floats, bucket_bytes: float) -> Floats:
         """Seconds of one bucket, or of the whole message if smaller; 0 for an empty message."""
-        one = self.start_s + self.s_per_byte * np.minimum(message_bytes, bucket_bytes)
-        return np.where(np.greater(message_bytes, 0), one, 0.0)
+        bucket = self.start_s + self.s_per_byte * np.minimum(message_bytes, bucket_bytes)
+        return np.where(np.greater(message_bytes, 0), bucket, 0.0)
 
     def total_s(self, message_bytes: Floats, bucket_bytes: float) -> Floats:
         """Seconds of all buckets one after the other."""
@@ -63,11 +63,15 @@ class DataTraffic:
 def traffic_at(traffic: DataTraffic, index: Ints) -> DataTraffic:
     """The entries of some plans."""
 
-    def line(of: Line) -> Line:
-        return Line(start_s=np.asarray(of.start_s)[index], s_per_byte=np.asarray(of.s_per_byte)[index])
+    def line(values: Line) -> Line:
+        return Line(start_s=np.asarray(values.start_s)[index], s_per_byte=np.asarray(values.s_per_byte)[index])
 
-    def group(of: GroupTraffic) -> GroupTraffic:
-        return GroupTraffic(reduce=line(of.reduce), gather=line(of.gather), shards=np.asarray(of.shards)[index])
+    def group(traffic_group: GroupTraffic) -> GroupTraffic:
+        return GroupTraffic(
+            reduce=line(traffic_group.reduce),
+            gather=line(traffic_group.gather),
+            shards=np.asarray(traffic_group.shards)[index],
+        )
 
     return DataTraffic(dense=group(traffic.dense), expert=group(traffic.expert), tied=line(traffic.tied))
 
@@ -82,25 +86,32 @@ def data_traffic(
     parameters.
     """
     d = plan.dims
-    most = UNBROKEN_BYTES if job.trainer.lockstep else bucket_bytes
+    largest_bytes = UNBROKEN_BYTES if job.trainer.lockstep else bucket_bytes
 
     def lines(kind: CollectiveKind, *groups: _Group) -> list[Line]:
-        found = _lines(kind, groups, cluster, calibration, most)
-        return [replace(line, start_s=0.0 * line.start_s) for line in found] if job.trainer.lockstep else found
+        lines_of_kind = _lines(kind, groups, cluster, calibration, largest_bytes)
+        return (
+            [replace(line, start_s=0.0 * line.start_s) for line in lines_of_kind]
+            if job.trainer.lockstep
+            else lines_of_kind
+        )
 
     inner = d.tp * d.ep if job.trainer.splits_experts else d.ep
     whole = ((np.asarray(d.dp * d.cp), np.asarray(d.tp)), (np.asarray(expert_replicas(job, plan)), np.asarray(inner)))
     sharded = np.greater_equal(plan.zero_stage, 1)
     shards = [np.where(sharded, shard_devices(plan, replicas), 1) for replicas, _ in whole]
-    each = [_Group(size, stride) for size, (_, stride) in zip(shards, whole, strict=True)]
+    shard_groups = [_Group(size, stride) for size, (_, stride) in zip(shards, whole, strict=True)]
     pairs = zip(whole, shards, strict=True)
     among = [_Group(replicas // size, stride * size, 1.0 / size) for (replicas, stride), size in pairs]
     tied = _Group(np.where(np.greater(d.pp, 1), 2, 1), d.tp * d.cp * d.dp * np.maximum(d.pp - 1, 1))
-    scattered, gathered = lines(CollectiveKind.REDUCE_SCATTER, *each), lines(CollectiveKind.ALL_GATHER, *each)
+    scattered, gathered = (
+        lines(CollectiveKind.REDUCE_SCATTER, *shard_groups),
+        lines(CollectiveKind.ALL_GATHER, *shard_groups),
+    )
     *added, of_tied = lines(CollectiveKind.ALL_REDUCE, *among, tied)
     dense, expert = (
-        GroupTraffic(reduce=one + other, gather=gather, shards=size)
-        for one, other, gather, size in zip(scattered, added, gathered, shards, strict=True)
+        GroupTraffic(reduce=scatter + added_line, gather=gather, shards=size)
+        for scatter, added_line, gather, size in zip(scattered, added, gathered, shards, strict=True)
     )
     return DataTraffic(dense=dense, expert=expert, tied=of_tied)
 
@@ -111,8 +122,8 @@ UNBROKEN_BYTES = 1e15
 
 def shard_devices(plan: TrainingPlan, replicas: Ints) -> Ints:
     """Devices over which one copy of ZeRO's shards is spread."""
-    wanted = np.where(np.equal(plan.shard_group, 0), replicas, plan.shard_group)
-    return np.minimum(wanted, replicas)
+    group = np.where(np.equal(plan.shard_group, 0), replicas, plan.shard_group)
+    return np.minimum(group, replicas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +139,19 @@ def _lines(
     kind: CollectiveKind, groups: Sequence[_Group], cluster: Cluster, calibration: Calibration, bucket_bytes: float
 ) -> list[Line]:
     """Lines through a message of one byte and one of a bucket, of all groups in one pass."""
-    parts = [np.broadcast_arrays(each.size, each.stride, each.share) for each in groups]
-    size, stride, share = (np.concatenate([np.ravel(column) for column in of]) for of in zip(*parts, strict=True))
+    parts = [np.broadcast_arrays(group.size, group.stride, group.share) for group in groups]
+    size, stride, share = (
+        np.concatenate([np.ravel(column) for column in column_parts]) for column_parts in zip(*parts, strict=True)
+    )
     message = np.array([[1.0], [bucket_bytes]]) * share
     start, whole = np.asarray(network_time_s(kind, message, size, stride, cluster, calibration).time_s)
-    slope, found, first = (whole - start) / (bucket_bytes - 1.0), list[Line](), 0
+    slope, lines_of_kind, first = (whole - start) / (bucket_bytes - 1.0), list[Line](), 0
     for of_size, *_ in parts:
         where = slice(first, first + of_size.size)
         start_s, s_per_byte = (plain(column[where].reshape(of_size.shape)) for column in (start, slope))
-        found.append(Line(start_s=start_s, s_per_byte=s_per_byte))
+        lines_of_kind.append(Line(start_s=start_s, s_per_byte=s_per_byte))
         first += of_size.size
-    return found
+    return lines_of_kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,23 +176,25 @@ class Exchange:
         return np.maximum(self.dense.bucket_s(self.dense_bytes, b), self.expert.bucket_s(self.expert_bytes, b))
 
 
-def grad_exchange(job: TrainingJob, of: DataTraffic, dense: Floats, expert: Floats, bucket_bytes: float) -> Exchange:
+def grad_exchange(
+    job: TrainingJob, traffic: DataTraffic, dense: Floats, expert: Floats, bucket_bytes: float
+) -> Exchange:
     """Traffic of this many parameters' gradients, in the trainer's gradient type; 0 bytes if weights are frozen."""
     width = job.trainer.grad_dtype.bytes if job.trains_weights else 0.0
     return Exchange(
-        dense=of.dense.reduce,
-        expert=of.expert.reduce,
+        dense=traffic.dense.reduce,
+        expert=traffic.expert.reduce,
         dense_bytes=dense * width,
         expert_bytes=expert * width,
         bucket_bytes=bucket_bytes,
     )
 
 
-def param_exchange(of: DataTraffic, dense_bytes: Floats, expert_bytes: Floats, bucket_bytes: float) -> Exchange:
+def param_exchange(traffic: DataTraffic, dense_bytes: Floats, expert_bytes: Floats, bucket_bytes: float) -> Exchange:
     """Traffic of parameters of this many bytes (`gathered_bytes` of each)."""
     return Exchange(
-        dense=of.dense.gather,
-        expert=of.expert.gather,
+        dense=traffic.dense.gather,
+        expert=traffic.expert.gather,
         dense_bytes=dense_bytes,
         expert_bytes=expert_bytes,
         bucket_bytes=bucket_bytes,

@@ -19,25 +19,25 @@ TABLE = 1 << 22
 def distinct_rows(columns: Sequence[Any]) -> tuple[list[IntArray], IntArray]:
     """Distinct rows of equally long integer columns (values >= -1), in ascending order, and the row index of each
     entry. Found by counting, without sorting."""
-    given = [np.asarray(column, dtype=np.int64) for column in columns]
-    limit = _limit(max(column.size for column in given))
+    arrays = [np.asarray(column, dtype=np.int64) for column in columns]
+    limit = _limit(max(column.size for column in arrays))
     key, size = np.zeros((), dtype=np.int64), 1
-    for column in given:
-        most = int(column.max(initial=-1)) + 2
-        if size * most > limit:  # renumber the values that occur
-            found, key = _distinct(key)
-            size = found.size
-        code, count = (column + 1, most) if size * most <= limit else _coded(column)
+    for column in arrays:
+        base = int(column.max(initial=-1)) + 2
+        if size * base > limit:  # renumber the values that occur
+            rows, key = _distinct(key)
+            size = rows.size
+        code, count = (column + 1, base) if size * base <= limit else _coded(column)
         key, size = key * count + code, size * count
-    found, index = _distinct(key)
-    where = np.empty(found.size, dtype=np.int64)
+    rows, index = _distinct(key)
+    where = np.empty(rows.size, dtype=np.int64)
     where[index] = np.arange(index.size).reshape(index.shape)
-    return [np.broadcast_to(column, key.shape).ravel()[where] for column in given], index
+    return [np.broadcast_to(column, key.shape).ravel()[where] for column in arrays], index
 
 
 def _coded(column: IntArray) -> tuple[IntArray, int]:
-    found, code = _distinct(column + 1)
-    return code, found.size
+    values, code = _distinct(column + 1)
+    return code, values.size
 
 
 def _limit(size: int) -> int:
@@ -50,18 +50,18 @@ def _distinct(values: IntArray) -> tuple[IntArray, IntArray]:
         seen = np.zeros(int(values.max()) + 1, dtype=bool)
         seen[values] = True
         return np.flatnonzero(seen), (np.cumsum(seen) - 1).take(values)
-    found, index = np.unique(values, return_inverse=True)
-    return found, index.reshape(values.shape)
+    distinct, index = np.unique(values, return_inverse=True)
+    return distinct, index.reshape(values.shape)
 
 
 def side_by_side(arrays: Sequence[Any]) -> Any:
     """Arrays [R, n] with different R side by side, [largest R, sum of n], padded with zero rows."""
-    ranks = max(len(each) for each in arrays)
-    out = np.zeros((ranks, sum(each.shape[1] for each in arrays)), dtype=arrays[0].dtype)
+    ranks = max(len(array) for array in arrays)
+    out = np.zeros((ranks, sum(array.shape[1] for array in arrays)), dtype=arrays[0].dtype)
     start = 0
-    for each in arrays:
-        out[: len(each), start : start + each.shape[1]] = each
-        start += each.shape[1]
+    for array in arrays:
+        out[: len(array), start : start + array.shape[1]] = array
+        start += array.shape[1]
     return out
 
 

@@ -136,29 +136,33 @@ def _tables(
     held_rows, held_at = distinct_rows([*whole, d.dp, flat.zero_stage, flat.shard_group, flat.optimizer_offload])
     kept_plan, held_plan = _kept_plan(kept_rows, ways), _held_plan(held_rows, ways)
     microbatches, params = microbatch_of(job, kept_plan), params_of(job, held_plan)
-    kept, held = list[KeptBytes](), list[HeldBytes]()
+    kept_tables, held_tables = list[KeptBytes](), list[HeldBytes]()
     starts = [np.searchsorted(rows[0], np.arange(ways[0].size + 1)) for rows in (kept_rows, held_rows)]
     for first, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True):
-        of_kept, of_held = (slice(at[first], at[end]) for at in starts)
+        of_kept, of_held = (slice(starts_of[first], starts_of[end]) for starts_of in starts)
         plans, batch = _take(kept_plan, of_kept), microbatches.at(of_kept)
         if alone:
-            kept.append(kept_in_lockstep(job, plans, batch, *pipelines[first]))
+            kept_tables.append(kept_in_lockstep(job, plans, batch, *pipelines[first]))
         else:
             ranks = list[Ranks]()
             for i in range(first, end):
-                own = slice(starts[0][i], starts[0][i + 1])
-                ranks.append(ranks_of(int(ways[0][i]), kept_rows[7][own], kept_rows[6][own], *pipelines[i]))
-            kept.append(kept_bytes(job, plans, cluster.gpu, batch, ranks_side_by_side(ranks)))
+                rows_of_group = slice(starts[0][i], starts[0][i + 1])
+                ranks.append(
+                    ranks_of(int(ways[0][i]), kept_rows[7][rows_of_group], kept_rows[6][rows_of_group], *pipelines[i])
+                )
+            kept_tables.append(kept_bytes(job, plans, cluster.gpu, batch, ranks_side_by_side(ranks)))
         counts = np.stack([of_chunks.sum(axis=1) for of_chunks, _ in pipelines[first:end]], axis=1)
         blocks_held = counts[:, held_rows[0][of_held] - first]
-        held.append(held_bytes(job, _take(held_plan, of_held), cluster.gpu, params_at(params, of_held), blocks_held))
+        held_tables.append(
+            held_bytes(job, _take(held_plan, of_held), cluster.gpu, params_at(params, of_held), blocks_held)
+        )
     return _Tables(
         job=job,
         cluster=cluster,
-        kept=_beside(kept),
-        held=_beside(held),
+        kept=_beside(kept_tables),
+        held=_beside(held_tables),
         device=side_by_side([device[:, None] for _, device in pipelines]),
-        real=side_by_side([np.ones(each.layers_kept.shape) for each in kept]) > 0,
+        real=side_by_side([np.ones(device_ranks.layers_kept.shape) for device_ranks in kept_tables]) > 0,
         pipeline=pipeline,
         kept_at=kept_at,
         held_at=held_at,
@@ -171,7 +175,9 @@ Record = TypeVar("Record", KeptBytes, HeldBytes)
 def _beside(of_pipelines: list[Record]) -> Record:
     """The plans of all pipelines side by side; pipelines with fewer distinct ranks are padded with zeros."""
     names = of_pipelines[0].__dataclass_fields__
-    return type(of_pipelines[0])(**{n: side_by_side([getattr(each, n) for each in of_pipelines]) for n in names})
+    return type(of_pipelines[0])(
+        **{n: side_by_side([getattr(pipeline, n) for pipeline in of_pipelines]) for n in names}
+    )
 
 
 def _kept_plan(rows: list[IntArray], ways: list[IntArray]) -> TrainingPlan:
@@ -246,13 +252,13 @@ class _Tables:
 
     def fullest(self, plans: slice) -> FloatArray:
         """The `_PARTS` [parts, plans] of the device that holds most, for some plans."""
-        k, h, held = self.kept_at[plans], self.held_at[plans], self.held
+        k, h, held_table = self.kept_at[plans], self.held_at[plans], self.held
         base, passing = (a.take(k, axis=1) + b.take(h, axis=1) for a, b in (self.base, self.passing))
-        step = held.step_peak.take(h, axis=1) if held.step_peak.any() else np.zeros(1)
-        reserved = reserved_bytes(self.job, self.cluster, base, passing, step, held.context[0].take(h))
-        most = _largest(reserved)
-        full = reserved[most, np.arange(most.size)]
-        of_kept, of_held = most * self.kept_at_width + k, most * held.weights.shape[1] + h
+        step = held_table.step_peak.take(h, axis=1) if held_table.step_peak.any() else np.zeros(1)
+        reserved = reserved_bytes(self.job, self.cluster, base, passing, step, held_table.context[0].take(h))
+        fullest = _largest(reserved)
+        full = reserved[fullest, np.arange(fullest.size)]
+        of_kept, of_held = fullest * self.kept_at_width + k, fullest * held_table.weights.shape[1] + h
         moving, stash, peak = (x.take(of_kept) for x in (self.kept.moving, self.stash, self.peak))
         params, grads, optimizer, extra, step_peak, buckets = (x.take(of_held) for x in self.held_parts)
         stepping, working = step_peak + moving + buckets, peak + extra + moving + buckets
@@ -266,8 +272,8 @@ class _Tables:
                 np.where(steps, stepping, working),
                 params + grads + optimizer + np.maximum(stash + working, stepping),
                 full,
-                full + held.context[0].take(h),
-                self.device[most, self.pipeline[plans]],
+                full + held_table.context[0].take(h),
+                self.device[fullest, self.pipeline[plans]],
             ]
         )
 
@@ -277,15 +283,15 @@ class _Tables:
 
     @cached_property
     def held_parts(self) -> tuple[Any, ...]:
-        held = self.held
-        states = (held.weights + held.narrow_weights, held.grads, held.optimizer)
-        return (*states, self.passing[1], held.step_peak, held.buckets)
+        table = self.held
+        states = (table.weights + table.narrow_weights, table.grads, table.optimizer)
+        return (*states, self.passing[1], table.step_peak, table.buckets)
 
 
 def _largest(values: FloatArray) -> IntArray:
     """Index of the largest row per column, the first of equal ones; there are few rows."""
-    most, best = np.zeros(values.shape[1], dtype=np.int64), values[0]
+    stage, best = np.zeros(values.shape[1], dtype=np.int64), values[0]
     for r in range(1, len(values)):
-        most = np.where(values[r] > best, r, most)
+        stage = np.where(values[r] > best, r, stage)
         best = np.maximum(best, values[r])
-    return most
+    return stage

@@ -63,14 +63,14 @@ Params = list[tuple[Block, BlockParams]]
 """Every block with its parameters on a device, for every plan."""
 
 
-def held_bytes(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, params: Params, held: IntArray) -> HeldBytes:
-    """Bytes of pipeline ranks that hold ``held`` [devices, plans, blocks]; ``plan`` has flat arrays."""
-    shape = (len(held), len(plan.zero_stage))  # type: ignore[arg-type]
+def held_bytes(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, params: Params, counts: IntArray) -> HeldBytes:
+    """Bytes of pipeline ranks that hold ``counts`` [devices, plans, blocks]; ``plan`` has flat arrays."""
+    shape = (len(counts), len(plan.zero_stage))  # type: ignore[arg-type]
     habits, several = job.trainer.memory, np.greater(plan.dims.dp, 1)
     return HeldBytes(
-        **_states(job, plan, gpu, params, held),
-        gathered=_gathered(job, plan, params, held),
-        placeholders=_placeholders(job, plan, params, held),
+        **_states(job, plan, gpu, params, counts),
+        gathered=_gathered(job, plan, params, counts),
+        placeholders=_placeholders(job, plan, params, counts),
         buckets=np.broadcast_to(np.where(several, habits.buffer_bytes, 0.0), shape),
         context=np.broadcast_to(context_bytes(plan, gpu), shape),
     )
@@ -78,9 +78,9 @@ def held_bytes(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, params: Params, h
 
 def params_of(job: TrainingJob, plan: TrainingPlan) -> Params:
     few, back = distinct_rows([plan.dims.tp, plan.dims.ep])
-    found = block_params(job, ParallelDims(tp=few[0], ep=few[1]))
+    params = block_params(job, ParallelDims(tp=few[0], ep=few[1]))
     whole = few[0] * 0
-    full = [replace(p, dense=p.dense + whole, expert=p.expert + whole, tied=p.tied + whole) for p in found]
+    full = [replace(p, dense=p.dense + whole, expert=p.expert + whole, tied=p.tied + whole) for p in params]
     return params_at(list(zip(blocks(job.shape), full, strict=True)), back)
 
 
@@ -93,14 +93,14 @@ OF_FROZEN_TOO = ("weights", "narrow_weights")
 """What is held of parameters that are not trained."""
 
 
-def _states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, params: Params, held: IntArray) -> dict[str, FloatArray]:
+def _states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, params: Params, counts: IntArray) -> dict[str, FloatArray]:
     several = np.greater(plan.dims.pp, 1)
     states = (
         dense_states(job, plan, gpu),
         dense_states(job, plan, gpu, in_layer=False),
         expert_states(job, plan, gpu),
     )
-    every, trained = (_counted(params, held, several, trained=only) for only in (False, True))
+    all_params, trained = (_counted(params, counts, several, trained=only) for only in (False, True))
     names = {
         "weights": "weight",
         "narrow_weights": "narrow",
@@ -108,33 +108,33 @@ def _states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, params: Params, held
         "optimizer": "optimizer",
         "step_peak": "step",
     }
-    found = {
+    bytes_of = {
         name: sum(
-            count * getattr(each, field)
-            for count, each in zip(every if name in OF_FROZEN_TOO else trained, states, strict=True)
+            count * getattr(state, field)
+            for count, state in zip(all_params if name in OF_FROZEN_TOO else trained, states, strict=True)
         )
         for name, field in names.items()
     }
-    buffers = sum(held[..., i] * _share(block) * own.buffer_bytes for i, (block, own) in enumerate(params))
-    return {**found, "weights": found["weights"] + buffers}
+    buffers = sum(counts[..., i] * _share(block) * p.buffer_bytes for i, (block, p) in enumerate(params))
+    return {**bytes_of, "weights": bytes_of["weights"] + buffers}
 
 
 def _counted(
-    params: Params, held: IntArray, copies_table: BoolArray, *, trained: bool
+    params: Params, counts: IntArray, copies_table: BoolArray, *, trained: bool
 ) -> tuple[Floats, Floats, Floats]:
     """Parameters of devices [devices, plans], or those that are ``trained``: in layers, outside of them, in experts.
     ``copies_table``: the head has its own copy of a tied embedding table."""
     layers: Floats = 0.0
     outer: Floats = 0.0
     experts: Floats = 0.0
-    for i, (block, own) in enumerate(params):
-        n = held[..., i] * (own.trained if trained else 1.0)
+    for i, (block, p) in enumerate(params):
+        n = counts[..., i] * (p.trained if trained else 1.0)
         if block.layer is None:
-            outer = outer + n * (own.dense + copies_table * own.tied)
+            outer = outer + n * (p.dense + copies_table * p.tied)
             continue
         share = _share(block)
-        layers = layers + n * share * own.dense
-        experts = experts + n * share * own.expert
+        layers = layers + n * share * p.dense
+        experts = experts + n * share * p.expert
     return layers, outer, experts
 
 
@@ -144,52 +144,52 @@ def _share(block: Block) -> Floats:
 
 
 def _largest(
-    params: Params, plan: TrainingPlan, held: IntArray, *, single_expert: bool, trained: bool = False
+    params: Params, plan: TrainingPlan, counts: IntArray, *, single_expert: bool, trained: bool = False
 ) -> FloatArray:
     """Parameters (or those ``trained``) of the largest kind of layer on every device, with all its experts or one."""
-    best = np.zeros((len(held), len(plan.zero_stage)))  # type: ignore[arg-type]
-    for i, (block, own) in enumerate(params):
+    best = np.zeros((len(counts), len(plan.zero_stage)))  # type: ignore[arg-type]
+    for i, (block, p) in enumerate(params):
         if block.layer is None:
             continue
-        experts: Floats = own.expert
+        experts: Floats = p.expert
         if single_expert:
             number = max((int(getattr(part, "num_experts", 1)) for part in block.layer.all_ffns), default=1)
             experts = experts / np.maximum(number // np.asarray(plan.dims.ep), 1)
-        each = (own.dense + experts) * (own.trained if trained else 1.0)
-        best = np.maximum(best, np.where(held[..., i] > 0, each, 0.0))
+        size = (p.dense + experts) * (p.trained if trained else 1.0)
+        best = np.maximum(best, np.where(counts[..., i] > 0, size, 0.0))
     return best
 
 
-def _gathered(job: TrainingJob, plan: TrainingPlan, params: Params, held: IntArray) -> FloatArray:
+def _gathered(job: TrainingJob, plan: TrainingPlan, params: Params, counts: IntArray) -> FloatArray:
     """ZeRO 3: gathered weights of the active layers, one layer's full gradients in 16 bits and, during reduction, in
     the reduction's type, and the tables of embedding and head, which stay gathered; in lockstep weights and gradients
     of one block."""
     is_3 = np.greater_equal(plan.zero_stage, 3)
     if not is_3.any():
-        return np.zeros((len(held), is_3.size))
+        return np.zeros((len(counts), is_3.size))
     width, habits = weight_bytes(job), job.trainer.memory
     if job.trainer.lockstep:
-        return np.where(is_3, _largest_block(params, plan, held) * (width + job.trainer.grad_dtype.bytes), 0.0)
-    outer = sum(held[..., i] * 1.0 * own.dense for i, (block, own) in enumerate(params) if block.layer is None)
+        return np.where(is_3, _largest_block(params, plan, counts) * (width + job.trainer.grad_dtype.bytes), 0.0)
+    outer = sum(counts[..., i] * 1.0 * p.dense for i, (block, p) in enumerate(params) if block.layer is None)
     grads = (width + job.trainer.grad_dtype.bytes) if job.trains_weights else 0.0
-    layer = _largest(params, plan, held, single_expert=False)
-    most = np.maximum(layer * habits.layers_gathered / 2, habits.most_gathered)
-    weights = np.minimum(layer * habits.layers_gathered, most)
-    graded = _largest(params, plan, held, single_expert=False, trained=True)
+    layer = _largest(params, plan, counts, single_expert=False)
+    live = np.maximum(layer * habits.layers_gathered / 2, habits.most_gathered)
+    weights = np.minimum(layer * habits.layers_gathered, live)
+    graded = _largest(params, plan, counts, single_expert=False, trained=True)
     whole = weights * width + graded * habits.layers_graded * grads + outer * width
     return np.where(is_3, whole, 0.0)
 
 
-def _largest_block(params: Params, plan: TrainingPlan, held: IntArray) -> FloatArray:
+def _largest_block(params: Params, plan: TrainingPlan, counts: IntArray) -> FloatArray:
     """Parameters of the largest block on every device, tables included."""
-    best = np.zeros((len(held), len(plan.zero_stage)))  # type: ignore[arg-type]
-    for i, (_, own) in enumerate(params):
-        best = np.maximum(best, np.where(held[..., i] > 0, own.dense + own.expert + own.tied, 0.0))
+    best = np.zeros((len(counts), len(plan.zero_stage)))  # type: ignore[arg-type]
+    for i, (_, p) in enumerate(params):
+        best = np.maximum(best, np.where(counts[..., i] > 0, p.dense + p.expert + p.tied, 0.0))
     return best
 
 
-def _placeholders(job: TrainingJob, plan: TrainingPlan, params: Params, held: IntArray) -> FloatArray:
-    layer = _largest(params, plan, held, single_expert=True, trained=True)
+def _placeholders(job: TrainingJob, plan: TrainingPlan, params: Params, counts: IntArray) -> FloatArray:
+    layer = _largest(params, plan, counts, single_expert=True, trained=True)
     return layer * weight_bytes(job) * (1 if job.trainer.memory.dummy_wgrad and job.trains_weights else 0)
 
 

@@ -76,17 +76,17 @@ def microbatch_of(job: TrainingJob, plan: TrainingPlan) -> Microbatch:
     few, back = distinct_rows([d.tp, d.cp, d.ep, plan.microbatch_size, d.sequence_parallel])
     tp, cp, ep, size, split = few
     dims = ParallelDims(tp=tp, cp=cp, ep=ep, sequence_parallel=split.astype(bool))  # type: ignore[arg-type]
-    rows, every = rows_of(job, replace(plan, dims=dims, microbatch_size=size)), blocks(job.shape)
-    acts = [None if b.layer is None else layer_activations(rows, b.layer, b.stack.hidden_size) for b in every]
+    rows, block_kinds = rows_of(job, replace(plan, dims=dims, microbatch_size=size)), blocks(job.shape)
+    acts = [None if b.layer is None else layer_activations(rows, b.layer, b.stack.hidden_size) for b in block_kinds]
     head = block_params(job, dims)[-1]
-    found = Microbatch(
-        blocks=every,
+    microbatch = Microbatch(
+        blocks=block_kinds,
         activations=tuple(acts),
         rows=rows,
         logits=rows.tokens * ceil_div(job.shape.vocab_size, tp) if job.shape.lm_head else 0 * rows.tokens,
         table=np.asarray(head.dense + head.tied) * head.trained + 0 * tp,
     )
-    return found.at(back)
+    return microbatch.at(back)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,69 +125,76 @@ def side_by_side(of_pipelines: Sequence[Ranks]) -> Ranks:
     return Ranks(**{name: np.concatenate([getattr(ranks, name) for ranks in of_pipelines], axis=1) for name in names})
 
 
-def kept_bytes(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, of: Microbatch, ranks: Ranks) -> KeptBytes:
+def kept_bytes(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, microbatch: Microbatch, ranks: Ranks) -> KeptBytes:
     """Bytes of pipeline ranks; ``plan`` has flat arrays of equal length."""
-    layers_kept, layer_peak = _layers(job, plan, of, ranks)
+    layers_kept, layer_peak = _layers(job, plan, microbatch, ranks)
     if job.trainer.memory.keeps_outputs:
-        layers_kept = layers_kept + _outputs(job, plan, of, ranks)
-    head_kept, head_peak, head_freed = _head(job, plan, of, ranks)
+        layers_kept = layers_kept + _outputs(job, plan, microbatch, ranks)
+    head_kept, head_peak, head_freed = _head(job, plan, microbatch, ranks)
     return KeptBytes(
         layers_kept=layers_kept,
         head_kept=head_kept,
         layer_peak=np.maximum(layer_peak - head_freed, 0.0),
         head_peak=head_peak,
-        moving=_moving(job, plan, gpu, of, ranks.held),
+        moving=_moving(job, plan, gpu, microbatch, ranks.held),
     )
 
 
 def kept_in_lockstep(
-    job: TrainingJob, plan: TrainingPlan, of: Microbatch, counts: IntArray, device: IntArray
+    job: TrainingJob, plan: TrainingPlan, microbatch: Microbatch, counts: IntArray, device: IntArray
 ) -> KeptBytes:
     """Bytes of the ranks ``device`` of one pipeline in lockstep, which hold ``counts`` [R, chunks, K].
 
     A chunk keeps all activations of its current microbatch, and of every other one in flight all of them or, under full
     recomputation, the chunk's input."""
     pp = int(plan.dims.pp[0])  # type: ignore[index]
-    each = np.stack([block_stash(job, of.rows, block, of.logits) + 0.0 * of.logits for block in of.blocks])
+    stashes = np.stack(
+        [
+            block_stash(job, microbatch.rows, block, microbatch.logits) + 0.0 * microbatch.logits
+            for block in microbatch.blocks
+        ]
+    )
     chunks = np.arange(counts.shape[1])
-    activations = np.stack([summed(counts[:, c], each) for c in chunks], axis=-1)
+    activations = np.stack([summed(counts[:, c], stashes) for c in chunks], axis=-1)
     is_first = (device[:, None] == 0) & (chunks == 0)
-    entering = np.where(is_first[:, None], 0.0, boundary_bytes(job, of.rows)[..., None])  # type: ignore[index]
+    entering = np.where(is_first[:, None], 0.0, boundary_bytes(job, microbatch.rows)[..., None])  # type: ignore[index]
     stash = np.where(np.equal(plan.recompute, Recompute.FULL)[:, None], entering, activations)
     flying: Floats = (pp - device)[:, None, None]
     if len(chunks) > 1:
-        one = PipelineSchedule.ONE_F_ONE_B
-        flying = in_flight(one, device[:, None], pp, len(chunks), plan.num_microbatches)
-    kept: FloatArray = (flying * stash).sum(axis=2) + (activations - stash).max(axis=2)
-    nothing = np.zeros_like(kept)
-    return KeptBytes(layers_kept=kept, head_kept=nothing, layer_peak=nothing, head_peak=nothing, moving=nothing)
+        schedule = PipelineSchedule.ONE_F_ONE_B
+        flying = in_flight(schedule, device[:, None], pp, len(chunks), plan.num_microbatches)
+    peak_bytes: FloatArray = (flying * stash).sum(axis=2) + (activations - stash).max(axis=2)
+    nothing = np.zeros_like(peak_bytes)
+    return KeptBytes(layers_kept=peak_bytes, head_kept=nothing, layer_peak=nothing, head_peak=nothing, moving=nothing)
 
 
-def _layers(job: TrainingJob, plan: TrainingPlan, of: Microbatch, ranks: Ranks) -> tuple[FloatArray, FloatArray]:
+def _layers(
+    job: TrainingJob, plan: TrainingPlan, microbatch: Microbatch, ranks: Ranks
+) -> tuple[FloatArray, FloatArray]:
     """Activations that layers keep, and the peak of one layer's backward with its recomputed activations."""
     again, full = np.asarray(plan.recompute), np.asarray(plan.recompute) == Recompute.FULL
-    layers = _layers_of(of, ranks.held)
+    layers = _layers_of(microbatch, ranks.held)
     share = _recomputed_share(plan, layers)
     by_operator = full & (np.asarray(plan.recompute_layers) >= 0) & job.trainer.checkpoints_operators
     whole_layers = full & np.less(share, 1) & ~by_operator
-    kept = np.zeros((len(ranks.held), full.size))
-    peak = np.zeros_like(kept)
-    for i, act in enumerate(of.activations):
+    stash_bytes = np.zeros((len(ranks.held), full.size))
+    peak = np.zeros_like(stash_bytes)
+    for i, act in enumerate(microbatch.activations):
         if act is None:
             continue
-        each = np.where(again == Recompute.SELECTIVE, act.selective, act.whole)
-        each = np.where(full, share * act.inputs + (1 - share) * act.whole, each)
-        each = np.where(by_operator, act.operators, each)
-        kept = kept + each * ranks.flying[..., i]
+        per_layer = np.where(again == Recompute.SELECTIVE, act.selective, act.whole)
+        per_layer = np.where(full, share * act.inputs + (1 - share) * act.whole, per_layer)
+        per_layer = np.where(by_operator, act.operators, per_layer)
+        stash_bytes = stash_bytes + per_layer * ranks.flying[..., i]
         if job.offload_modules:
             plain, selective, inputs = moved_bytes(job, act)
             moved = np.where(again == Recompute.SELECTIVE, selective, plain)
             moved = np.where(full, share * inputs + (1 - share) * plain, moved)
             gone = share_moved(job, layers) * ranks.flying[..., i]
-            kept = kept - np.maximum(gone - STAY, 0) * moved
-        extra = np.where(whole_layers, 0.0, act.whole - each)
+            stash_bytes = stash_bytes - np.maximum(gone - STAY, 0) * moved
+        extra = np.where(whole_layers, 0.0, act.whole - per_layer)
         peak = np.maximum(peak, np.where(ranks.held[..., i] > 0, act.backward + extra, 0.0))
-    return kept, peak
+    return stash_bytes, peak
 
 
 SPLIT = tuple(int(schedule) for schedule in PipelineSchedule if schedule.splits)
@@ -207,52 +214,52 @@ def share_moved(job: TrainingJob, layers: Floats) -> Floats:
     return np.minimum(job.offload_layers / np.maximum(layers, 1), 1.0) if job.offload_layers else 1.0
 
 
-def _outputs(job: TrainingJob, plan: TrainingPlan, of: Microbatch, ranks: Ranks) -> FloatArray:
+def _outputs(job: TrainingJob, plan: TrainingPlan, microbatch: Microbatch, ranks: Ranks) -> FloatArray:
     """Chunk outputs held until their gradient comes back, for all chunks but the model's last."""
     sent = ranks.sent - np.where(ranks.device == np.asarray(plan.dims.pp) - 1, ranks.last, 0)
-    return np.asarray(sent * (of.rows.outer * job.shape.hidden_size * of.rows.wide), dtype=np.float64)
+    return np.asarray(sent * (microbatch.rows.outer * job.shape.hidden_size * microbatch.rows.wide), dtype=np.float64)
 
 
 def _recomputed_share(plan: TrainingPlan, layers: IntArray) -> Floats:
     """Share of a rank's ``layers`` [R, n] that full recomputation recomputes."""
-    wanted = np.asarray(plan.recompute_layers)
-    return np.where(wanted < 0, 1.0, np.minimum(wanted / layers, 1.0))
+    num_recomputed = np.asarray(plan.recompute_layers)
+    return np.where(num_recomputed < 0, 1.0, np.minimum(num_recomputed / layers, 1.0))
 
 
-def _layers_of(of: Microbatch, held: IntArray) -> IntArray:
+def _layers_of(microbatch: Microbatch, counts: IntArray) -> IntArray:
     """Number of layers on every rank [R, n]."""
-    is_layer = np.array([act is not None for act in of.activations])
-    layers: IntArray = np.maximum(held[..., is_layer].sum(axis=2), 1)
+    is_layer = np.array([act is not None for act in microbatch.activations])
+    layers: IntArray = np.maximum(counts[..., is_layer].sum(axis=2), 1)
     return layers
 
 
 def _head(
-    job: TrainingJob, plan: TrainingPlan, of: Microbatch, ranks: Ranks
+    job: TrainingJob, plan: TrainingPlan, microbatch: Microbatch, ranks: Ranks
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Kept and peak bytes of final norm, logits and loss (once more for every MTP module), and the kept bytes that are
     free when the last layer's backward begins: one microbatch's."""
-    losses = ranks.held[..., [b.kind in (BlockKind.HEAD, BlockKind.MTP) for b in of.blocks]].sum(axis=2)
-    rows, h, habits = of.rows, job.shape.hidden_size, job.trainer.habits
+    losses = ranks.held[..., [b.kind in (BlockKind.HEAD, BlockKind.MTP) for b in microbatch.blocks]].sum(axis=2)
+    rows, h, habits = microbatch.rows, job.shape.hidden_size, job.trainer.habits
     last = np.where(np.isin(plan.schedule, SPLIT), 1, ranks.last)
-    kept = 2 * rows.outer * h * rows.wide + habits.kept_logit_bytes * of.logits
+    logit_stash = 2 * rows.outer * h * rows.wide + habits.kept_logit_bytes * microbatch.logits
     width = weight_bytes(job)
     split = habits.split_logit_bytes or habits.logit_bytes
-    most = np.where(np.greater(plan.dims.tp, 1), split, habits.logit_bytes)
-    loss = (most - habits.kept_logit_bytes) * of.logits
-    weight_grad = of.table * width * (1 if job.trains_weights else 0)
-    product = width * of.logits + (rows.tokens + rows.gathered) * h * rows.wide + weight_grad
-    peak = np.maximum(loss, product - habits.kept_logit_bytes * of.logits)
-    return losses * kept * last, np.minimum(losses, 1) * peak, losses * kept * np.minimum(last, 1)
+    logit_peak = np.where(np.greater(plan.dims.tp, 1), split, habits.logit_bytes)
+    loss = (logit_peak - habits.kept_logit_bytes) * microbatch.logits
+    weight_grad = microbatch.table * width * (1 if job.trains_weights else 0)
+    product = width * microbatch.logits + (rows.tokens + rows.gathered) * h * rows.wide + weight_grad
+    peak = np.maximum(loss, product - habits.kept_logit_bytes * microbatch.logits)
+    return losses * logit_stash * last, np.minimum(losses, 1) * peak, losses * logit_stash * np.minimum(last, 1)
 
 
-def _moving(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, of: Microbatch, held: IntArray) -> FloatArray:
+def _moving(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, microbatch: Microbatch, counts: IntArray) -> FloatArray:
     """Transfers between stages (activation, gradient); the head's input gathered over tensor ranks; workspaces."""
-    rows, h = of.rows, job.shape.hidden_size
+    rows, h = microbatch.rows, job.shape.hidden_size
     between = np.where(np.greater(plan.dims.pp, 1), 2 * rows.outer * h * rows.wide, 0.0)
-    head = np.minimum(held[..., [b.kind is BlockKind.HEAD for b in of.blocks]].sum(axis=2), 1)
+    head = np.minimum(counts[..., [b.kind is BlockKind.HEAD for b in microbatch.blocks]].sum(axis=2), 1)
     gathered = head * rows.gathered * h * rows.wide
-    own: FloatArray = between + gathered + WORKSPACE_BYTES.get(gpu.generation, OTHER_WORKSPACE_BYTES)
-    return own
+    buffers: FloatArray = between + gathered + WORKSPACE_BYTES.get(gpu.generation, OTHER_WORKSPACE_BYTES)
+    return buffers
 
 
 def in_flight(schedule: Floats, device: Floats, pp: int, virtual: int, microbatches: Ints) -> Floats:

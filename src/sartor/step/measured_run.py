@@ -110,28 +110,28 @@ class StepSeries:
     @property
     def period(self) -> int | None:
         """Every how many steps a slow one comes, if it does so all through the run."""
-        at = np.flatnonzero(self.slow)
-        if at.size < 3:
+        positions = np.flatnonzero(self.slow)
+        if positions.size < 3:
             return None
-        apart = np.diff(at)
+        apart = np.diff(positions)
         longest = int(apart.max())
-        through = at[0] <= longest and self.slow.size - 1 - at[-1] <= longest
+        through = positions[0] <= longest and self.slow.size - 1 - positions[-1] <= longest
         even = longest - int(apart.min()) <= 1 and longest > 1
         return round(float(np.mean(apart))) if through and even else None
 
     @property
     def squared_error(self) -> tuple[float, float]:
         """Of the mean relative to it, squared; and the degrees of freedom of that estimate."""
-        own, count = _squared_error(self.usual_s)
+        usual_error, count = _squared_error(self.usual_s)
         free = max(count - 1, 1.0)
         if self.counts:
             excess = self.seconds - self.usual_s
             if self.period is None:
-                more, events = _squared_error(excess)
-                own, free = own + more, max(min(free, events - 1), 1.0)
+                slow_error, events = _squared_error(excess)
+                usual_error, free = usual_error + slow_error, max(min(free, events - 1), 1.0)
             else:  # one slow step more or less, half the time
-                own += float(np.mean(excess[self.slow]) / 2 / excess.size) ** 2
-        return own / self.mean_s**2, free
+                usual_error += float(np.mean(excess[self.slow]) / 2 / excess.size) ** 2
+        return usual_error / self.mean_s**2, free
 
 
 def step_series(seconds: FloatArray) -> StepSeries:
@@ -217,9 +217,9 @@ def run_change(name: str, a: FloatArray, b: FloatArray, *, tests: int = 1) -> Ru
 
 def sum_of(name: str, parts: Sequence[RunChange]) -> RunChange:
     """The change of a sum of independent parts: finite half-widths add in quadrature."""
-    a, b = (sum(getattr(each, side) for each in parts) for side in ("a", "b"))
-    known = [each for each in parts if np.isfinite(each.high)]
-    half = float(np.sqrt(sum((each.a * (each.high - each.low) / 2) ** 2 for each in known))) / a if a else 0.0
+    a, b = (sum(getattr(part, side) for part in parts) for side in ("a", "b"))
+    bounded = [part for part in parts if np.isfinite(part.high)]
+    half = float(np.sqrt(sum((part.a * (part.high - part.low) / 2) ** 2 for part in bounded))) / a if a else 0.0
     ratio = b / a if a else 1.0
     return RunChange(name=name, a=a, b=b, low=max(ratio - half, 0.0), high=ratio + half)
 

@@ -114,13 +114,15 @@ def stage_seconds(tables: Sequence[PlanTables], rows: StageRows, work: dict[str,
 
 def exchange_of(tables: Sequence[PlanTables], rows: StageRows, structure: IntArray) -> StageExchange:
     """Gradient and parameter exchange of distinct stages, each within its own pool or stretch of them."""
-    found = [stage_exchange(t, rows, structure) for t in tables]
-    if len(found) == 1:
-        return found[0]
-    own = {name: _own([getattr(each, name) for each in found], rows) for name in PER_STAGE}
-    pools = [each for each, table in zip(found, tables, strict=True) if table.cluster.num_devices]
-    slowest = {name: np.maximum.reduce([getattr(each, name) for each in pools]) for name in ("norm_s", "tied_s")}
-    return StageExchange(**own, **slowest)
+    exchanges = [stage_exchange(t, rows, structure) for t in tables]
+    if len(exchanges) == 1:
+        return exchanges[0]
+    by_pool = {name: _own([getattr(exchange, name) for exchange in exchanges], rows) for name in PER_STAGE}
+    pools = [exchange for exchange, table in zip(exchanges, tables, strict=True) if table.cluster.num_devices]
+    slowest = {
+        name: np.maximum.reduce([getattr(exchange, name) for exchange in pools]) for name in ("norm_s", "tied_s")
+    }
+    return StageExchange(**by_pool, **slowest)
 
 
 def _own(of_pools: Sequence[FloatArray], rows: StageRows) -> FloatArray:
@@ -157,13 +159,13 @@ class _MixedSeconds(StageSeconds):
         return np.asarray(np.stack(of_pools)[self.rows.pool[slowest], np.arange(slowest.size)])
 
     def returned_s(self) -> FloatArray:
-        return _own([each.returned_s() for each in self.of_pools], self.rows)
+        return _own([pool.returned_s() for pool in self.of_pools], self.rows)
 
     def blocks_s(self) -> FloatArray:
-        return np.concatenate([each.blocks_s() for each in self.of_pools])
+        return np.concatenate([pool.blocks_s() for pool in self.of_pools])
 
     def evened_s(self, busy: FloatArray) -> Any:
         """Load per stage if work were divided ideally: each stage gets work in proportion to the speed of its pool."""
         alone = [stages.busy_s for stages in self.of_pools]
-        faster = np.stack([(alone[0] / np.maximum(each, 1e-30)).max(axis=0) for each in alone])
+        faster = np.stack([(alone[0] / np.maximum(pool_s, 1e-30)).max(axis=0) for pool_s in alone])
         return self.rows.times @ alone[0] / (self.rows.times @ faster[self.rows.pool])

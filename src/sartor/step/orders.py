@@ -125,11 +125,11 @@ class _Queue:
             if not split:
                 self.tasks.append(self.late.pop())
 
-    def weights(self, most: int | None = None) -> None:
+    def weights(self, count: int | None = None) -> None:
         """Run delayed weight gradients, the oldest first."""
-        some = self.late[:most]
-        self.tasks += some
-        del self.late[: len(some)]
+        ready = self.late[:count]
+        self.tasks += ready
+        del self.late[: len(ready)]
 
     def _add(self, work: Work, chunk: int) -> Task:
         task = Task(work, chunk, self.next[work, chunk])

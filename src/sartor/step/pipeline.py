@@ -135,8 +135,8 @@ def one_f_one_b_s(
         both = np.where(late > 0, 2 * (down + back) + f[r] + b[r] + steady, 0.0)
         ends = head_f + head_b
         if w is None:
-            most = np.maximum(np.maximum(m * (f[r] + b[r]), first), np.maximum(final, both))
-            best = np.maximum(best, ends + most)
+            longest = np.maximum(np.maximum(m * (f[r] + b[r]), first), np.maximum(final, both))
+            best = np.maximum(best, ends + longest)
             continue
         after = ends + (w[0] if s else 0.0)  # the first stage's last weight gradient
         done = np.maximum(m - 1 - s, 0) + (s == 0)  # weight gradients before the last backward
@@ -158,8 +158,8 @@ def interleaved_s(rows: StageRows, busy: FloatArray, m: Ints) -> FloatArray:
 
     Exact if the chunks of a device are equal except for the head; else within a few percent of the simulation.
     """
-    most = busy.max(axis=0)
-    total: FloatArray = m * most + (summed(rows.times, busy) - most) / rows.virtual_stages
+    slowest = busy.max(axis=0)
+    total: FloatArray = m * slowest + (summed(rows.times, busy) - slowest) / rows.virtual_stages
     return total
 
 
@@ -209,7 +209,7 @@ def _mean_chunk(
 ) -> tuple[FloatArray, FloatArray, FloatArray, int]:
     """Seconds of the mean chunk (f, b, w), and pp - 1."""
     parts = rows.pp * rows.virtual_stages
-    of_chunk = [np.asarray(summed(rows.times, each)) / parts for each in (f, b, w)]
+    of_chunk = [np.asarray(summed(rows.times, block_s)) / parts for block_s in (f, b, w)]
     return of_chunk[0], of_chunk[1], of_chunk[2], rows.pp - 1
 
 

@@ -64,8 +64,8 @@ def pipeline_stages(
     if job.trainer.lockstep:
         parts = each_device(chunk_by_chunk(counts), 1, np.tile(in_pool, virtual))
         return PipelineStages(rows=rows, parts=parts, chunks=None)
-    own = (in_pool[:, None] == np.arange(pools)).astype(np.int64)  # blocks of different pools are distinct
-    apart = (own[:, None, :, None] * counts[:, :, None, :]).reshape(pp, virtual, -1)
+    pool_of = (in_pool[:, None] == np.arange(pools)).astype(np.int64)  # blocks of different pools are distinct
+    apart = (pool_of[:, None, :, None] * counts[:, :, None, :]).reshape(pp, virtual, -1)
     is_layer = np.array([block.kind is BlockKind.LAYER for block in blocks(job.shape)])
     chunks = Chunks(counts=apart, is_layer=np.tile(is_layer, pools), exact=stage_layers is not None)
     return PipelineStages(rows=rows, parts=rows, chunks=chunks if chunks.unequal else None)
@@ -122,7 +122,7 @@ class Pipelined:
 def worked(tables: Sequence[PlanTables], stages: PipelineStages, work: dict[str, IntArray]) -> Worked:
     """The work rows' pipelines, with their parts, and what of them hides the exchange among replicas."""
     rows, t, m = stages.rows, tables[0], work["microbatches"]
-    transfer_s = np.maximum.reduce([each.transfer_s[each.transfer_index[work["structure"]]] for each in tables])
+    transfer_s = np.maximum.reduce([table.transfer_s[table.transfer_index[work["structure"]]] for table in tables])
     if t.job.trainer.lockstep:
         s = stage_seconds(tables, stages.parts, work)
         none = np.zeros((rows.last.size, m.size))

@@ -106,10 +106,10 @@ def checked_skew(routing_skew: float, shape: TransformerShape) -> float:
     field, part = "routing_skew", shape.moe_ffn
     if not isinstance(routing_skew, int | float | np.number) or not 1.0 <= routing_skew < math.inf:
         raise InputError(field, routing_skew, "is the largest expert's tokens over the mean: at least 1", "1")
-    most = float(np.min(part.num_experts / np.asarray(part.experts_per_token))) if part else math.inf
-    if routing_skew > most:
-        reason = f"is at most {most:g}, experts over experts per token: then every token visits the largest expert"
-        raise InputError(field, routing_skew, reason, f"{most:g}")
+    largest = float(np.min(part.num_experts / np.asarray(part.experts_per_token))) if part else math.inf
+    if routing_skew > largest:
+        reason = f"is at most {largest:g}, experts over experts per token: then every token visits the largest expert"
+        raise InputError(field, routing_skew, reason, f"{largest:g}")
     return float(routing_skew)
 
 

@@ -131,11 +131,13 @@ def near_limit(peak_bytes: float, limit_bytes: float) -> bool:
     return abs(peak_bytes - limit_bytes) < PEAK_ERROR * limit_bytes
 
 
-def step_source(cluster: Cluster, dtype: DType, own: Calibration | None) -> Source:
+def step_source(cluster: Cluster, dtype: DType, calibration: Calibration | None) -> Source:
     """CALIBRATED if both GEMMs and attention of every device are, as they take most of a step."""
-    known = [own if own and own.gpu == gpu.name else load_calibration(gpu) for gpu in cluster.gpus]
+    calibrations = [
+        calibration if calibration and calibration.gpu == gpu.name else load_calibration(gpu) for gpu in cluster.gpus
+    ]
     both = {f"gemm.{dtype.value}", "attention"}
-    return Source.CALIBRATED if all(both <= each.calibrated for each in known) else Source.ANALYTIC
+    return Source.CALIBRATED if all(both <= calibrated.calibrated for calibrated in calibrations) else Source.ANALYTIC
 
 
 ROUNDING = 1e-9

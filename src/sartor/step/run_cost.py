@@ -57,8 +57,8 @@ def run_cost(
     hours, low, high = (tokens / job.tokens_per_step * s / 3600 for s in step_s)
     shares = [taken / num_devices for taken in devices_of_pools(cluster.pools, num_devices)]
     prices = [_price(pool) for pool in cluster.pools]
-    known = all(price is not None for price, _, _ in prices)
-    price = sum((each or 0.0) * share for (each, _, _), share in zip(prices, shares, strict=True))
+    priced = all(price is not None for price, _, _ in prices)
+    price = sum((price_of or 0.0) * share for (price_of, _, _), share in zip(prices, shares, strict=True))
     watts = sum(_most_power_w(gpu) * share for gpu, share in zip(cluster.gpus, shares, strict=True))
     device_hours = hours * num_devices
     energy_j = device_hours * 3600 * watts * POWER_SHARE
@@ -69,8 +69,8 @@ def run_cost(
         low_hours=low,
         high_hours=high,
         device_hours=device_hours,
-        usd=price * device_hours if known else None,
-        usd_per_device_hour=price if known else None,
+        usd=price * device_hours if priced else None,
+        usd_per_device_hour=price if priced else None,
         price_source="; ".join(dict.fromkeys(source for _, source, _ in prices if source)),
         price_date="; ".join(dict.fromkeys(date for _, _, date in prices if date)),
         energy_j=energy_j,

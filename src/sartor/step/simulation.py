@@ -84,19 +84,19 @@ def _arrival(task: Task, part: int, last: int, ready: dict[tuple[Work, int, int]
     """When a task's input has arrived; None if the task that produces it has not been simulated yet."""
     if task.work is Work.FORWARD:
         return ready.get((Work.FORWARD, part - 1, task.microbatch)) if part else 0.0
-    own = ready.get((Work.FORWARD if task.work is Work.BACKWARD else Work.BACKWARD, part, task.microbatch))
-    if own is None or task.work is Work.WGRAD:
-        return own if own is None else 0.0
+    local = ready.get((Work.FORWARD if task.work is Work.BACKWARD else Work.BACKWARD, part, task.microbatch))
+    if local is None or task.work is Work.WGRAD:
+        return local if local is None else 0.0
     return ready.get((Work.BACKWARD, part + 1, task.microbatch)) if part < last else 0.0
 
 
 def _duration(schedule: PipelineSchedule, task: Task, device: int, times: PipelineTimes) -> float:
-    at = (device, task.chunk)
+    chunk = (device, task.chunk)
     if task.work is Work.FORWARD:
-        return float(times.forward_s[at])
+        return float(times.forward_s[chunk])
     if task.work is Work.WGRAD:
-        return float(times.wgrad_s[at])
-    return float(times.dgrad_s[at] + (0.0 if schedule.splits else times.wgrad_s[at]))
+        return float(times.wgrad_s[chunk])
+    return float(times.dgrad_s[chunk] + (0.0 if schedule.splits else times.wgrad_s[chunk]))
 
 
 def _transfer(schedule: PipelineSchedule, task: Task, device: int, end: float, times: PipelineTimes) -> Iterator[Event]:

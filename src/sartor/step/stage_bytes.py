@@ -106,12 +106,12 @@ def reserved_bytes(
     habits = job.trainer.memory
     tight = min(habits.fragmentation, TIGHT_FRAGMENTATION)
     full = (USABLE_SHARE * cluster.gpu.hbm_bytes - context) * (1 - 1e-9)
-    least, loose = passing * tight, passing * habits.fragmentation
+    tight_bytes, loose = passing * tight, passing * habits.fragmentation
     if np.any(step_peak):
-        least = np.maximum(least, step_peak)
+        tight_bytes = np.maximum(tight_bytes, step_peak)
         loose = np.maximum(loose + step_peak if habits.steps_in_own_blocks else loose, step_peak)
-    held: FloatArray = np.maximum(base + least, np.minimum(base + loose, full))
-    return held
+    reserved: FloatArray = np.maximum(base + tight_bytes, np.minimum(base + loose, full))
+    return reserved
 
 
 def devices_of(

@@ -127,7 +127,7 @@ class StageExchange:
 
     def optimizer_s(self) -> FloatArray:
         """Optimizer seconds of the slowest stage [2, X]: states on the device, states in host memory."""
-        return np.stack([each.max(axis=0) + self.norm_s for each in (self.updates_s, self.offloaded_s)])
+        return np.stack([update_s.max(axis=0) + self.norm_s for update_s in (self.updates_s, self.offloaded_s)])
 
 
 PER_STAGE = tuple(name for name in StageExchange.__dataclass_fields__ if name not in ("norm_s", "tied_s"))
@@ -149,11 +149,11 @@ def stage_exchange(t: PlanTables, rows: StageRows, structure: IntArray) -> Stage
     renewed = sharded & t.job.trains_weights  # frozen weights are not updated, so not gathered
     if t.job.trainer.broadcasts_shards:
         gathered["base"] = gathered["base"] + c.broadcast_s * (np.asarray(traffic.dense.shards) - 1)
-    own = dense / np.where(sharded, traffic.dense.shards, 1) + expert / np.where(sharded, traffic.expert.shards, 1)
-    updates_s, offloaded_s = (c.optimizer_factor * t.optimizer.seconds(own, away) for away in (False, True))
+    shard = dense / np.where(sharded, traffic.dense.shards, 1) + expert / np.where(sharded, traffic.expert.shards, 1)
+    updates_s, offloaded_s = (c.optimizer_factor * t.optimizer.seconds(shard, away) for away in (False, True))
     size = tied_params * t.job.trainer.grad_dtype.bytes
     tied = rows.pp > 1 and np.any(t.tied) and t.job.trains_weights
-    found = StageExchange(
+    exchange = StageExchange(
         **{f"grads_{name}": value for name, value in grads.items()},
         **{f"params_{name}": np.where(renewed, value, 0.0) for name, value in gathered.items() if name != "total"},
         updates_s=updates_s,
@@ -161,24 +161,24 @@ def stage_exchange(t: PlanTables, rows: StageRows, structure: IntArray) -> Stage
         norm_s=t.norm_s[t.traffic_index[structure]] * (1.0 if t.job.trains_weights else 0.0),
         tied_s=np.asarray(traffic.tied.total_s(size, c.bucket_bytes)) if tied else np.zeros(structure.size),
     )
-    return _of_first(found) if t.job.trainer.lockstep else found
+    return _of_first(exchange) if t.job.trainer.lockstep else exchange
 
 
-def _of_first(found: StageExchange) -> StageExchange:
+def _of_first(exchange: StageExchange) -> StageExchange:
     """In lockstep the first stage's gradients are complete last, so the step waits only for their exchange and for that
     stage's update."""
-    is_first, nothing = np.arange(len(found.grads_base))[:, None] == 0, np.zeros_like(found.norm_s)
-    of_stages = {name: np.where(is_first, getattr(found, name), 0.0) for name in PER_STAGE}
+    is_first, nothing = np.arange(len(exchange.grads_base))[:, None] == 0, np.zeros_like(exchange.norm_s)
+    of_stages = {name: np.where(is_first, getattr(exchange, name), 0.0) for name in PER_STAGE}
     return StageExchange(**of_stages, norm_s=nothing, tied_s=nothing)
 
 
-def _seen(t: PlanTables, of: Exchange) -> dict[str, FloatArray]:
+def _seen(t: PlanTables, exchange: Exchange) -> dict[str, FloatArray]:
     """Coefficients of the exposed time of an exchange that runs beside compute: the last bucket is fully exposed, and
     hidden seconds cost too, since compute loses ``sm_contention`` of every second it shares."""
-    total = np.asarray(of.total_s)
+    total = np.asarray(exchange.total_s)
     if not t.job.trainer.dp_overlap:
         return {"total": total, "base": total, "rest": np.zeros_like(total), "share": np.zeros_like(total)}
-    last = np.asarray(of.last_s)
+    last = np.asarray(exchange.last_s)
     share = 1.0 - last / np.where(total > 0, total, 1.0)
     base, rate = last + t.c.sm_contention * (total - last), max(1 - t.c.sm_contention, 0.0)
     return {"total": total, "base": base, "rest": rate * (total - last), "share": rate * t.c.dp_overlap_share * share}

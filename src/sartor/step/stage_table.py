@@ -41,7 +41,7 @@ class StageRow:
 
 
 def of_slowest_stage(
-    found: Estimate,
+    estimate: Estimate,
     job: TrainingJob,
     plan: TrainingPlan,
     cluster: Cluster,
@@ -49,20 +49,20 @@ def of_slowest_stage(
 ) -> Estimate:
     """The operators and costs of a single plan's slowest pipeline rank."""
     if int(plan.dims.pp) == 1:
-        return found
+        return estimate
     kinds = blocks(job.shape)
-    held = plan_counts(job.shape, plan).sum(axis=1)
+    counts = plan_counts(job.shape, plan).sum(axis=1)
     (weights,) = block_loads(job, plan, cluster, calibration)
-    loads = [float(weights.of(each, stage)) for stage, each in enumerate(held)]
-    shares = [n / int(kind.count) for n, kind in zip(held[int(np.argmax(loads))].tolist(), kinds, strict=True)]
+    loads = [float(weights.of(stage_counts, stage)) for stage, stage_counts in enumerate(counts)]
+    shares = [n / int(kind.count) for n, kind in zip(counts[int(np.argmax(loads))].tolist(), kinds, strict=True)]
     mine = [
         (replace(op, count=op.count * share), cost)
-        for op, cost in zip(found.graph.operators, found.costs, strict=True)
+        for op, cost in zip(estimate.graph.operators, estimate.costs, strict=True)
         if (share := shares[op.block])
     ]
     operators, costs = tuple(op for op, _ in mine), tuple(cost for _, cost in mine)
-    graph = replace(found.graph, operators=operators, edges=())
-    return replace(found, graph=graph, costs=costs, time_s=total_s(operators, costs))
+    graph = replace(estimate.graph, operators=operators, edges=())
+    return replace(estimate, graph=graph, costs=costs, time_s=total_s(operators, costs))
 
 
 def stage_table(
@@ -74,7 +74,7 @@ def stage_table(
     kinds = blocks(job.shape)
     is_layer = np.array([block.kind is BlockKind.LAYER for block in kinds])
     (weights,) = block_loads(job, plan, cluster, calibration)
-    loads = [float(weights.of(held, stage)) for stage, held in enumerate(counts.sum(axis=1))]
+    loads = [float(weights.of(stage_counts, stage)) for stage, stage_counts in enumerate(counts.sum(axis=1))]
     memory = every_stage(job, plan, cluster)
     limit = usable_bytes(cluster)
     return tuple(
@@ -138,8 +138,8 @@ def block_loads(
     pools, loads = [table.cluster for table in tables], [_pool_loads(table, columns) for table in tables]
     sizes = columns["tp"] * columns["cp"] * columns["dp"]
     return tuple(
-        StageLoads(pools=each, pool_of=pools_of_stages(pools, pp, size))
-        for pp, size, each in zip(columns["pp"].tolist(), sizes.tolist(), zip(*loads, strict=True), strict=True)
+        StageLoads(pools=stage_loads, pool_of=pools_of_stages(pools, pp, size))
+        for pp, size, stage_loads in zip(columns["pp"].tolist(), sizes.tolist(), zip(*loads, strict=True), strict=True)
     )
 
 
@@ -153,12 +153,12 @@ def _pool_loads(table: PlanTables, columns: dict[str, IntArray]) -> tuple[BlockL
     }
     return tuple(
         BlockLoads(
-            busy_s=busy[:, at],
-            again_s=again[Recompute(kind)][:, at],
+            busy_s=busy[:, position],
+            again_s=again[Recompute(kind)][:, position],
             is_layer=is_layer,
             recompute_layers=layers if kind == Recompute.FULL else -1,
         )
-        for at, kind, layers in zip(
+        for position, kind, layers in zip(
             table.seconds_index.ravel().tolist(),
             columns["recompute"].tolist(),
             columns["recompute_layers"].tolist(),

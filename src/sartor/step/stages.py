@@ -63,17 +63,17 @@ def is_v_shaped(schedule: Ints, pp: Ints, virtual_stages: Ints) -> BoolArray:
     return np.asarray(v & (np.asarray(pp) > 1) & (np.asarray(virtual_stages) == 2))
 
 
-def _layers_of_parts(num_layers: int, parts: int, given: tuple[int, ...] | None) -> IntArray:
-    if given is None:
+def _layers_of_parts(num_layers: int, parts: int, cuts: tuple[int, ...] | None) -> IntArray:
+    if cuts is None:
         if parts == num_layers + 2:  # embedding and head in their own parts
             return np.pad(np.ones(num_layers, dtype=np.int64), 1)
-        each, rest = divmod(num_layers, parts)
-        return each + (np.arange(parts) < rest).astype(np.int64)
-    if len(given) != parts or sum(given) != num_layers or min(given) < 0:
+        share, rest = divmod(num_layers, parts)
+        return share + (np.arange(parts) < rest).astype(np.int64)
+    if len(cuts) != parts or sum(cuts) != num_layers or min(cuts) < 0:
         must = f"must be {parts} numbers (pp x virtual_stages), none negative, that add up to {num_layers} layers"
         even = ", ".join(str(n) for n in _layers_of_parts(num_layers, parts, None))
-        raise InputError("stage_layers", list(given), must, even)
-    return np.array(given, dtype=np.int64)
+        raise InputError("stage_layers", list(cuts), must, even)
+    return np.array(cuts, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -180,8 +180,10 @@ def stall_s(chunks: Chunks, seconds: FloatArray, microbatches: IntArray) -> Floa
     for several in needed:
         spared[several - 1] = _beyond(chunks, several * pp, seconds)
     few = spared[full - 1, np.arange(rounds.size)]
-    more = spared[-1] + (spared[-1] - spared[-2]) * (rounds - ROUNDS[-1])
-    return np.maximum(np.where(rounds > ROUNDS[-1], more, few), _at_least(chunks, seconds, np.asarray(microbatches)))
+    extrapolated = spared[-1] + (spared[-1] - spared[-2]) * (rounds - ROUNDS[-1])
+    return np.maximum(
+        np.where(rounds > ROUNDS[-1], extrapolated, few), _at_least(chunks, seconds, np.asarray(microbatches))
+    )
 
 
 def _beyond(chunks: Chunks, microbatches: int, seconds: FloatArray) -> FloatArray:
@@ -205,8 +207,8 @@ def _closed_form(chunks: Chunks, seconds: FloatArray, microbatches: Ints) -> Flo
     """`pipeline.interleaved_s` without its stalls."""
     devices = summed(np.unique(chunks.counts.sum(axis=1), axis=0), seconds)
     whole = summed(chunks.counts.sum(axis=(0, 1)), seconds)
-    most = devices.max(axis=0)
-    return np.asarray(microbatches * most + (whole - most) / chunks.counts.shape[1])
+    slowest = devices.max(axis=0)
+    return np.asarray(microbatches * slowest + (whole - slowest) / chunks.counts.shape[1])
 
 
 _Key = tuple[tuple[int, ...], bytes, bytes]
@@ -220,12 +222,12 @@ def _key(chunks: Chunks) -> _Key:
 def _paths(key: _Key, microbatches: int) -> FloatArray:
     """Longest paths [P, K] as numbers of each block passed, weighted by forward and backward share."""
     shape, counts, layers = key
-    held = np.frombuffer(counts, dtype=np.int64).reshape(shape)
-    busy: Any = np.moveaxis(held @ _drawn(np.frombuffer(layers, dtype=bool)), -1, 0)
+    chunk_counts = np.frombuffer(counts, dtype=np.int64).reshape(shape)
+    busy: Any = np.moveaxis(chunk_counts @ _drawn(np.frombuffer(layers, dtype=bool)), -1, 0)
     longest = longest_paths(FORWARD * busy, (1 - FORWARD) * busy, microbatches)
     share = np.array([FORWARD, 1 - FORWARD])[:, None, None]
     passed = (longest.tasks * share).sum(axis=1)
-    return np.unique(np.tensordot(passed, held, axes=2).round(9), axis=0)
+    return np.unique(np.tensordot(passed, chunk_counts, axes=2).round(9), axis=0)
 
 
 def _drawn(is_layer: BoolArray) -> FloatArray:

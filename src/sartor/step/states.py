@@ -69,10 +69,10 @@ WHOLE_CHUNKS = 2
 def _gradient(job: TrainingJob, plan: TrainingPlan, gradient: float, shards: Floats) -> Floats:
     """Bytes of gradient per parameter, full or sharded."""
     pp, v = plan.dims.pp, plan.virtual_stages
-    held = np.where(shards_gradients(plan.zero_stage, pp), gradient / shards, gradient)
+    gradient_bytes = np.where(shards_gradients(plan.zero_stage, pp), gradient / shards, gradient)
     rounds = np.equal(plan.zero_stage, 2) & _in_rounds(job.trainer, pp, v)
     whole = np.minimum(WHOLE_CHUNKS / np.asarray(v), 1.0)
-    return np.where(rounds, gradient * np.minimum(whole + 1.0 / shards, 1.0), held)
+    return np.where(rounds, gradient * np.minimum(whole + 1.0 / shards, 1.0), gradient_bytes)
 
 
 def weight_bytes(job: TrainingJob) -> float:
@@ -124,8 +124,8 @@ def _narrow_copies(job: TrainingJob, gpu: Gpu) -> int:
 
 
 def _states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, shards: Floats, in_layer: bool) -> StateBytes:
-    def spread(of: float, stage: int) -> Floats:
-        return np.where(np.greater_equal(plan.zero_stage, stage), of / shards, of)
+    def spread(size: float, stage: int) -> Floats:
+        return np.where(np.greater_equal(plan.zero_stage, stage), size / shards, size)
 
     habits, width = job.trainer.habits, weight_bytes(job)
     weight = 4.0 if habits.wide_weights else width
@@ -134,7 +134,7 @@ def _states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, shards: Floats, in_l
     weight = FOUR_BIT_BYTES if in_layer and frozen_in_4_bits(job) else weight
     gradient = grad_bytes(job) if job.trains_weights else 0.0
     copies = 4.0 if width < 4 and not habits.wide_weights else 0.0
-    held = (copies + _moments(job, in_layer)) if job.trains_weights else 0.0
+    state_bytes = (copies + _moments(job, in_layer)) if job.trains_weights else 0.0
     copied = habits.narrow_weights and in_layer and narrow_width < 2
     narrow = narrow_width * (_narrow_copies(job, gpu) - primary) if copied else 0.0
     step = habits.fp16_step_bytes if job.trains_weights and job.recipe is Recipe.FP16 else 0.0
@@ -143,15 +143,15 @@ def _states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, shards: Floats, in_l
         weight=np.where(whole_between, np.minimum(weight, width + weight / shards), spread(weight, 3)),
         narrow=np.where(np.greater_equal(plan.zero_stage, 3), 0.0, narrow),
         grad=_gradient(job, plan, gradient, shards),
-        optimizer=np.where(plan.optimizer_offload, 0.0, spread(held, 1)),
+        optimizer=np.where(plan.optimizer_offload, 0.0, spread(state_bytes, 1)),
         step=np.where(plan.optimizer_offload, 0.0, spread(step, 1)) + (habits.flat_grad_bytes if gradient else 0.0),
     )
 
 
 def _moments(job: TrainingJob, in_layer: bool) -> float:
     """Bytes of moments: Adam has two, momentum SGD one; Muon one for the layers' matrices and Adam's two elsewhere."""
-    one = job.optimizer is Optimizer.SGD or (job.optimizer is Optimizer.MUON and in_layer)
-    return job.moments_dtype.bytes * (1 if one else 2)
+    single = job.optimizer is Optimizer.SGD or (job.optimizer is Optimizer.MUON and in_layer)
+    return job.moments_dtype.bytes * (1 if single else 2)
 
 
 def grad_bytes(job: TrainingJob) -> float:

@@ -65,8 +65,8 @@ def step(
         coefficients=coefficients,
         blocks_known=blocks_known,
     )
-    found = _step(job, {**columns, "split": split}, [plan.stage_layers], tables)
-    return _estimate([shaped(values, shape) for values in found])
+    priced = _step(job, {**columns, "split": split}, [plan.stage_layers], tables)
+    return _estimate([shaped(values, shape) for values in priced])
 
 
 def step_each(
@@ -80,11 +80,11 @@ def step_each(
     if not plans:
         return []
     of_each = [plan_columns(plan)[0] for plan in plans]
-    columns = {name: np.concatenate([each[name] for each in of_each]) for name in of_each[0]}
+    columns = {name: np.concatenate([plan_column[name] for plan_column in of_each]) for name in of_each[0]}
     splits = [plan.stage_layers for plan in plans]
     tables = partial(tables_of, cluster=cluster, calibration=calibration, blocks_known=blocks_known)
-    found = _step(job, {**columns, "split": np.arange(len(plans))}, splits, tables)
-    return [_estimate(values) for values in found.T.tolist()]
+    priced = _step(job, {**columns, "split": np.arange(len(plans))}, splits, tables)
+    return [_estimate(values) for values in priced.T.tolist()]
 
 
 _WHOLE = tuple(field.name for field in fields(StepEstimate) if field.name != "parts")
@@ -122,8 +122,11 @@ def tables_of(
 ) -> list[PlanTables]:
     """One table per pool of the cluster and, of a mixed one, per stretch of pools that a stage may straddle."""
     pools = stretches_of(cluster, job.recipe.dtype)
-    known = [known_of(pool, calibration) for pool in pools] if cluster.others else [calibration]
-    return [plan_tables(job, columns, *each, coefficients, blocks_known) for each in zip(pools, known, strict=True)]
+    calibrations = [known_of(pool, calibration) for pool in pools] if cluster.others else [calibration]
+    return [
+        plan_tables(job, columns, *pool_calibration, coefficients, blocks_known)
+        for pool_calibration in zip(pools, calibrations, strict=True)
+    ]
 
 
 STRUCTURE = ("tp", "pp", "dp", "cp", "ep", "sequence", "microbatch_size", "shard_group", "virtual", "zero", "schedule")
@@ -148,9 +151,11 @@ def _step(
     if apart is job.trainer or not sharded.any():
         return _of_trainer(job, columns, splits, tables_for)
     out = np.empty((len(_results()), sharded.size))
-    for one, own in ((job, np.flatnonzero(~sharded)), (replace(job, trainer=apart), np.flatnonzero(sharded))):
-        if own.size:
-            out[:, own] = _of_trainer(one, {name: column[own] for name, column in columns.items()}, splits, tables_for)
+    for trainer_job, rows in ((job, np.flatnonzero(~sharded)), (replace(job, trainer=apart), np.flatnonzero(sharded))):
+        if rows.size:
+            out[:, rows] = _of_trainer(
+                trainer_job, {name: column[rows] for name, column in columns.items()}, splits, tables_for
+            )
     return out
 
 
@@ -163,10 +168,10 @@ def _of_trainer(
     plans = _plans(job, columns, splits, tables_for)
     out = np.empty((len(_results()), columns["tp"].size))
     for start in range(0, out.shape[1], CHUNK):
-        some = slice(start, start + CHUNK)
-        estimates = plans.estimates({name: column[some] for name, column in columns.items()}, some)
+        chunk = slice(start, start + CHUNK)
+        estimates = plans.estimates({name: column[chunk] for name, column in columns.items()}, chunk)
         for row, name in zip(out, _results(), strict=True):
-            row[some] = estimates[name]
+            row[chunk] = estimates[name]
     return out
 
 
@@ -177,23 +182,23 @@ def _plans(
     tables_for: TablesFor,
 ) -> _Plans:
     hides = (columns["schedule"] == PipelineSchedule.DUAL_PIPE_V) & (columns["ep"] > 1)
-    told = {
+    all_columns = {
         **columns,
         "virtual": np.minimum(columns["virtual"], 2),
         "zero": np.minimum(columns["zero"], 1),
         "schedule": np.where(hides, PipelineSchedule.DUAL_PIPE_V, 0),
     }
-    few, structure = distinct_rows([told[name] for name in STRUCTURE])
+    few, structure = distinct_rows([all_columns[name] for name in STRUCTURE])
     structures = dict(zip(STRUCTURE, few, strict=True))
     tables = tables_for(job, structures)
-    pools = [each.cluster for each in tables]
+    pools = [table.cluster for table in tables]
     size = columns["tp"] * columns["cp"] * columns["dp"] if len(pools) > 1 else np.ones_like(columns["tp"])
     is_v = is_v_shaped(columns["schedule"], columns["pp"], columns["virtual"]).astype(np.int64)
     ways, pipeline = distinct_rows([columns["pp"], columns["virtual"], size, columns["split"], is_v])
     layerwise = np.where(columns["zero"] >= 3, 3, 0)
-    told = {**columns, "pipeline": pipeline, "structure": structure, "zero": layerwise}
-    work, of = distinct_rows([told[name] for name in WORK])
-    exchanges, at = distinct_rows([pipeline, structure])
+    all_columns = {**columns, "pipeline": pipeline, "structure": structure, "zero": layerwise}
+    work, work_row = distinct_rows([all_columns[name] for name in WORK])
+    exchanges, exchange_row = distinct_rows([pipeline, structure])
     pipelines, exchanged = list[Worked](), list[StageExchange]()
     starts = [np.searchsorted(rows[0], np.arange(ways[0].size + 1)).tolist() for rows in (work, exchanges)]
     for i, (pp, virtual, per_stage, split, v_shaped) in enumerate(zip(*(way.tolist() for way in ways), strict=True)):
@@ -207,17 +212,17 @@ def _plans(
     exchange = _beside(exchanged)
     return _Plans(
         tables=tables,
-        work=Worked(**{f.name: side_by_side([getattr(each, f.name) for each in pipelines]) for f in fields(Worked)}),
+        work=Worked(**{f.name: side_by_side([getattr(table, f.name) for table in pipelines]) for f in fields(Worked)}),
         exchange=exchange,
         optimizer_s=exchange.optimizer_s(),
-        of=of,
-        at=at,
+        of=work_row,
+        at=exchange_row,
     )
 
 
 def _beside(of_pipelines: list[StageExchange]) -> StageExchange:
     def joined(name: str) -> FloatArray:
-        arrays = [getattr(each, name) for each in of_pipelines]
+        arrays = [getattr(pipeline, name) for pipeline in of_pipelines]
         return np.concatenate(arrays) if arrays[0].ndim == 1 else np.asarray(side_by_side(arrays))
 
     return StageExchange(**{field.name: joined(field.name) for field in fields(StageExchange)})
@@ -251,30 +256,30 @@ class _Plans:
 
     def work_of(self, p: dict[str, IntArray], plans: slice) -> tuple[StepWork, dict[str, FloatArray], FloatArray]:
         """What some plans do once a step, the parts of their pipelines' makespans, and `BESIDE`."""
-        of, at, keys = self.of[plans], self.at[plans], [part.key for part in mechanisms.parts()]
-        rows = self.work.parts.take(of, axis=1)
+        work_row, exchange_row, keys = self.of[plans], self.at[plans], [part.key for part in mechanisms.parts()]
+        rows = self.work.parts.take(work_row, axis=1)
         parts = dict(zip(keys, rows, strict=False))
         s = StepWork(
             c=self.tables[0].c,
             trainer=self.tables[0].job.trainer,
             columns=p,
             work=self.work,
-            of=of,
+            of=work_row,
             x=self.exchange,
-            at=at,
+            at=exchange_row,
             optimizer_s=self.optimizer_s,
-            pipeline_s=sum(parts.values(), np.zeros(of.size)),  # row by row: the same for one plan and for many
+            pipeline_s=sum(parts.values(), np.zeros(work_row.size)),  # row by row: the same for one plan and for many
         )
         return s, parts, rows[len(parts) :]
 
     def _log_sigma(self, parts: dict[str, FloatArray], step_s: FloatArray, deviation_s: FloatArray) -> FloatArray:
         """Kernels, network and the parts with an uncertainty of their own are independent; all steps share
         ``step_sigma``."""
-        t, every = self.tables[0], mechanisms.parts()
-        exchanged = sum((parts[part.key] for part in every if part.network), np.zeros_like(step_s))
+        t, all_parts = self.tables[0], mechanisms.parts()
+        exchanged = sum((parts[part.key] for part in all_parts if part.network), np.zeros_like(step_s))
         network = t.calibration.network.log_sigma * exchanged
         variance = deviation_s**2 + network**2
-        for part in every:
+        for part in all_parts:
             if part.log_sigma:
                 variance = variance + (part.log_sigma * parts[part.key]) ** 2
         variance = (LOG_SIGMA * step_s) ** 2 if t.job.trainer.lockstep else variance

@@ -121,17 +121,17 @@ class KnownBlocks:
                 ep=rows.ep[new],
                 sequence_parallel=rows.sequence_parallel[new],  # type: ignore[arg-type]
             )
-            some = TrainingPlan(dims=dims, microbatch_size=rows.microbatch_size[new])
-            times, _ = row_times(job, some, self.cluster, in_run)
-            table = np.array([[getattr(each, name) for name in _TIMES] for each in times])
+            plans = TrainingPlan(dims=dims, microbatch_size=rows.microbatch_size[new])
+            times, _ = row_times(job, plans, self.cluster, in_run)
+            table = np.array([[getattr(block_time, name) for name in _TIMES] for block_time in times])
             self.rows.update(zip((keys[i] for i in new.tolist()), np.moveaxis(table, -1, 0), strict=True))
-        found = np.stack([self.rows[key] for key in keys], axis=-1)
+        priced = np.stack([self.rows[key] for key in keys], axis=-1)
         names = [block.name for block in blocks(self.job.shape)]
-        of_each = zip(names, found, strict=True)
-        return tuple(BlockTimes(name=n, **dict(zip(_TIMES, own, strict=True))) for n, own in of_each), rows
+        of_each = zip(names, priced, strict=True)
+        return tuple(BlockTimes(name=n, **dict(zip(_TIMES, seconds, strict=True))) for n, seconds in of_each), rows
 
 
-_TIMES = tuple(each.name for each in fields(BlockTimes) if each.name != "name")
+_TIMES = tuple(field.name for field in fields(BlockTimes) if field.name != "name")
 
 
 def plan_tables(
@@ -144,19 +144,21 @@ def plan_tables(
 ) -> PlanTables:
     """Tables of the plans; ``blocks_known`` is used only if it has the same job, cluster and calibration."""
     c = coefficients or coefficients_for(job, cluster.gpu)
-    known = in_a_run(calibration or load_calibration(cluster.gpu), c)
-    of = blocks_known
-    if of is not None and of.knows(job, cluster, calibration):
-        times, rows = of.times(job, _plan(columns), known)
+    run_calibration = in_a_run(calibration or load_calibration(cluster.gpu), c)
+    priced_blocks = blocks_known
+    if priced_blocks is not None and priced_blocks.knows(job, cluster, calibration):
+        times, rows = priced_blocks.times(job, _plan(columns), run_calibration)
     else:
-        times, rows = row_times(job, _plan(columns), cluster, known)
+        times, rows = row_times(job, _plan(columns), cluster, run_calibration)
     params_of, params_index = distinct_rows([columns["tp"], columns["ep"]])
-    held = block_params(job, ParallelDims(tp=params_of[0], ep=params_of[1]))
-    traffic, traffic_index = _traffic(job, columns, cluster, known, c)
-    transfer_s, transfer_index = _transfer(job, columns, cluster, known)
+    params = block_params(job, ParallelDims(tp=params_of[0], ep=params_of[1]))
+    traffic, traffic_index = _traffic(job, columns, cluster, run_calibration, c)
+    transfer_s, transfer_index = _transfer(job, columns, cluster, run_calibration)
     seconds, seconds_index = _seconds(job, columns, times, rows, c)
-    size, every = params_of[0].size, blocks(job.shape)
-    owned = [b.weight_sets / b.count if b.kind is BlockKind.LAYER else 1.0 for b in every]  # ALBERT's layers share
+    size, block_kinds = params_of[0].size, blocks(job.shape)
+    owned = [
+        b.weight_sets / b.count if b.kind is BlockKind.LAYER else 1.0 for b in block_kinds
+    ]  # ALBERT's layers share
 
     def stacked(values: list[Any]) -> FloatArray:
         return np.stack([np.broadcast_to(np.asarray(x, dtype=np.float64), size) for x in values])
@@ -164,15 +166,15 @@ def plan_tables(
     return PlanTables(
         job=job,
         cluster=cluster,
-        calibration=known,
+        calibration=run_calibration,
         c=c,
-        is_layer=np.array([block.kind is BlockKind.LAYER for block in every], dtype=np.int64),
+        is_layer=np.array([block.kind is BlockKind.LAYER for block in block_kinds], dtype=np.int64),
         seconds=seconds,
         seconds_index=seconds_index,
-        dense=stacked([p.dense * own for p, own in zip(held, owned, strict=True)]),
-        expert=stacked([p.expert * own for p, own in zip(held, owned, strict=True)]),
-        tied=stacked([p.tied for p in held])[-1],
-        trained=np.array([[p.trained] for p in held]),
+        dense=stacked([p.dense * weight for p, weight in zip(params, owned, strict=True)]),
+        expert=stacked([p.expert * weight for p, weight in zip(params, owned, strict=True)]),
+        tied=stacked([p.tied for p in params])[-1],
+        trained=np.array([[p.trained] for p in params]),
         params_index=params_index,
         offload_s=_twice(offload_seconds(job, rows, cluster), seconds.forward_s.shape[1]),
         traffic=traffic[0],
@@ -181,7 +183,7 @@ def plan_tables(
         sharded=columns["zero"] >= 1,
         transfer_s=c.network_factor * transfer_s,
         transfer_index=transfer_index,
-        optimizer=optimizer_line(job, cluster, known),
+        optimizer=optimizer_line(job, cluster, run_calibration),
     )
 
 
@@ -205,10 +207,10 @@ def _seconds(
         overlapped = overlapped | (columns["virtual"] > 1)
     if not overlapped.any():
         return plain, index
-    other = block_seconds(times, kinds, job.trainer, c, overlapped=True)
+    beside = block_seconds(times, kinds, job.trainer, c, overlapped=True)
     both = {
-        each.name: np.concatenate([getattr(plain, each.name), getattr(other, each.name)], axis=-1)
-        for each in fields(BlockSeconds)
+        field.name: np.concatenate([getattr(plain, field.name), getattr(beside, field.name)], axis=-1)
+        for field in fields(BlockSeconds)
     }
     return BlockSeconds(**both), index + rows.size * overlapped
 
@@ -233,37 +235,37 @@ def _plan(columns: dict[str, IntArray]) -> TrainingPlan:
 
 
 def _traffic(
-    job: TrainingJob, columns: dict[str, IntArray], cluster: Cluster, known: Calibration, c: TrainingCoefficients
+    job: TrainingJob, columns: dict[str, IntArray], cluster: Cluster, calibration: Calibration, c: TrainingCoefficients
 ) -> tuple[tuple[DataTraffic, FloatArray], IntArray]:
     names = ("tp", "cp", "dp", "ep", "pp", "shard_group", "zero")
-    found, index = distinct_rows([np.minimum(columns[name], 1) if name == "zero" else columns[name] for name in names])
-    of = dict(zip(names, found, strict=True))
-    traffic = data_traffic(job, _plan(of), cluster, known, c.bucket_bytes)
-    devices = of["tp"] * of["cp"] * of["dp"] * of["pp"]
-    return (_scaled(traffic, c.network_factor), norm_s(devices, cluster, known)), index
+    rows, index = distinct_rows([np.minimum(columns[name], 1) if name == "zero" else columns[name] for name in names])
+    column = dict(zip(names, rows, strict=True))
+    traffic = data_traffic(job, _plan(column), cluster, calibration, c.bucket_bytes)
+    devices = column["tp"] * column["cp"] * column["dp"] * column["pp"]
+    return (_scaled(traffic, c.network_factor), norm_s(devices, cluster, calibration)), index
 
 
 def _scaled(traffic: DataTraffic, factor: float) -> DataTraffic:
-    def line(of: Line) -> Line:
-        return Line(start_s=of.start_s * factor, s_per_byte=of.s_per_byte * factor)
+    def line(values: Line) -> Line:
+        return Line(start_s=values.start_s * factor, s_per_byte=values.s_per_byte * factor)
 
-    def group(of: GroupTraffic) -> GroupTraffic:
-        return replace(of, reduce=line(of.reduce), gather=line(of.gather))
+    def group(traffic_group: GroupTraffic) -> GroupTraffic:
+        return replace(traffic_group, reduce=line(traffic_group.reduce), gather=line(traffic_group.gather))
 
     return DataTraffic(dense=group(traffic.dense), expert=group(traffic.expert), tied=line(traffic.tied))
 
 
 def _transfer(
-    job: TrainingJob, columns: dict[str, IntArray], cluster: Cluster, known: Calibration
+    job: TrainingJob, columns: dict[str, IntArray], cluster: Cluster, calibration: Calibration
 ) -> tuple[FloatArray, IntArray]:
     """Seconds of sending one microbatch's activations to the next stage: each tensor rank sends its share; without
     sequence parallelism the receiver gathers them again (Narayanan et al. 2021, sec. 4.1: scatter/gather)."""
     names = ("tp", "cp", "dp", "pp", "microbatch_size", "sequence")
-    found, index = distinct_rows([columns[name] for name in names])
-    tp, cp, dp, pp, size, sequence = found
+    rows, index = distinct_rows([columns[name] for name in names])
+    tp, cp, dp, pp, size, sequence = rows
     tokens = size * job.seq_len / cp
     whole = tokens * float(np.max(job.shape.hidden_size)) * weight_bytes(job)
-    sent = network_time_s(CollectiveKind.SEND_RECV, whole / tp, pp, tp * cp * dp, cluster, known)
+    sent = network_time_s(CollectiveKind.SEND_RECV, whole / tp, pp, tp * cp * dp, cluster, calibration)
     moved = sent.network_s if job.trainer.lockstep else sent.time_s
-    gathered = network_time_s(CollectiveKind.ALL_GATHER, whole, tp, 1, cluster, known).time_s
+    gathered = network_time_s(CollectiveKind.ALL_GATHER, whole, tp, 1, cluster, calibration).time_s
     return np.asarray(moved + np.where((sequence > 0) | (pp == 1), 0.0, gathered)), index

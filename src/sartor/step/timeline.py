@@ -203,8 +203,8 @@ def _pipeline_times(
     """Seconds of every chunk; the layers to recompute are divided among a device's chunks by their layers."""
     pp, virtual, _ = counts.shape
     layers = counts @ tables[0].is_layer
-    some = columns["recompute_layers"] * layers / np.maximum(layers.sum(axis=1, keepdims=True), 1)
-    again = np.where(columns["recompute_layers"] < 0, -1.0, some.T).reshape(-1, 1)
+    share = columns["recompute_layers"] * layers / np.maximum(layers.sum(axis=1, keepdims=True), 1)
+    again = np.where(columns["recompute_layers"] < 0, -1.0, share.T).reshape(-1, 1)
     work = {**columns, "recompute_layers": again, "structure": np.zeros(1, np.int64)}
     chunks = stage_seconds(tables, each_device(chunk_by_chunk(counts), 1, np.tile(pools, virtual)), work)
     transfer_s = max(float(t.transfer_s[t.transfer_index[0]]) for t in tables)
@@ -257,11 +257,11 @@ def _memory(
         changes += [(e.end_s, -head[d, e.chunk]) for e in mine if e.kind == Work.BACKWARD]
         changes += [(e.end_s, -layers[d, e.chunk]) for e in mine if e.kind == until]
         changes.sort()
-        held = states[d] + np.cumsum([change for _, change in changes])
-        times = np.array([at for at, _ in changes])
+        level = states[d] + np.cumsum([change for _, change in changes])
+        times = np.array([times_s for times_s, _ in changes])
         limit = usable_bytes(clusters[d])
         stays = float(states[d])
-        tracks.append(MemoryTrack(device=d, times_s=times, bytes_held=held, states_bytes=stays, limit_bytes=limit))
+        tracks.append(MemoryTrack(device=d, times_s=times, bytes_held=level, states_bytes=stays, limit_bytes=limit))
     return tuple(tracks)
 
 
@@ -271,12 +271,12 @@ def _kept_bytes(
     """Activations of one microbatch in every chunk [devices, chunks], of layers and of the head, computed with a single
     microbatch in the pipeline."""
     pp, virtual, blocks = counts.shape
-    one: Any = np.ones(1, dtype=np.int64)
+    ones: Any = np.ones(1, dtype=np.int64)
     alone, _ = flatten(replace(plan, num_microbatches=1, virtual_stages=1, schedule=int(PipelineSchedule.ONE_F_ONE_B)))
-    alone = replace(alone, num_microbatches=one)
-    some = int(plan.recompute_layers)
-    if some >= 0 and virtual > 1:  # divide the layers to recompute among the chunks
-        alone = replace(alone, recompute_layers=np.array([some / virtual]))
+    alone = replace(alone, num_microbatches=ones)
+    layers = int(plan.recompute_layers)
+    if layers >= 0 and virtual > 1:  # divide the layers to recompute among the chunks
+        alone = replace(alone, recompute_layers=np.array([layers / virtual]))
     ranks = np.repeat(np.arange(pp), virtual)
-    found = stage_bytes(job, alone, cluster, counts.reshape(pp * virtual, 1, blocks), ranks)
-    return found.kept.layers_kept.reshape(pp, virtual), found.kept.head_kept.reshape(pp, virtual)
+    memory = stage_bytes(job, alone, cluster, counts.reshape(pp * virtual, 1, blocks), ranks)
+    return memory.kept.layers_kept.reshape(pp, virtual), memory.kept.head_kept.reshape(pp, virtual)

@@ -81,8 +81,8 @@ def waterfall(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Waterfa
     >>> found.fits, [part.name for part in found.fullest.parts if part.level is MemoryLevel.THEORY]
     (False, ['weights', 'gradients', 'optimizer', 'activations', 'loss'])
     """
-    every = every_stage(job, plan, cluster)
-    stages = tuple(_stage(every, i) for i in range(len(every.device)))
+    ranks = every_stage(job, plan, cluster)
+    stages = tuple(_stage(ranks, i) for i in range(len(ranks.device)))
     return Waterfall(stages=stages, usable_bytes=usable_bytes(cluster))
 
 
@@ -96,46 +96,48 @@ _THEORY = (
 )
 
 
-def _stage(every: StageBytes, i: int) -> StageMemory:
-    of = partial(_bytes_of, every, i)
-    steps = bool(every.steps[i, 0])
+def _stage(stages: StageBytes, i: int) -> StageMemory:
+    size_of = partial(_bytes_of, stages, i)
+    steps = bool(stages.steps[i, 0])
     gone = ("layers_kept", "head_kept") if steps else ()
     parts = [
-        MemoryPart(name=name, level=MemoryLevel.THEORY, size_bytes=of(field), what=what)
+        MemoryPart(name=name, level=MemoryLevel.THEORY, size_bytes=size_of(field), what=what)
         for field, name, what in _THEORY
         if field not in gone
     ]
-    parts += _working(every, i, steps)
-    parts.append(_part("gaps", MemoryLevel.RESERVED, of("reserved") - of("allocated"), "held by the allocator, unused"))
-    parts.append(_part("context", MemoryLevel.DEVICE, of("context"), "driver, libraries and NCCL's buffers"))
-    moment = "optimizer step" if steps else "loss" if of("head_peak") > of("layer_peak") else "backward"
-    kept = tuple(part for part in parts if part.size_bytes > 0)
-    return StageMemory(stage=int(every.device[i]), moment=moment, parts=kept)
+    parts += _working(stages, i, steps)
+    parts.append(
+        _part("gaps", MemoryLevel.RESERVED, size_of("reserved") - size_of("allocated"), "held by the allocator, unused")
+    )
+    parts.append(_part("context", MemoryLevel.DEVICE, size_of("context"), "driver, libraries and NCCL's buffers"))
+    moment = "optimizer step" if steps else "loss" if size_of("head_peak") > size_of("layer_peak") else "backward"
+    shown = tuple(part for part in parts if part.size_bytes > 0)
+    return StageMemory(stage=int(stages.device[i]), moment=moment, parts=shown)
 
 
-def _bytes_of(every: StageBytes, i: int, name: str) -> float:
-    record = next(each for each in (every.held, every.kept, every) if hasattr(each, name))
+def _bytes_of(stages: StageBytes, i: int, name: str) -> float:
+    record = next(record_of for record_of in (stages.held, stages.kept, stages) if hasattr(record_of, name))
     return float(getattr(record, name)[i, 0])
 
 
-def _working(every: StageBytes, i: int, steps: bool) -> list[MemoryPart]:
+def _working(stages: StageBytes, i: int, steps: bool) -> list[MemoryPart]:
     """Allocated bytes at the peak beyond theory."""
-    of = partial(_bytes_of, every, i)
+    size_of = partial(_bytes_of, stages, i)
     level, buffers = MemoryLevel.ALLOCATED, "communication buckets, transfers between stages, library workspaces"
     if steps:
-        step = _part("optimizer step", level, of("step_peak"), "fp32 copies of the shard's gradients")
-        return [step, _part("buffers", level, of("buffers"), buffers)]
-    if of("head_peak") > of("layer_peak"):
-        peak = _part("logits", level, of("head_peak"), "logits and their gradients beyond what is kept of them")
+        step = _part("optimizer step", level, size_of("step_peak"), "fp32 copies of the shard's gradients")
+        return [step, _part("buffers", level, size_of("buffers"), buffers)]
+    if size_of("head_peak") > size_of("layer_peak"):
+        peak = _part("logits", level, size_of("head_peak"), "logits and their gradients beyond what is kept of them")
     else:
         what = "backward of the fullest layer, with what is computed again for it"
-        peak = _part("layer at work", level, of("layer_peak"), what)
+        peak = _part("layer at work", level, size_of("layer_peak"), what)
     whole = "whole weights and gradients of the layers at work, which ZeRO 3 shards"
     return [
         peak,
-        _part("gathered weights", level, of("gathered"), whole),
-        _part("placeholders", level, of("placeholders"), "stand-ins for weight gradients already added up"),
-        _part("buffers", level, of("buffers"), buffers),
+        _part("gathered weights", level, size_of("gathered"), whole),
+        _part("placeholders", level, size_of("placeholders"), "stand-ins for weight gradients already added up"),
+        _part("buffers", level, size_of("buffers"), buffers),
     ]
 
 

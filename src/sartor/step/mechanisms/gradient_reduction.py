@@ -44,13 +44,13 @@ def _earlier_s(s: StepWork) -> FloatArray:
     reduces in each."""
     out, p, trainer = np.zeros(s.at.size), s.columns, s.trainer
     times = reductions(trainer, p["zero"], p["pp"], p["virtual"], p["microbatches"])
-    more = np.flatnonzero(times > 1)
-    if not more.size:
+    repeated = np.flatnonzero(times > 1)
+    if not repeated.size:
         return out
-    total, work_row, pp = s.x.grads_total[:, s.at[more]], s.of[more], p["pp"][more]
+    total, work_row, pp = s.x.grads_total[:, s.at[repeated]], s.of[repeated], p["pp"][repeated]
     beside = (s.work.forward_s[:, work_row] + s.work.rear_s[:, work_row]) * np.where(pp > 1, pp, 1)
     hidden: Floats = np.minimum(total, s.c.dp_overlap_share * beside) if trainer.dp_overlap else 0.0
-    out[more] = (times[more] - 1) * np.max(total - hidden + s.c.sm_contention * hidden, axis=0)
+    out[repeated] = (times[repeated] - 1) * np.max(total - hidden + s.c.sm_contention * hidden, axis=0)
     return out
 
 

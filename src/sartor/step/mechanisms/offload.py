@@ -42,9 +42,9 @@ def offload_seconds(job: TrainingJob, rows: BlockRows, cluster: Cluster) -> Floa
         ep=rows.ep,
         sequence_parallel=rows.sequence_parallel,  # type: ignore[arg-type]
     )
-    of = microbatch_of(job, TrainingPlan(dims=dims, microbatch_size=rows.microbatch_size)).activations
-    every = [[_moved(job, act, kind) + np.zeros(rows.size) for act in of] for kind in Recompute]
-    return np.array(every) / host_bytes_per_s(cluster)
+    activations = microbatch_of(job, TrainingPlan(dims=dims, microbatch_size=rows.microbatch_size)).activations
+    moved = [[_moved(job, act, kind) + np.zeros(rows.size) for act in activations] for kind in Recompute]
+    return np.array(moved) / host_bytes_per_s(cluster)
 
 
 def _moved(job: TrainingJob, act: Activations | None, kind: Recompute) -> Floats:

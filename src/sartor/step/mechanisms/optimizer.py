@@ -46,8 +46,8 @@ class OptimizerLine:
     """With states in host memory: gradients out and weights back over the host link, states updated by the host."""
 
     def seconds(self, params: Floats, offload: Bools = False) -> Any:
-        each = np.where(offload, self.offload_s_per_param, self.s_per_param)
-        return np.where(np.greater(params, 0), self.start_s, 0.0) + each * params
+        s_per_param = np.where(offload, self.offload_s_per_param, self.s_per_param)
+        return np.where(np.greater(params, 0), self.start_s, 0.0) + s_per_param * params
 
 
 def optimizer_line(job: TrainingJob, cluster: Cluster, calibration: Calibration) -> OptimizerLine:
@@ -55,8 +55,10 @@ def optimizer_line(job: TrainingJob, cluster: Cluster, calibration: Calibration)
     if not job.trains_weights:
         return OptimizerLine(start_s=0.0, s_per_param=0.0, offload_s_per_param=0.0)
     if cluster.gpu.accelerator is not None:
-        each = float(chip_update_s_per_param(cluster.gpu.accelerator, job.optimizer)) + _newton_schulz_s(job, cluster)
-        return OptimizerLine(start_s=0.0, s_per_param=each, offload_s_per_param=math.inf)
+        s_per_param = float(chip_update_s_per_param(cluster.gpu.accelerator, job.optimizer)) + _newton_schulz_s(
+            job, cluster
+        )
+        return OptimizerLine(start_s=0.0, s_per_param=s_per_param, offload_s_per_param=math.inf)
     many = 1e9
     update = MemoryBound(
         name="optimizer",
@@ -66,10 +68,10 @@ def optimizer_line(job: TrainingJob, cluster: Cluster, calibration: Calibration)
         bytes_moved=np.array([0.0, many * bytes_per_param(job)]),
     )
     start, whole = memory_bound_cost(update, cluster.gpu, calibration).time_s  # type: ignore[misc]
-    each = (whole - start) / many + _newton_schulz_s(job, cluster)
+    s_per_param = (whole - start) / many + _newton_schulz_s(job, cluster)
     host = (job.trainer.grad_dtype.bytes + weight_bytes(job)) / cluster.host_link_bytes_per_s
     stepped = bytes_per_param(job) / cluster.host_memory_bytes_per_s
-    return OptimizerLine(start_s=float(start), s_per_param=float(each), offload_s_per_param=host + stepped)
+    return OptimizerLine(start_s=float(start), s_per_param=float(s_per_param), offload_s_per_param=host + stepped)
 
 
 SECOND_MOMENT_BYTES = 8.0
@@ -82,13 +84,13 @@ def chip_update_s_per_param(accelerator: Accelerator, optimizer: Optimizer = Opt
     """Seconds of an update per parameter on a chip's vector cores and memory, moments in fp32; candidates give
     arrays."""
     params = 1e8
-    each = ADAM_BYTES_PER_PARAM + 2.0 - (0.0 if optimizer is Optimizer.ADAM else SECOND_MOMENT_BYTES)
+    bytes_per_update = ADAM_BYTES_PER_PARAM + 2.0 - (0.0 if optimizer is Optimizer.ADAM else SECOND_MOMENT_BYTES)
     update = MemoryBound(
         name="optimizer",
         kind=MemoryBoundKind.OPTIMIZER,
         rows=1,
         cols=int(params),
-        bytes_moved=each * params,
+        bytes_moved=bytes_per_update * params,
         flops=STEP_FLOPS[optimizer] * params,
         pass_=Pass.OPTIMIZER,
     )

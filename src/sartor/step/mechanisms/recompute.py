@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def _at_stage(stage: StageSeconds) -> StageShare | None:
-    t, kind, some = stage.t.seconds, stage.work["recompute"], stage.work["recompute_layers"]
+    t, kind, num_recomputed = stage.t.seconds, stage.work["recompute"], stage.work["recompute_layers"]
     if not np.any(kind):
         return None
     selective = summed(stage.counts, t.selective_s)
     full = summed(stage.counts, t.full_s * stage.t.is_layer[:, None])
-    if np.all(some < 0):
+    if np.all(num_recomputed < 0):
         ways = np.concatenate([np.zeros_like(full), selective, full], axis=1)
         return StageShare(backward_s=np.asarray(ways.take(kind * full.shape[1] + stage.at, axis=1)))
     layers = stage.rows.counts @ stage.t.is_layer
@@ -35,8 +35,8 @@ def _at_stage(stage: StageSeconds) -> StageShare | None:
 
 def _share(stage: StageSeconds, layers: Floats) -> FloatArray:
     """Share of layers recomputed [R, W] on stages that have ``layers`` [R]."""
-    some = stage.work["recompute_layers"]
-    return np.where(some < 0, 1.0, np.minimum(some / np.maximum(layers, 1)[:, None], 1.0))
+    num_recomputed = stage.work["recompute_layers"]
+    return np.where(num_recomputed < 0, 1.0, np.minimum(num_recomputed / np.maximum(layers, 1)[:, None], 1.0))
 
 
 def mean_layers(stage: StageSeconds) -> FloatArray:

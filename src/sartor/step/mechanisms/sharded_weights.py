@@ -45,7 +45,7 @@ def _at_stage(stage: StageSeconds) -> StageShare | None:
 def _block_traffic(stage: StageSeconds, gathering: IntArray) -> LayerwiseGather:
     """Exposed traffic of every block [K] in the work rows ``gathering``."""
     t, c, trainer = stage.t, stage.t.c, stage.t.job.trainer
-    at, structure = stage.at[gathering], stage.work["structure"][gathering]
+    rows, structure = stage.at[gathering], stage.work["structure"][gathering]
     # Weights that blocks share are counted at one and taken off another, which has nothing less than none to gather.
     dense, expert = (np.maximum(params[:, t.params_index[structure]], 0.0) for params in (t.dense, t.expert))
     if trainer.lockstep and stage.rows.pp > 1:  # the head has its own copy of the embedding table
@@ -53,8 +53,8 @@ def _block_traffic(stage: StageSeconds, gathering: IntArray) -> LayerwiseGather:
     traffic = traffic_at(t.traffic, t.traffic_index[structure])
     weights = param_exchange(traffic, t.gathered_bytes * dense, t.gathered_bytes * expert, c.bucket_bytes)
     grads = grad_exchange(t.job, traffic, dense * t.trained, expert * t.trained, c.bucket_bytes)
-    backward_s = (t.seconds.backward_s + t.seconds.wgrad_s)[:, at] + again_s(stage)[:, gathering]
-    beside = c.dp_overlap_share * t.seconds.forward_s[:, at], c.dp_overlap_share * backward_s
+    backward_s = (t.seconds.backward_s + t.seconds.wgrad_s)[:, rows] + again_s(stage)[:, gathering]
+    beside = c.dp_overlap_share * t.seconds.forward_s[:, rows], c.dp_overlap_share * backward_s
     room = (dense + expert) * trainer.memory.layers_gathered <= trainer.memory.most_gathered
     return layerwise(weights, grads, *beside, trainer.dp_overlap, c.sm_contention, room)
 

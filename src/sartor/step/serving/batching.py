@@ -78,9 +78,9 @@ def steady_state(
     """
     known = known or calibration_of(server)
     flight, answer = load.columns()
-    held = holds(server, load)
-    asked = flight / server.copies
-    running = np.minimum(asked, np.maximum(held, 1))
+    sequences = holds(server, load)
+    in_flight = flight / server.copies
+    running = np.minimum(in_flight, np.maximum(sequences, 1))
     steps = decode_steps(server, load, float(running.max()), known)
     step_s = steps.at(running)
     passes = prompt_passes(server, load, known)
@@ -93,7 +93,7 @@ def steady_state(
     tpot_s = step_s + (others * prompt_s - met_s) / np.maximum(answer - 1, 1)
     first_s = alone_s + met_s + gaps * step_s + FIRST_TOKEN_S
     request_s = first_s + (answer - 1) * tpot_s
-    room_s = (asked / running - 1) * request_s
+    room_s = (in_flight / running - 1) * request_s
     step = decoding(server, load, np.ceil(running).astype(np.int64).reshape(load.form), known)
     met, decoded = others * prompt_s, (answer - 1) * step_s  # a request meets each prompt once: all of request_s but
     # the scheduling of the first token, which deviates as measured; passes deviate as their operators do
@@ -101,11 +101,11 @@ def steady_state(
     first = server.engine.first_token_log_sigma
     paced = np.hypot(passes_s, (request_s - alone_s - met - decoded) * first) / request_s
     slope = (met + (gaps * step_s + decoded) * steps.slope(running)) / request_s
-    waited = np.hypot(paced, full_log_sigma(1 - running / asked, slope))
+    waited = np.hypot(paced, full_log_sigma(1 - running / in_flight, slope))
     return steady(
         server,
         load,
-        held,
+        sequences,
         running * server.copies,
         flight - running * server.copies,
         step,
@@ -142,11 +142,11 @@ def steady(
     fits = np.asarray(held) >= 1
     tokens_per_s = np.where(fits, flight * answer / (ttft_s + (answer - 1) * tpot_s), 0.0)
     tpot_s, ttft_s = np.where(fits, tpot_s, np.inf), np.where(fits, ttft_s, np.inf)
-    found = (running, waiting, each_prompt_s, step_s, tpot_s, ttft_s, tokens_per_s)
+    columns = (running, waiting, each_prompt_s, step_s, tpot_s, ttft_s, tokens_per_s)
     names = ("running", "waiting", "each_prompt_s", "step_s", "tpot_s", "ttft_s", "output_tokens_per_s")
     return Steady(
         step=step,
         prompt=prompt,
         ttft_log_sigma=plain(np.broadcast_to(ttft_log_sigma, flight.shape).reshape(load.form)),
-        **{name: plain(each.reshape(load.form)) for name, each in zip(names, found, strict=True)},
+        **{name: plain(column.reshape(load.form)) for name, column in zip(names, columns, strict=True)},
     )

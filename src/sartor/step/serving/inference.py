@@ -97,13 +97,13 @@ def inference_memory(
     """Memory of one inference pass; ``graph`` is that pass's graph if already lowered."""
     graph = lower(workload, dims) if graph is None else graph
     element = _wide(workload.dtype).bytes
-    each = kv_cache_bytes(workload.shape, workload.kv_len, dims.tp, element) / dims.pp
+    cache = kv_cache_bytes(workload.shape, workload.kv_len, dims.tp, element) / dims.pp
     return InferenceMemory(
         param_bytes=weight_bytes(workload.shape, dims, workload.dtype),
-        kv_cache_bytes=each * workload.microbatch_size,
+        kv_cache_bytes=cache * workload.microbatch_size,
         workspace_bytes=_workspace(workload, graph, element),
         context_bytes=context_bytes(TrainingPlan(dims=dims), gpu),
-        kv_cache_bytes_per_sequence=each,
+        kv_cache_bytes_per_sequence=cache,
         usable_bytes=(1 - headroom) * usable_of(gpu),
     )
 
@@ -150,14 +150,14 @@ def _cached(
     if isinstance(mixer, StateSpaceMixer):
         state = float(mixer.inner_size) * float(mixer.state_size) * STATE_BYTES
         return (state + float(mixer.conv_channels) * mixer.conv_size * element) / tp
-    kept = np.minimum(tokens, mixer.window) if mixer.window else tokens
+    cached = np.minimum(tokens, mixer.window) if mixer.window else tokens
     if isinstance(mixer, LatentAttentionMixer):
-        return kept * float(mixer.kv_lora_rank + mixer.qk_rope_head_dim) * element
+        return cached * float(mixer.kv_lora_rank + mixer.qk_rope_head_dim) * element
     if mixer.shares_kv or not (mixer.causal or mixer.cross):
         return 0.0
     pooled = tokens // mixer.pooled if mixer.pooled else 0
     width = float(mixer.head_dim) + (0.0 if mixer.shares_k_as_v else float(mixer.value_dim))
-    return (kept + pooled) * ceil_div(mixer.num_kv_heads, tp) * width * element
+    return (cached + pooled) * ceil_div(mixer.num_kv_heads, tp) * width * element
 
 
 def _workspace(workload: Workload, graph: OperatorGraph, element: float) -> Floats:
@@ -165,7 +165,7 @@ def _workspace(workload: Workload, graph: OperatorGraph, element: float) -> Floa
     stream = 2.0 * workload.tokens * workload.shape.hidden_size * element
     gemms = (op for op in graph.operators if isinstance(op, Gemm))
     sizes = [op.batch * op.m * (op.n + op.k) * element for op in gemms]
-    return stream + reduce(lambda most, size: np.maximum(most, size), sizes, np.zeros(()))
+    return stream + reduce(lambda peak, size: np.maximum(peak, size), sizes, np.zeros(()))
 
 
 def _wide(dtype: DType) -> DType:
@@ -192,19 +192,19 @@ def would_fit(
 ) -> tuple[Mapping[str, int | str], ...]:
     """Changes with which a pass fits: the fewest devices that hold it as it is; else the split that holds most
     sequences per device, with that many sequences; and the most sequences that fit with the current split."""
-    asked, here = int(workload.microbatch_size), most_sequences(workload, dims, gpu, headroom)
-    fewer: list[Mapping[str, int | str]] = [{"microbatch_size": here}] if here else []
+    sequences, room = int(workload.microbatch_size), most_sequences(workload, dims, gpu, headroom)
+    fewer: list[Mapping[str, int | str]] = [{"microbatch_size": room}] if room else []
     wider = [("tp", n) for n in WIDTHS if n > int(dims.tp)]
     wider += [("ep", n) for n in WIDTHS if n > int(dims.ep) and workload.shape.moe_ffn is not None]
     splits = [(name, n, replace(dims, tp=n) if name == "tp" else replace(dims, ep=n)) for name, n in wider]
-    splits = [each for each in splits if feasible(workload.shape, each[2])]
-    whole = next(((name, n) for name, n, split in splits if _fits(workload, split, gpu, asked, headroom)), None)
+    splits = [option for option in splits if feasible(workload.shape, option[2])]
+    whole = next(((name, n) for name, n, split in splits if _fits(workload, split, gpu, sequences, headroom)), None)
     if whole is not None:
         return (dict([whole]), *fewer)
-    most = {(name, n): most_sequences(workload, split, gpu, headroom) for name, n, split in splits}
-    best = max(most, key=lambda at: most[at] / at[1], default=("tp", 0))
-    if best[1] and most[best] / best[1] > here / int(dims.tp):
-        return ({best[0]: best[1], "microbatch_size": most[best]}, *fewer)
+    rooms = {(name, n): most_sequences(workload, split, gpu, headroom) for name, n, split in splits}
+    best = max(rooms, key=lambda split_name: rooms[split_name] / split_name[1], default=("tp", 0))
+    if best[1] and rooms[best] / best[1] > room / int(dims.tp):
+        return ({best[0]: best[1], "microbatch_size": rooms[best]}, *fewer)
     return tuple(fewer)
 
 

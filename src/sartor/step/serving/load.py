@@ -46,7 +46,7 @@ class Load:
 
     def columns(self) -> tuple[Array, Array]:
         """``concurrency`` and ``output_len`` of every load, as flat arrays of one length."""
-        flight, answer = (self.flat(each) for each in (self.concurrency, self.output_len))
+        flight, answer = (self.flat(field) for field in (self.concurrency, self.output_len))
         return flight.astype(np.float64), answer.astype(np.float64)
 
     @property

@@ -42,25 +42,27 @@ class DecodeSteps:
         i = np.clip(np.searchsorted(COUNTS, sequences, side="right") - 1, 0, len(self.seconds) - 2)
         share = np.clip((sequences - COUNTS[i]) / (COUNTS[i + 1] - COUNTS[i]), 0.0, 1.0)
         column = np.arange(sequences.size)
-        found: Array = (1 - share) * self.seconds[i, column] + share * self.seconds[i + 1, column]
-        return found
+        seconds: Array = (1 - share) * self.seconds[i, column] + share * self.seconds[i + 1, column]
+        return seconds
 
     def slope(self, sequences: Array) -> Array:
         """d ln(seconds) / d ln(sequences), over the last tenth of the sequences."""
-        found: Array = np.log(self.at(sequences) / self.at(sequences / 1.1)) / np.log(1.1)
-        return found
+        slope: Array = np.log(self.at(sequences) / self.at(sequences / 1.1)) / np.log(1.1)
+        return slope
 
 
-def decode_steps(server: Server, load: Load, most: float, known: Calibration) -> DecodeSteps:
-    """Steps of up to ``most`` sequences, each halfway through its answer."""
-    counts = COUNTS[: max(int(np.searchsorted(COUNTS, most)) + 1, 2)]
+def decode_steps(server: Server, load: Load, largest: float, calibration: Calibration) -> DecodeSteps:
+    """Steps of up to ``largest`` sequences, each halfway through its answer."""
+    counts = COUNTS[: max(int(np.searchsorted(COUNTS, largest)) + 1, 2)]
     both = np.stack([load.flat(load.input_len), load.flat(load.output_len)])
-    each, where = np.unique(both, axis=1, return_inverse=True)
+    lengths, where = np.unique(both, axis=1, return_inverse=True)
     where = where.ravel()
-    running, at = (g.ravel() for g in np.meshgrid(counts.astype(np.int64), np.arange(each.shape[1]), indexing="ij"))
-    loads = Load(concurrency=running, input_len=each[0, at], output_len=each[1, at])
-    found = replayed_s(server, decoding(server, loads, running, known)).reshape(counts.size, each.shape[1])
-    per_sequence = np.minimum.accumulate(found / counts[:, None], axis=0)
+    running, length_index = (
+        g.ravel() for g in np.meshgrid(counts.astype(np.int64), np.arange(lengths.shape[1]), indexing="ij")
+    )
+    loads = Load(concurrency=running, input_len=lengths[0, length_index], output_len=lengths[1, length_index])
+    seconds = replayed_s(server, decoding(server, loads, running, calibration)).reshape(counts.size, lengths.shape[1])
+    per_sequence = np.minimum.accumulate(seconds / counts[:, None], axis=0)
     return DecodeSteps(np.maximum.accumulate(per_sequence * counts[:, None], axis=0)[:, where])
 
 
@@ -73,7 +75,7 @@ def replayed_s(server: Server, step: Estimate) -> Array:
     return np.asarray(step.time_s - server.engine.hidden_launches * hidden)
 
 
-def decoding(server: Server, load: Load, running: Ints, known: Calibration) -> Estimate:
+def decoding(server: Server, load: Load, running: Ints, calibration: Calibration) -> Estimate:
     """One step of ``running`` sequences on each copy, halfway through their answers, replayed from a graph. Behind an
     encoder a sequence's own tokens are those of the answer."""
     workload = Workload(
@@ -84,7 +86,7 @@ def decoding(server: Server, load: Load, running: Ints, known: Calibration) -> E
         seq_len=load.prompts,
         dtype=server.dtype,
     )
-    return price(served_graph(server, workload), server.gpu, known, clock=Clock.BOOST, details=False)
+    return price(served_graph(server, workload), server.gpu, calibration, clock=Clock.BOOST, details=False)
 
 
 CHUNK = 8192
@@ -103,14 +105,14 @@ class PromptPasses:
 
     @property
     def alone_s(self) -> Array:
-        found: Array = self.each_s[0]
-        return found
+        seconds: Array = self.each_s[0]
+        return seconds
 
     @property
     def full_s(self) -> Array:
         """Seconds per prompt when a step is filled with prompts."""
-        found: Array = self.each_s[-1]
-        return found
+        seconds: Array = self.each_s[-1]
+        return seconds
 
     def shared_s(self, per_step: Array) -> Array:
         """Seconds per prompt where ``per_step`` arrive during a step, evenly: below one, each has a pass alone."""
@@ -119,22 +121,22 @@ class PromptPasses:
         share = np.clip((per_step - low) / (high - low), 0.0, 1.0)
         column = np.arange(per_step.size)
         pass_s = (1 - share) * low * self.each_s[i, column] + share * high * self.each_s[i + 1, column]
-        found: Array = pass_s / ((1 - share) * low + share * high)
-        return found
+        ratio: Array = pass_s / ((1 - share) * low + share * high)
+        return ratio
 
 
-def prompt_passes(server: Server, load: Load, known: Calibration) -> PromptPasses:
+def prompt_passes(server: Server, load: Load, calibration: Calibration) -> PromptPasses:
     """Passes over one prompt of each load, up to ``CHUNK`` tokens of them together."""
-    each, where = np.unique(load.flat(load.input_len), return_inverse=True)
-    most = np.maximum(CHUNK // each, 1)
-    rows = max(int(np.searchsorted(COUNTS, most.max())) + 1, 2)
-    counts = np.minimum(COUNTS[:rows, None].astype(np.int64), most)
-    time_s = prefilling(server, np.broadcast_to(each, counts.shape).ravel(), counts.ravel(), known).time_s
+    lengths, where = np.unique(load.flat(load.input_len), return_inverse=True)
+    together = np.maximum(CHUNK // lengths, 1)
+    rows = max(int(np.searchsorted(COUNTS, together.max())) + 1, 2)
+    counts = np.minimum(COUNTS[:rows, None].astype(np.int64), together)
+    time_s = prefilling(server, np.broadcast_to(lengths, counts.shape).ravel(), counts.ravel(), calibration).time_s
     per_prompt = np.minimum.accumulate(np.reshape(time_s, counts.shape) / counts, axis=0)
-    return PromptPasses(prefilling(server, load.input_len, 1, known), per_prompt[:, where])
+    return PromptPasses(prefilling(server, load.input_len, 1, calibration), per_prompt[:, where])
 
 
-def prefilling(server: Server, input_len: Ints, together: Ints, known: Calibration) -> Estimate:
+def prefilling(server: Server, input_len: Ints, together: Ints, calibration: Calibration) -> Estimate:
     """A pass over ``together`` prompts."""
     workload = Workload(
         shape=server.shape,
@@ -144,7 +146,7 @@ def prefilling(server: Server, input_len: Ints, together: Ints, known: Calibrati
         encodes=server.encodes,
         dtype=server.dtype,
     )
-    return price(served_graph(server, workload), server.gpu, known, clock=Clock.BOOST, details=False)
+    return price(served_graph(server, workload), server.gpu, calibration, clock=Clock.BOOST, details=False)
 
 
 HELD_LOG_SIGMA = 0.16

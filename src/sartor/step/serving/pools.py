@@ -45,10 +45,10 @@ def disaggregated(
     passes = prompt_passes(prefill, load, known or calibration_of(prefill))
     known = known or calibration_of(decode)
     copies = decode.copies * decode_workers
-    held = np.where(capacity(prefill, load.flat(load.input_len)) >= 1, holds(decode, load), 0)
-    most = np.minimum(flight / copies, np.maximum(held, 1))
+    sequences = np.where(capacity(prefill, load.flat(load.input_len)) >= 1, holds(decode, load), 0)
+    at_once = np.minimum(flight / copies, np.maximum(sequences, 1))
     prompt_s, each_s, moved_s = (
-        np.broadcast_to(each, flight.shape) for each in (passes.alone_s, passes.full_s, _moved_s(decode, load))
+        np.broadcast_to(column, flight.shape) for column in (passes.alone_s, passes.full_s, _moved_s(decode, load))
     )
     pools = Pools(
         flight=flight,
@@ -57,23 +57,23 @@ def disaggregated(
         prompt_s=prompt_s,
         each_s=each_s,
         moved_s=moved_s,
-        steps=decode_steps(decode, load, float(most.max()), known),
+        steps=decode_steps(decode, load, float(at_once.max()), known),
         copies=copies,
         waves=waves,
     )
-    running = pools.running(most)
+    running = pools.running(at_once)
     per_s, step_s = pools.per_s(running), pools.steps.at(running)
     own_s = pools.first_s(running)
     first_s = np.maximum(own_s, flight / per_s - (answer - 1) * step_s)
-    each = np.maximum(np.ceil(running), 1).astype(np.int64).reshape(load.form)
-    step = decoding(decode, load, each, known)
+    column = np.maximum(np.ceil(running), 1).astype(np.int64).reshape(load.form)
+    step = decoding(decode, load, column, known)
     share, pace = (first_s - own_s) * per_s / flight, load.flat(step.log_sigma)
     full = np.hypot(pace, full_log_sigma(share, pools.steps.slope(running)))
-    waited = np.where(running < most, amplified(load.flat(passes.alone.log_sigma), share), full)
+    waited = np.where(running < at_once, amplified(load.flat(passes.alone.log_sigma), share), full)
     return steady(
         decode,
         load,
-        held,
+        sequences,
         running * copies,
         np.maximum(flight - per_s * pools.request_s(running), 0.0),
         step,
@@ -104,8 +104,8 @@ class Pools:
 
     def per_s(self, running: Array) -> Array:
         """Requests whose answers end per second."""
-        found: Array = running * self.copies / (self.answer * self.steps.at(running))
-        return found
+        rate: Array = running * self.copies / (self.answer * self.steps.at(running))
+        return rate
 
     def first_s(self, running: Array) -> Array:
         """Time to first token. A request meets what the other requests make a server's queue: those that prompts'
@@ -115,35 +115,35 @@ class Pools:
         queue_s = self.each_s * busy / (2 * (1 - busy))
         first_s = (self.flight - 1) / 2 * self.each_s / self.prompt_servers / self.waves
         steps_s = FIRST_TOKEN_STEPS * self.steps.at(running)
-        found: Array = self.prompt_s + queue_s + first_s + self.moved_s + steps_s + FIRST_TOKEN_S
-        return found
+        seconds: Array = self.prompt_s + queue_s + first_s + self.moved_s + steps_s + FIRST_TOKEN_S
+        return seconds
 
     def request_s(self, running: Array) -> Array:
         """Time of a request that neither memory nor the prompts' servers hold up."""
-        found: Array = self.first_s(running) + (self.answer - 1) * self.steps.at(running)
-        return found
+        seconds: Array = self.first_s(running) + (self.answer - 1) * self.steps.at(running)
+        return seconds
 
-    def running(self, most: Array) -> Array:
+    def running(self, largest: Array) -> Array:
         """Sequences that run on each copy: as many as the requests in flight keep there, with no more requests than
-        the prompts' servers take in, and at most ``most``."""
-        low, high = np.zeros_like(most), most.astype(np.float64)
+        the prompts' servers take in, and at most ``largest``."""
+        low, high = np.zeros_like(largest), largest.astype(np.float64)
         fits = self._fits(high)
         for _ in range(HALVINGS):
             middle = (low + high) / 2
             good = self._fits(middle)
             low, high = np.where(good, middle, low), np.where(good, high, middle)
-        return np.where(fits, most, low)
+        return np.where(fits, largest, low)
 
     def _fits(self, running: Array) -> npt.NDArray[np.bool_]:
         per_s = self.per_s(running)
         taken = per_s * self.each_s <= self.prompt_servers
-        found: npt.NDArray[np.bool_] = taken & (per_s * self.request_s(running) <= self.flight)
-        return found
+        fits: npt.NDArray[np.bool_] = taken & (per_s * self.request_s(running) <= self.flight)
+        return fits
 
 
 def _moved_s(server: Server, load: Load) -> Floats:
     """Seconds to move one prompt's keys and values between pools over one device's links."""
     lengths = np.atleast_1d(load.input_len)
-    held = [cache_bytes(server, int(n), 0) for n in lengths]
+    cache = [cache_bytes(server, int(n), 0) for n in lengths]
     link = own_links(server.gpu).tiers[0].bytes_per_s
-    return np.reshape(held, np.shape(load.input_len)) / link
+    return np.reshape(cache, np.shape(load.input_len)) / link

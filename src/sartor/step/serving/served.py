@@ -130,27 +130,27 @@ def served_graph(server: Server, workload: Workload) -> OperatorGraph:
     """
     graph = lower(workload, ParallelDims(tp=server.tp, ep=server.copies))
     experts = iter(_experts(server, workload))
-    kept: list[Operator] = []
+    operators: list[Operator] = []
     for op in graph.operators:
-        if _is_fused(op) or (_is_reduce(op) and kept and kept[-1].role is Role.SHARED_DOWN):
+        if _is_fused(op) or (_is_reduce(op) and operators and operators[-1].role is Role.SHARED_DOWN):
             continue
-        if isinstance(op, Gemm) and op.role is Role.KV_DOWN and _joined(kept, op):
+        if isinstance(op, Gemm) and op.role is Role.KV_DOWN and _joined(operators, op):
             continue
         if isinstance(op, GroupedGemm):
             op = next(experts)
         if isinstance(op, Gemm) and op.role in ATTENTION and server.wide_attention:
             op = replace(op, dtype=DType.BF16)
-        kept.append(_of_engine(server, op, workload))
-    return replace(graph, operators=tuple(kept))
+        operators.append(_of_engine(server, op, workload))
+    return replace(graph, operators=tuple(operators))
 
 
-def _joined(kept: list[Operator], down: Gemm) -> bool:
+def _joined(operators: list[Operator], down: Gemm) -> bool:
     """Merge latent attention's key/value down projection into the query one just before it; False if there is none."""
-    at = max((i for i, op in enumerate(kept) if isinstance(op, Gemm)), default=-1)
-    before = kept[at] if at >= 0 else None
+    last_gemm = max((i for i, op in enumerate(operators) if isinstance(op, Gemm)), default=-1)
+    before = operators[last_gemm] if last_gemm >= 0 else None
     if not isinstance(before, Gemm) or before.role not in (Role.Q_DOWN, Role.QKV):
         return False
-    kept[at] = replace(before, n=before.n + down.n)
+    operators[last_gemm] = replace(before, n=before.n + down.n)
     return True
 
 
@@ -191,11 +191,13 @@ def _of_engine(server: Server, op: Operator, workload: Workload) -> Operator:
 def capacity(server: Server, prompt: Ints, answer: Ints = 0) -> IntArray:
     """Sequences with so many tokens that one copy holds besides its weights; 0 if the weights leave no room."""
     free = max(free_bytes(server), 0.0)
-    both = np.stack([each.ravel() for each in np.broadcast_arrays(prompt, answer)])
+    both = np.stack([column.ravel() for column in np.broadcast_arrays(prompt, answer)])
     pairs, where = np.unique(both, axis=1, return_inverse=True)
-    each = [cache_bytes(server, int(first), int(then)) for first, then in pairs.T]
-    held = np.asarray([free // max(one, 1.0) for one in each], dtype=np.int64)[where.ravel()]
-    return held.reshape(np.broadcast_shapes(np.shape(prompt), np.shape(answer)))
+    column = [cache_bytes(server, int(first), int(then)) for first, then in pairs.T]
+    sequences = np.asarray([free // max(sequence_bytes, 1.0) for sequence_bytes in column], dtype=np.int64)[
+        where.ravel()
+    ]
+    return sequences.reshape(np.broadcast_shapes(np.shape(prompt), np.shape(answer)))
 
 
 def free_bytes(server: Server) -> float:
@@ -207,8 +209,8 @@ def cache_bytes(server: Server, prompt: int, answer: int) -> float:
     """One sequence's keys and values on one device. A decoder behind an encoder keeps the prompt's for cross-attention
     and its own tokens for the rest."""
     crossed = prompt if server.encodes else None
-    own = answer if server.encodes else prompt + answer
-    return float(kv_cache_bytes(server.shape, own, server.tp, server.cache.bytes, crossed))
+    tokens = answer if server.encodes else prompt + answer
+    return float(kv_cache_bytes(server.shape, tokens, server.tp, server.cache.bytes, crossed))
 
 
 def server_weight_bytes(server: Server) -> float:
@@ -231,8 +233,8 @@ def holds(server: Server, load: Load) -> IntArray:
     """Sequences halfway through their answers that one copy holds; 0 if not one fits when its answer ends."""
     prompt, answer = load.flat(load.input_len), load.flat(load.output_len)
     whole = capacity(server, prompt, answer) >= 1
-    found: IntArray = np.where(whole, capacity(server, prompt, answer // 2), 0)
-    return found
+    sequences: IntArray = np.where(whole, capacity(server, prompt, answer // 2), 0)
+    return sequences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,8 +82,8 @@ def default_trainer(gpus: Sequence[Gpu]) -> str:
 def trainer_named(name: str, gpu: Gpu) -> Trainer:
     """The trainer that a name refers to on devices such as ``gpu``, set up as in the launch files that sartor writes.
     Raises ``InputError`` for an unknown name."""
-    said, _, release = name.strip().lower().replace("_", "-").partition("@")
-    word = next((key for key, each in TRAINERS.items() if said in each.aliases), said)
+    stated, _, release = name.strip().lower().replace("_", "-").partition("@")
+    word = next((key for key, trainer in TRAINERS.items() if stated in trainer.aliases), stated)
     if word not in TRAINERS:
         choices = sorted(set(TRAINERS) - {*OF_ONE_SOURCE})
         nearest = ", ".join(difflib.get_close_matches(word, TRAINERS, n=1, cutoff=0.3))
@@ -117,8 +117,8 @@ def _of_name(name: str) -> Trainer:
 
 def trainer_in_table(name: str) -> Trainer | None:
     """The trainer that a published run's software belongs to; None if no known name matches."""
-    said = name.lower()
-    return next((each for each in TRAINERS.values() if any(word in said for word in each.words)), None)
+    software = name.lower()
+    return next((trainer for trainer in TRAINERS.values() if any(word in software for word in trainer.words)), None)
 
 
 def of_release(trainer: Trainer, release: str, generation: str) -> Trainer:
@@ -126,8 +126,8 @@ def of_release(trainer: Trainer, release: str, generation: str) -> Trainer:
     years = re.findall(r"\b(20\d\d)", release)[:1]
     containers = re.findall(r"\b(2\d)\.(\d\d)\b", release)[:1]
     versions = [*((int(year),) for year in years), *((int(a), int(b)) for a, b in containers)]
-    for each in trainer.releases:
-        runs_so = trainer.fused_kernels or not each.compiled
-        if runs_so and any(each.holds(version, generation) for version in versions):
-            trainer = replace(trainer, **each.changes)
+    for change in trainer.releases:
+        runs_so = trainer.fused_kernels or not change.compiled
+        if runs_so and any(change.holds(version, generation) for version in versions):
+            trainer = replace(trainer, **change.changes)
     return trainer
