@@ -133,7 +133,7 @@ def test_nothing_fits_is_an_answer_with_exit_code_3(sartor: Call, repo_dir: Path
 @pytest.mark.parametrize(
     ("fix", "message"),
     [
-        ("schedule=zero_bubble", "no plan has schedule=zero_bubble: megatron has no such schedule"),
+        ("schedule=zero_bubble", "no plan has schedule=zero_bubble: Megatron-LM has no such schedule"),
         ("recompute=selective", "selective recomputation saves nothing with flash attention"),
         ("zero_stage=3,pp=4", "no plan has zero_stage=3, pp=4 together: ZeRO 2 and 3 do not work with a pipeline"),
     ],

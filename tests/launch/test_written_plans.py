@@ -67,7 +67,7 @@ def test_the_best_plan_that_is_printed_is_the_one_written(kind: LaunchKind, fram
 
 def test_a_degree_that_the_files_cannot_say_is_refused_with_its_reason() -> None:
     asked = {"num_devices": 16, "global_batch_size": 64, "seq_len": 4096}
-    with pytest.raises(InputError, match="deepspeed has no pipeline"):
+    with pytest.raises(InputError, match="DeepSpeed has no pipeline"):
         api.plan("llama-3.1-8b", **asked, framework="deepspeed", write="deepspeed", fix={"pp": 2})
 
 

@@ -31,7 +31,7 @@ from sartor.step import tables
 from sartor.step.stage_table import BlockLoads, StageLoads, block_loads, held_bytes, stage_table
 from sartor.step.stages import stage_counts
 from sartor.step.step import step_each
-from sartor.step.trainers import TORCHTITAN
+from sartor.step.trainers.torchtitan import TORCHTITAN
 
 
 def shape(layers: int = 8, model: str = "llama-3-8b", **other: Any) -> TransformerShape:

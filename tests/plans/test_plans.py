@@ -392,7 +392,7 @@ def test_layers_held_to_be_recomputed_are() -> None:
     [
         (
             {"virtual_stages": 2, "framework": "deepspeed"},
-            "virtual_stages=2: deepspeed does not interleave; nearest: 1",
+            "virtual_stages=2: DeepSpeed does not interleave; nearest: 1",
         ),
         ({"ep": 4}, "ep=4: the model has no experts; nearest: 1"),
         ({"pp": 64}, "pp=64: fewer layers than pipeline stages; nearest: 16 or 32"),

@@ -22,7 +22,8 @@ from sartor.plans.switches import job_choices, offload_sets
 from sartor.step.footprint import footprint
 from sartor.step.mechanisms.offload import host_bytes_per_s
 from sartor.step.step import step
-from sartor.step.trainers import MEGATRON, TORCHTITAN
+from sartor.step.trainers.megatron import MEGATRON
+from sartor.step.trainers.torchtitan import TORCHTITAN
 
 CLUSTER = load_cluster("dgx-h100")
 JOB = TrainingJob(shape=load_model("mixtral-8x7b"), seq_len=4096, global_batch_size=64, trainer=MEGATRON)

@@ -23,7 +23,8 @@ from sartor.model.zoo import load_model
 from sartor.step.coefficients import TrainingCoefficients, coefficients_for
 from sartor.step.results import StepEstimate
 from sartor.step.step import step
-from sartor.step.trainers import TORCHTITAN, TRAINERS
+from sartor.step.trainers import TRAINERS
+from sartor.step.trainers.torchtitan import TORCHTITAN
 
 FREE = TrainingCoefficients(fixed_step_s=0.0, jitter=0.0, launch_s=0.0)
 """Nothing beside kernels and links."""

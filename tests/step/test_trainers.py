@@ -74,8 +74,9 @@ def test_a_trainer_nobody_knows_is_refused_with_the_nearest() -> None:
 
 
 def test_the_defaults_of_the_record_are_megatrons_facts() -> None:
-    told = {"name", "aliases", "words", "source", "launchable", "releases", "drops_out", "offloads", "in_files"}
-    facts = set(Trainer.__dataclass_fields__) - told
+    of_names = {"name", "title", "aliases", "words", "precedence", "source"}
+    set_apart = {"launchable", "releases", "drops_out", "offloads", "in_files"}
+    facts = set(Trainer.__dataclass_fields__) - of_names - set_apart
     assert all(getattr(TRAINERS["megatron"], fact) == getattr(Trainer(), fact) for fact in facts)
 
 
@@ -98,7 +99,7 @@ def test_a_name_in_a_table_is_read_by_its_most_specific_word(said: str, name: st
 
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "sartor"
-NAMES = {*TRAINERS, *(alias for each in TRAINERS.values() for alias in each.aliases), "megatron-v2"}
+NAMES = {*(name for trainer in TRAINERS.values() for name in trainer.names), "megatron-v2"}
 PER_TRAINER = ("step/trainers/", "launch/", "cli/", "web/", "validate/inference_modes.py")
 """Records; writers and readers of launch files; what people are offered to choose from; serving software of a table."""
 

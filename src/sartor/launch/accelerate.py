@@ -44,7 +44,7 @@ from sartor.launch.shell import Beside, nothing_beside
 from sartor.launch.stated import Document, Flags, bearing, parse_flags, write_yaml
 from sartor.model.training import ContextParallel, Optimizer, Recipe, Recompute, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims
-from sartor.step.trainers import FSDP
+from sartor.step.trainers.fsdp import FSDP
 
 KIND = LaunchKind.ACCELERATE
 OPTIMIZERS = {Optimizer.ADAM: "adamw_torch_fused", Optimizer.SGD: "sgd"}

@@ -17,7 +17,7 @@ from sartor.errors import InputError
 from sartor.launch.files import read_launch, save_files
 from sartor.launch.plan import LaunchFiles, LaunchKind, canonical
 from sartor.model.training import Trainer, TrainingJob, TrainingPlan
-from sartor.step.trainers import TRAINERS, as_launched
+from sartor.step.trainers import TRAINERS, as_launched, record_named
 from sartor.units import format_bytes, format_seconds
 
 Price = Callable[[TrainingJob, TrainingPlan], tuple[float, float]]
@@ -140,13 +140,10 @@ def _priced(
     change = f"{100 * (price_of_files[0] / price[0] - 1):+.2g}%"
     full = ", more than it may hold" if price_of_files[1] > limit_bytes else ""
     times = f"{format_seconds(price_of_files[0])} ({change}) and {format_bytes(price_of_files[1])} per device{full}"
-    whose = "the plan" if job.trainer.name == _own(kind) else f"the plan, priced for {job.trainer.name},"
+    whose = (
+        "the plan" if job.trainer.name == record_named(kind.value).name else f"the plan, priced for {job.trainer.name},"
+    )
     return f"{kind.title}'s files take {times}; {whose} takes {format_seconds(price[0])} and {format_bytes(price[1])}"
-
-
-def _own(kind: LaunchKind) -> str:
-    word = kind.value
-    return next(record.name for key, record in TRAINERS.items() if word in (key, *record.aliases))
 
 
 def _differ(price: tuple[float, float], changed: tuple[float, float]) -> bool:

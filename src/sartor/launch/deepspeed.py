@@ -42,7 +42,7 @@ from sartor.launch.stated import Document, Flags, bearing, parse_flags
 from sartor.model.training import Optimizer, Recipe, Recompute, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.operators import DType
-from sartor.step.trainers import DEEPSPEED
+from sartor.step.trainers.deepspeed import DEEPSPEED
 
 KIND = LaunchKind.DEEPSPEED
 OPTIMIZERS = {Optimizer.ADAM: "AdamW", Optimizer.SGD: "SGD", Optimizer.MUON: "Muon"}

@@ -34,7 +34,7 @@ from sartor.model.training import (
 )
 from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.operators import DType
-from sartor.step.trainers import MAXTEXT
+from sartor.step.trainers.maxtext import MAXTEXT
 
 KIND = LaunchKind.MAXTEXT
 PROGRAM = re.compile(r"maxtext(\.\w+)*\.train|(.*/)?maxtext/(\w+/)*train\.py|maxtext\.train", re.IGNORECASE)

@@ -57,7 +57,8 @@ from sartor.model.training import (
 )
 from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.operators import DType
-from sartor.step.trainers import MEGATRON, MEGATRON_DEEPSPEED
+from sartor.step.trainers.megatron import MEGATRON
+from sartor.step.trainers.megatron_deepspeed import MEGATRON_DEEPSPEED
 from sartor.units import ceil_div
 
 KIND = LaunchKind.MEGATRON

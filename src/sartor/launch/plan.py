@@ -31,7 +31,7 @@ from sartor.model.training import (
 from sartor.model.workload import AttentionKernel, usual_seq_len
 from sartor.operators import DType
 from sartor.plans.conditions import broken
-from sartor.step.trainers import trainer_of_files
+from sartor.step.trainers import record_named, trainer_of_files
 from sartor.units import Ints, ceil_div, nearest_divisors
 
 
@@ -47,14 +47,7 @@ class LaunchKind(Enum):
 
     @property
     def title(self) -> str:
-        titles = {
-            "megatron": "Megatron-LM",
-            "megatron-bridge": "Megatron Bridge",
-            "deepspeed": "DeepSpeed",
-            "accelerate": "Hugging Face accelerate",
-            "maxtext": "MaxText",
-        }
-        return titles.get(self.value, self.value)
+        return record_named(self.value).called
 
 
 WRITTEN = tuple(kind for kind in LaunchKind if kind is not LaunchKind.MAXTEXT)
@@ -276,7 +269,6 @@ def check_runs(kind: LaunchKind, job: TrainingJob, plan: TrainingPlan) -> None:
     started, switches = trainer_of_files(kind.value), job.trainer
     trainer = replace(
         started,
-        name=kind.title,
         splits_experts=switches.splits_experts,
         ep_overlap=switches.ep_overlap,
         tp_overlap=switches.tp_overlap and started.optional_sequence_parallel,

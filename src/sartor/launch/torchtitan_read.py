@@ -19,7 +19,7 @@ from sartor.model.numerics import Numerics
 from sartor.model.shape import TransformerShape
 from sartor.model.training import ContextParallel, Optimizer, PipelineSchedule, Recipe, Recompute, TrainingPlan
 from sartor.model.workload import AttentionKernel, ParallelDims
-from sartor.step.trainers import TORCHTITAN
+from sartor.step.trainers.torchtitan import TORCHTITAN
 from sartor.units import ceil_div, nearest_divisors
 
 TORCHTITAN_TABLES = re.compile(r"job|model|training|parallelism|activation_checkpoint|compile|optimizer|experimental")

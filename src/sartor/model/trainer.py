@@ -103,10 +103,18 @@ class Trainer:
 
     name: str = "megatron"
     """Name of the fitted constants that apply (``[framework.NAME]`` of the table of training constants)."""
+    key: str = ""
+    """What users call it, if it shares another trainer's constants; else ``name``."""
+    title: str = ""
+    """What sentences call it, if its makers spell it otherwise than users."""
     aliases: tuple[str, ...] = ()
     """Other names users may give it."""
     words: tuple[str, ...] = ()
     """Parts of the names that published tables use for it and similar software."""
+    precedence: int = 0
+    """Of trainers that have a word of one table's name, the highest counts: it is built on the others."""
+    of_one_source: bool = False
+    """Known from one published source: rows of measurements name it, lists of choices leave it out."""
     source: str = ""
 
     # switches: a launch file or a table's row may set them differently
@@ -220,6 +228,16 @@ class Trainer:
     usual_context_parallel: ContextParallel = ContextParallel.RING
     drops_out: bool = False
     """Dropout defaults to 0.1 for models like GPT-3."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What users may call it, the usual name first."""
+        return (self.key or self.name, *self.aliases)
+
+    @property
+    def called(self) -> str:
+        """Its name in a sentence."""
+        return self.title or self.names[0]
 
     @property
     def recomputes_some_layers(self) -> bool:

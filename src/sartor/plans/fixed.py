@@ -115,7 +115,7 @@ def with_recompute(job: TrainingJob, values: dict[str, int]) -> dict[str, int]:
     layers = len(layer_order(job.shape))
     if not job.trainer.recomputes_some_layers:
         raise InputError(
-            "fix recompute_layers", some, f"{job.trainer.name} recomputes all layers or none", "recompute=full"
+            "fix recompute_layers", some, f"{job.trainer.called} recomputes all layers or none", "recompute=full"
         )
     if some > layers:
         raise InputError("fix recompute_layers", some, f"must be at most the model's {layers} layers", str(layers))

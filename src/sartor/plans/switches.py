@@ -195,11 +195,11 @@ def _values(job: TrainingJob, gpus: Sequence[Gpu], name: str, word: str) -> list
     """Words of the values to try: the given one, or for ``any`` all that the devices support."""
     switch = SWITCHED[name]
     if job.trainer.lockstep:
-        raise InputError(f"fix {name}", word, f"{job.trainer.name} has no such switch", "leave it out")
+        raise InputError(f"fix {name}", word, f"{job.trainer.called} has no such switch", "leave it out")
     if switch.experts and job.shape.moe_ffn is None:
         raise InputError(f"fix {name}", word, "the model has no experts", "leave it out")
     if name.startswith("offload") and not job.trainer.offloads:
-        raise InputError(f"fix {name}", word, f"{job.trainer.name} has no such switch", "--framework megatron")
+        raise InputError(f"fix {name}", word, f"{job.trainer.called} has no such switch", "--framework megatron")
     if name == "document_len" and word in switch.words:
         _check_documents(job, word)
     if word == ANY and name in NAMED:

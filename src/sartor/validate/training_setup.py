@@ -20,7 +20,8 @@ from sartor.hardware.gpu import Gpu
 from sartor.model.training import Optimizer, Recipe, Recompute, Trainer
 from sartor.operators import DType
 from sartor.records.rows import Unexpressed
-from sartor.step.trainers import MAXTEXT, OTHER, of_release, trainer_in_table
+from sartor.step.trainers import OTHER, of_release, trainer_in_table
+from sartor.step.trainers.maxtext import MAXTEXT
 from sartor.units import GIB, GIGA
 from sartor.validate.training_shapes import whole
 

@@ -39,7 +39,7 @@ def cannot_run(context: PlanContext) -> Iterator[PlanSuspicion]:
     for reason in context.broken:
         yield PlanSuspicion(
             grade=Grade.ERROR,
-            message=f"{context.job.trainer.name} cannot run this plan: {reason}",
+            message=f"{context.job.trainer.called} cannot run this plan: {reason}",
             field="plan",
             value=reason,
             remedies=() if context.best is None else (context.best,),

@@ -18,7 +18,7 @@ def _at_block(block: BlockWork, _: BlockShare) -> BlockShare:
 
 def _trainer_limits(job: TrainingJob) -> Limits:
     if not job.trainer.contexts:
-        yield Condition(reason=f"{job.trainer.name} has no context parallelism", ok=lambda r: r["cp"] == 1)
+        yield Condition(reason=f"{job.trainer.called} has no context parallelism", ok=lambda r: r["cp"] == 1)
     if job.shape.mtp_layers and not job.trainer.spreads_mtp:
         yield Condition(
             reason="multi-token prediction does not work with pipeline or context parallelism",

@@ -35,7 +35,7 @@ def _rank_limits(job: TrainingJob) -> Limits:
     """ep divides dp x cp, or tp x dp x cp if tp does not split experts (``expert_tensor_parallel_size`` 1)."""
     whole, alone = not job.trainer.splits_experts, job.trainer.one_program  # MaxText's mesh: dp holds the expert axis
     if not job.trainer.expert_parallel:
-        yield Condition(reason=f"{job.trainer.name} has no expert parallelism", ok=lambda r: r["ep"] == 1)
+        yield Condition(reason=f"{job.trainer.called} has no expert parallelism", ok=lambda r: r["ep"] == 1)
     yield Condition(
         reason=f"ep does not divide {'tp x ' if whole else ''}dp{'' if alone else ' x cp'}",
         ok=lambda r: r["dp"] * np.where(alone, 1, r["cp"]) * np.where(whole, r["tp"], 1) % r["ep"] == 0,

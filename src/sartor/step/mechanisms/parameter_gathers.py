@@ -32,25 +32,25 @@ def _zero_limits(job: TrainingJob) -> Limits:
     )
     if (highest := job.trainer.most_zero_with_tp) < 3:
         yield Condition(
-            reason=f"{job.trainer.name} has ZeRO {highest} at most beside tp",
+            reason=f"{job.trainer.called} has ZeRO {highest} at most beside tp",
             ok=lambda r: (r["tp"] == 1) | (r["zero_stage"] <= highest),
         )
     if job.trainer.one_program:
         yield Condition(
-            reason=f"{job.trainer.name} shards weights over ranks of experts and contexts",
+            reason=f"{job.trainer.called} shards weights over ranks of experts and contexts",
             ok=lambda r: (r["zero_stage"] == 3) | (r["cp"] * r["ep"] == 1),
         )
         yield Condition(
-            reason=f"{job.trainer.name} shards weights and gradients (ZeRO 3), or the optimizer alone (1)",
+            reason=f"{job.trainer.called} shards weights and gradients (ZeRO 3), or the optimizer alone (1)",
             ok=lambda r: r["zero_stage"] != 2,
         )
     if job.trainer.shards_fully:
         yield Condition(
-            reason=f"{job.trainer.name} shards gradients with the optimizer (ZeRO 2, 3) or nothing",
+            reason=f"{job.trainer.called} shards gradients with the optimizer (ZeRO 2, 3) or nothing",
             ok=lambda r: r["zero_stage"] != 1,
         )
         yield Condition(
-            reason=f"{job.trainer.name} shards wherever another degree is above 1",
+            reason=f"{job.trainer.called} shards wherever another degree is above 1",
             ok=lambda r: (
                 (r["zero_stage"] > 0) | (r["tp"] * r["pp"] * r["cp"] * r["ep"] == 1) | (r["dp"] * r["cp"] == 1)
             ),
@@ -67,7 +67,7 @@ def _zero_limits(job: TrainingJob) -> Limits:
 
 def _group_limits(job: TrainingJob) -> Limits:
     if not job.trainer.groups_shards:
-        yield Condition(reason=f"{job.trainer.name} shards over all replicas", ok=lambda r: r["shard_group"] == 0)
+        yield Condition(reason=f"{job.trainer.called} shards over all replicas", ok=lambda r: r["shard_group"] == 0)
     yield Condition(reason="a shard group needs ZeRO", ok=lambda r: (r["shard_group"] == 0) | (r["zero_stage"] > 0))
     yield Condition(reason="shard_group does not divide dp x cp into several sets", ok=_several_sets)
     yield Condition(reason="shard_group does not hold whole groups of cp", ok=lambda r: r["shard_group"] % r["cp"] == 0)

@@ -26,7 +26,7 @@ def _stage_limits(job: TrainingJob) -> Limits:
     layers = len(layer_order(job.shape))
     yield Condition(reason="fewer layers than pipeline stages", ok=lambda r: r["pp"] <= layers)
     if not job.trainer.pipelines:
-        yield Condition(reason=f"{job.trainer.name} has no pipeline", ok=lambda r: r["pp"] == 1)
+        yield Condition(reason=f"{job.trainer.called} has no pipeline", ok=lambda r: r["pp"] == 1)
 
 
 def _chunk_limits(job: TrainingJob) -> Limits:
@@ -46,17 +46,17 @@ def _chunk_limits(job: TrainingJob) -> Limits:
     )
     if job.trainer.one_program:
         yield Condition(
-            reason=f"{job.trainer.name} has equal chunks of layers",
+            reason=f"{job.trainer.called} has equal chunks of layers",
             ok=lambda r: layers % (r["pp"] * r["virtual_stages"]) == 0,
         )
     if job.trainer.lockstep:
         yield Condition(
-            reason=f"{job.trainer.name} interleaves equal chunks of layers",
+            reason=f"{job.trainer.called} interleaves equal chunks of layers",
             ok=lambda r: (r["virtual_stages"] == 1) | (layers % (r["pp"] * r["virtual_stages"]) == 0),
         )
     if not job.trainer.interleaves:
         yield Condition(
-            reason=f"{job.trainer.name} does not interleave",
+            reason=f"{job.trainer.called} does not interleave",
             ok=lambda r: np.asarray(r["virtual_stages"] == 1),
         )
 
@@ -70,7 +70,7 @@ def _batch_limits(job: TrainingJob) -> Limits:
     """Microbatches of an interleaved pipeline come in rounds of pp."""
     rounds, bent = not job.trainer.one_program, _has_v(job)
     yield Condition(
-        reason=f"{'interleaving' if rounds else job.trainer.name} needs num_microbatches to be a multiple of pp",
+        reason=f"{'interleaving' if rounds else job.trainer.called} needs num_microbatches to be a multiple of pp",
         ok=lambda r: (
             ((r["virtual_stages"] == 1) & rounds)
             | (num_microbatches(job, r) % r["pp"] == 0)
@@ -94,7 +94,7 @@ def _schedule_limits(job: TrainingJob) -> Limits:
         return np.asarray((kind >= PipelineSchedule.ZERO_BUBBLE_V) | ((kind == 1) & (zero_chunks > 1)))
 
     yield Condition(
-        reason=f"{job.trainer.name} has no such schedule",
+        reason=f"{job.trainer.called} has no such schedule",
         ok=lambda r: np.isin(r["schedule"], schedules) | ((r["pp"] == 1) & (r["schedule"] == 0)),
     )
     yield Condition(
@@ -119,7 +119,7 @@ def _schedule_limits(job: TrainingJob) -> Limits:
         )
     if zero_chunks > 1:
         yield Condition(
-            reason=f"{job.trainer.name}'s zero_bubble needs {zero_chunks} chunks per device",
+            reason=f"{job.trainer.called}'s zero_bubble needs {zero_chunks} chunks per device",
             ok=lambda r: (r["schedule"] != PipelineSchedule.ZERO_BUBBLE) | (r["virtual_stages"] >= zero_chunks),
         )
 

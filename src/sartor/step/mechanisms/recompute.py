@@ -60,18 +60,18 @@ def again_s(stage: StageSeconds) -> FloatArray:
 def _limits(job: TrainingJob) -> Limits:
     if job.trainer.lockstep:
         yield Condition(
-            reason=f"{job.trainer.name} recomputes nothing on the last stage, and at pp = 1 there is no other",
+            reason=f"{job.trainer.called} recomputes nothing on the last stage, and at pp = 1 there is no other",
             ok=lambda r: (r["recompute"] != Recompute.FULL) | (r["pp"] > 1),
         )
     if not job.trainer.recomputes_parts:
         yield Condition(
-            reason=f"{job.trainer.name} recomputes all layers or none",
+            reason=f"{job.trainer.called} recomputes all layers or none",
             ok=lambda r: r["recompute"] != Recompute.SELECTIVE,
         )
     if job.trainer.always_again:
         words = " and ".join(module.value for module in job.trainer.always_again)
         yield Condition(
-            reason=f"{job.trainer.name} always recomputes {words}",
+            reason=f"{job.trainer.called} always recomputes {words}",
             ok=lambda r: r["recompute"] != Recompute.NONE,
         )
     if PipelineSchedule.DUAL_PIPE_V in job.trainer.schedules and not job.trainer.always_again:

@@ -58,7 +58,7 @@ def _sequence_limits(job: TrainingJob) -> Limits:
     )
     if job.trainer.lockstep or job.trainer.one_program:
         yield Condition(
-            reason=f"{job.trainer.name} always splits the sequence over tp",
+            reason=f"{job.trainer.called} always splits the sequence over tp",
             ok=lambda r: (r["sequence_parallel"] == 1) | (r["tp"] == 1),
         )
     if job.trainer.tp_overlap and job.trainer.optional_sequence_parallel:
@@ -69,7 +69,7 @@ def _sequence_limits(job: TrainingJob) -> Limits:
         )
     if not job.trainer.splits_sequence:
         yield Condition(
-            reason=f"{job.trainer.name} has no sequence parallelism",
+            reason=f"{job.trainer.called} has no sequence parallelism",
             ok=lambda r: r["sequence_parallel"] == 0,
         )
     yield Condition(

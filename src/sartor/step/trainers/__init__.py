@@ -7,68 +7,44 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
+from pkgutil import iter_modules
 
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
+from sartor.model.choices import COMMON_SCHEDULES
 from sartor.model.trainer import Trainer
 from sartor.operators import DType
-from sartor.step.trainers.deepspeed import DEEPSPEED
-from sartor.step.trainers.fsdp import FSDP
-from sartor.step.trainers.lockstep import LOCKSTEP
-from sartor.step.trainers.maxtext import MAXTEXT
-from sartor.step.trainers.megatron import MEGATRON
-from sartor.step.trainers.megatron_deepspeed import MEGATRON_DEEPSPEED
-from sartor.step.trainers.nemo import MEGATRON_BRIDGE, NEMO
-from sartor.step.trainers.other import OTHER
-from sartor.step.trainers.published import HAI_LLM, INTERNEVO, LLAMA_3, LLM_FOUNDRY, MEGASCALE
-from sartor.step.trainers.pytorch import PYTORCH
-from sartor.step.trainers.torchtitan import TORCHTITAN
+from sartor.step.trainers.megatron import UNFUSED
 
-__all__ = [
-    "DEEPSPEED",
-    "FSDP",
-    "LOCKSTEP",
-    "MAXTEXT",
-    "MEGATRON",
-    "MEGATRON_DEEPSPEED",
-    "OTHER",
-    "PLAUSIBLE_TRAINERS",
-    "TORCHTITAN",
-    "TRAINERS",
-    "as_launched",
-    "as_written",
-    "of_release",
-    "trainer_in_table",
-    "trainer_named",
-    "trainer_of_files",
-]
 
-TRAINERS: Mapping[str, Trainer] = {
-    "maxtext": MAXTEXT,
-    "torchtitan": TORCHTITAN,
-    "llm-foundry": LLM_FOUNDRY,
-    "internevo": INTERNEVO,
-    "megatron-deepspeed": MEGATRON_DEEPSPEED,
-    "deepspeed": DEEPSPEED,
-    "megascale": MEGASCALE,
-    "megatron-bridge": MEGATRON_BRIDGE,
-    "nemo": NEMO,
-    "megatron": MEGATRON,
-    "fsdp": FSDP,
-    "pytorch": PYTORCH,
-    "llama-3": LLAMA_3,
-    "hai-llm": HAI_LLM,
-    "lockstep": LOCKSTEP,
-}
-"""Most specific names first, since the software column of a table can match several."""
+def _discovered() -> Iterator[Trainer]:
+    """The records in this folder's files; one that a file imports from another counts once."""
+    names = (f"{__name__}.{module.name}" for module in iter_modules(__path__))
+    values = [value for module in map(import_module, names) for value in vars(module).values()]
+    records = {id(value): value for value in values if isinstance(value, Trainer)}.values()
+    by_name = {record.names[0]: record for record in records}
+    assert len(by_name) == len(records), f"two trainers have one name: {sorted(r.names[0] for r in records)}"
+    return iter(sorted(records, key=lambda record: (-record.precedence, record.names)))
 
-OF_ONE_SOURCE = ("hai-llm", "internevo", "llama-3", "llm-foundry", "megascale")
-"""Trainers known from one published source: rows of measurements name them, lists of choices leave them out."""
+
+TRAINERS: Mapping[str, Trainer] = {record.names[0]: record for record in _discovered()}
+"""Every record of the folder, those that are built on others first: a table's software column can match several."""
+
+OTHER = Trainer(
+    name="other",
+    fused_heads=1,
+    schedules=COMMON_SCHEDULES,
+    releases=(UNFUSED,),
+    optional_sequence_parallel=False,
+    usual_zero_stage=1,
+    source="assumed",
+)
+"""An unknown trainer of a published run: assumed similar to Megatron, at the average speed of trainers."""
 
 DEFAULT = "megatron"
-
 
 PLAUSIBLE_TRAINERS = (DEFAULT, "torchtitan")
 """Trainers that a run which names none could have: the usual one, and the usual one that does not pad a vocabulary."""
@@ -83,12 +59,12 @@ def trainer_named(name: str, gpu: Gpu) -> Trainer:
     """The trainer that a name refers to on devices such as ``gpu``, set up as in the launch files that sartor writes.
     Raises ``InputError`` for an unknown name."""
     stated, _, release = name.strip().lower().replace("_", "-").partition("@")
-    word = next((key for key, trainer in TRAINERS.items() if stated in trainer.aliases), stated)
-    if word not in TRAINERS:
-        choices = sorted(set(TRAINERS) - {*OF_ONE_SOURCE})
-        nearest = ", ".join(difflib.get_close_matches(word, TRAINERS, n=1, cutoff=0.3))
+    trainer = next((trainer for trainer in TRAINERS.values() if stated in trainer.names), None)
+    if trainer is None:
+        choices = sorted(key for key, trainer in TRAINERS.items() if not trainer.of_one_source)
+        nearest = ", ".join(difflib.get_close_matches(stated, TRAINERS, n=1, cutoff=0.3))
         raise InputError("framework", name, f"must be one of {', '.join(choices)}", nearest)
-    return of_release(as_launched(TRAINERS[word]), release, gpu.generation)
+    return of_release(as_launched(trainer), release, gpu.generation)
 
 
 def as_launched(trainer: Trainer) -> Trainer:
@@ -102,17 +78,17 @@ def as_launched(trainer: Trainer) -> Trainer:
 
 def as_written(trainer: Trainer, name: str) -> Trainer:
     """The trainer restricted to what launch files of the trainer ``name`` can express."""
-    files = _of_name(name)
-    return replace(trainer, **files.in_files)
+    return replace(trainer, **record_named(name).in_files)
 
 
 def trainer_of_files(name: str) -> Trainer:
     """The trainer ``name`` as its launch files start it, restricted to what they can express."""
-    return as_written(as_launched(_of_name(name)), name)
+    return as_written(as_launched(record_named(name)), name)
 
 
-def _of_name(name: str) -> Trainer:
-    return next(trainer for key, trainer in TRAINERS.items() if name in (key, *trainer.aliases))
+def record_named(name: str) -> Trainer:
+    """The record of a known name or alias."""
+    return next(trainer for trainer in TRAINERS.values() if name in trainer.names)
 
 
 def trainer_in_table(name: str) -> Trainer | None:

@@ -29,6 +29,8 @@ HABITS = MemoryHabits(
 
 DEEPSPEED = Trainer(
     name="deepspeed",
+    title="DeepSpeed",
+    precedence=4,
     fused_heads=1,
     words=("deepspeed", "zero"),
     fused_kernels=False,

@@ -28,6 +28,8 @@ HABITS = MemoryHabits(
 
 FSDP = Trainer(
     name="fsdp",
+    title="Hugging Face accelerate",
+    precedence=1,
     fused_heads=1,
     aliases=("accelerate",),
     words=("fsdp", "fairscale", "metaseq", "axonn", "litgpt", "lightning", "torchtune", "olmo", "lit-gpt"),

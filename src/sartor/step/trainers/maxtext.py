@@ -14,6 +14,8 @@ AGAIN = (RecomputeModule.LAYERNORM, RecomputeModule.MOE_ACT)
 
 MAXTEXT = Trainer(
     name="maxtext",
+    title="MaxText",
+    precedence=5,
     fused_heads=1,
     words=("maxtext", "jax", "levanter", "axlearn", "praxis", "paxml", "t5x", "xla", "pathways", "gspmd", "alpa"),
     tp_overlap=True,

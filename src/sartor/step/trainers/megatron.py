@@ -20,6 +20,8 @@ OFFLOADS = tuple(module for module in OffloadModule if module is not OffloadModu
 
 MEGATRON = Trainer(
     name="megatron",
+    title="Megatron-LM",
+    precedence=2,
     aliases=("megatron-lm",),
     words=("megatron-core", "megatron", "primus", "swift", "nanotron", "colossal"),
     launchable=True,

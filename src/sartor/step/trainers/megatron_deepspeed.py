@@ -14,6 +14,8 @@ their 16-bit gradients come on top (BigScience's fork, mpu/cross_entropy.py, gpt
 
 MEGATRON_DEEPSPEED = Trainer(
     name="megatron-deepspeed",
+    title="Megatron-DeepSpeed",
+    precedence=5,
     fused_heads=1,
     words=("megatron-deepspeed", "megatron deepspeed", "neox"),
     dp_overlap=False,

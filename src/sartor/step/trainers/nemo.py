@@ -10,6 +10,8 @@ from sartor.step.trainers.megatron import MEGATRON, OFFLOADS, UNFUSED
 
 NEMO = Trainer(
     name="nemo",
+    title="NeMo",
+    precedence=3,
     words=("nemo", "mlperf"),
     grad_dtype=DType.BF16,
     dispatch_once=True,
@@ -40,6 +42,9 @@ NEMO = Trainer(
 
 MEGATRON_BRIDGE = replace(
     NEMO,
+    key="megatron-bridge",
+    title="Megatron Bridge",
+    precedence=4,
     words=("bridge",),
     in_files=MEGATRON.in_files,
     source="grad_reduce_in_fp32 is off in its performance recipes (recalled)",

@@ -12,6 +12,8 @@ from sartor.step.trainers.megatron import MEGATRON
 
 LLAMA_3 = Trainer(
     name="llama-3",
+    title="Llama 3's trainer",
+    of_one_source=True,
     fused_heads=1,
     reduces_rounds=True,
     shards_fully=True,
@@ -31,6 +33,9 @@ assumed: when a gradient is reduced (after each round of microbatches), and memo
 HAI_LLM = replace(
     MEGATRON,
     name="hai-llm",
+    title="HAI-LLM",
+    precedence=3,
+    of_one_source=True,
     aliases=(),
     words=("hai-llm",),
     ep_overlap=True,
@@ -57,6 +62,10 @@ the weights, not two; 16-bit optimizer moments must be set in the plan (``moment
 
 MEGASCALE = replace(
     MEGATRON,
+    key="megascale",
+    title="MegaScale",
+    precedence=4,
+    of_one_source=True,
     aliases=(),
     words=("megascale", "vescale"),
     tp_overlap=True,
@@ -74,6 +83,9 @@ fused with the GEMMs next to them and cut into chunks. Parallel blocks are set i
 
 INTERNEVO = Trainer(
     name="internevo",
+    title="InternEvo",
+    precedence=5,
+    of_one_source=True,
     fused_heads=1,
     words=("internevo", "internlm"),
     grad_dtype=DType.BF16,
@@ -93,6 +105,9 @@ INTERNEVO = Trainer(
 LLM_FOUNDRY = replace(
     FSDP,
     name="llm-foundry",
+    title="LLM Foundry",
+    precedence=5,
+    of_one_source=True,
     aliases=(),
     words=("llm-foundry", "composer", "mosaic"),
     narrows_each_microbatch=False,

@@ -11,6 +11,8 @@ from sartor.step.trainers.fsdp import FSDP
 PYTORCH = replace(
     FSDP,
     name="pytorch",
+    title="plain PyTorch",
+    precedence=0,
     aliases=(),
     words=("pytorch", "transformers", "hugging", "accelerate", "torch"),
     grad_dtype=DType.FP32,

@@ -12,6 +12,8 @@ from sartor.step.trainers.fsdp import FSDP
 TORCHTITAN = replace(
     FSDP,
     name="torchtitan",
+    title="",
+    precedence=5,
     aliases=("titan",),
     words=("torchtitan",),
     grad_dtype=DType.FP32,
