@@ -18,8 +18,6 @@ from sartor.cost.correction.calibration_file import packaged_training_table
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 DEMO = ("advise", "examples/pythia-2.8b/config.json", "--gpu", "a100")
-DEMO_PARTS = 4
-"""The README shows the verdict, the time breakdown, the totals and the findings, but not the long table of shapes."""
 
 SIXTEEN_BITS, GENERAL_CORES = ("bf16", "fp16"), ("fp32",)
 
@@ -64,13 +62,12 @@ def _left_out(name: str, errors: Mapping[str, float]) -> tuple[str, str, str]:
 
 
 def demo_output() -> str:
-    """The first parts of the output of ``make demo``."""
+    """The output of ``make demo``."""
     command = [sys.executable, "-m", "sartor", *DEMO]
     ran = subprocess.run(
         command, cwd=ROOT, env={**os.environ, "COLUMNS": "100"}, capture_output=True, text=True, check=True
     )
-    parts = "\n".join(line.rstrip() for line in ran.stdout.splitlines()).split("\n\n")
-    return "\n".join(["```text", "\n\n".join(parts[:DEMO_PARTS]), "...", "```"])
+    return "\n".join(["```text", *(line.rstrip() for line in ran.stdout.splitlines()), "```"])
 
 
 def refreshed(text: str) -> str:

@@ -65,7 +65,7 @@ def made_up(message: str, field: str = "vocab_size") -> Finding:
 
 
 def test_text_fits_a_terminal_and_counts_what_it_shows(findings: tuple[Finding, ...]) -> None:
-    lines = lint_formats.plain(findings).splitlines()
+    lines = str(lint_formats.FindingsText(findings)).splitlines()
     assert max(map(len, lines)) < 100
     assert lines[0].startswith("error  R7  unsplit_heads")
     assert "cannot run" in lines[0]
@@ -75,21 +75,20 @@ def test_text_fits_a_terminal_and_counts_what_it_shows(findings: tuple[Finding, 
 
 def test_rich_text_says_what_plain_text_says(findings: tuple[Finding, ...]) -> None:
     console = Console(file=io.StringIO(), width=100)
-    console.print(lint_formats.text(findings))
-    assert console.file.getvalue().rstrip() == lint_formats.plain(findings)  # type: ignore[attr-defined]
+    console.print(lint_formats.FindingsText(findings))
+    assert console.file.getvalue().rstrip() == str(lint_formats.FindingsText(findings))  # type: ignore[attr-defined]
 
 
 def test_nothing_found_is_said() -> None:
-    assert lint_formats.plain(()) == "Clean: no rule finds waste in this shape."
+    assert str(lint_formats.FindingsText(())) == "Clean: no rule finds waste in this shape."
     unread = "moe_latent_size=1024 is not read: the parameter count is unknown"
-    lines = lint_formats.plain((), unread)
+    lines = str(lint_formats.FindingsText((), unread))
     assert lines.startswith("No verdict: no rule finds waste in the sizes that were read, but moe_latent_size=1024")
     assert "Clean" not in lines
-    assert str(lint_formats.text(())) == lint_formats.plain(())
 
 
 def test_text_cannot_move_a_terminals_cursor() -> None:
-    assert "\x1b" not in lint_formats.plain([made_up("evil \x1b[2J gpu")])
+    assert "\x1b" not in str(lint_formats.FindingsText([made_up("evil \x1b[2J gpu")]))
 
 
 # JSON.

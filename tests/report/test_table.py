@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from dataclasses import replace
 
@@ -12,11 +13,13 @@ from rich.console import Console, RenderableType
 from sartor import api
 from sartor.answers.advice import Advice
 from sartor.answers.estimate import ModelEstimate
+from sartor.answers.plan import PlanAnswer
 from sartor.api.shapes import findings_of
-from sartor.report import advice_document, table_estimate, table_operators
-from sartor.report.headline import headline_lines
+from sartor.report import advice_document, plan_document, table_estimate, table_operators
+from sartor.report.grid import grid_of, grid_view, wide_column
+from sartor.report.headline import first_change, headline
 from sartor.report.points import operator_times
-from sartor.report.verdict import verdict
+from sartor.report.verdict import verdict_parts
 from sartor.rules.rule import Grade
 
 HOSTILE = "evil\x1b[31m[red]name[/red]<script>alert(1)</script>"
@@ -75,8 +78,51 @@ def test_an_estimate_is_one_screen_that_says_first_what_to_change(model: str) ->
     assert 0 < first.index("fits, ") < first.index(" takes ") < first.index(sentence)
 
 
+CLUSTERS = {"llama-3.1-8b": ("dgx-h100", 64, 512), "deepseek-v3": ("dgx-h100", 2048, 15360)}
+CLUSTERS |= {"gpt3-175b": ("dgx-a100", 512, 1536), "gpt3-2.7b": ("dgx-a100", 8, 512)}
+
+
+@pytest.mark.parametrize("width", [80, 100])
+@pytest.mark.parametrize("model", CLUSTERS)
+def test_a_plan_is_one_screen_that_begins_with_whether_it_fits_how_fast_and_what_next(model: str, width: int) -> None:
+    cluster, devices, batch = CLUSTERS[model]
+    answer = _planned(model, cluster, devices, batch)
+    lines = rendered(plan_document.plan_view(answer), width=width)
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= width
+    first = " ".join(" ".join(lines).split())
+    assert first.index(f"on {devices:,} ") < first.index(": fits, ") < first.index(" tokens in bf16 takes ")
+    assert min(first.find("Try next: ") % 9999, first.find("No change of job or trainer") % 9999) < first.index("Where")
+
+
+@functools.cache
+def _planned(model: str, cluster: str, devices: int, batch: int) -> PlanAnswer:
+    return api.plan(model, cluster, num_devices=devices, global_batch_size=batch)
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "deepseek-v3", "gpt3-2.7b"])
+def test_advice_is_one_screen_that_says_first_what_to_change(model: str) -> None:
+    lines = rendered(advice_document.advice_view(api.advise(model, "h100")))
+    first = " ".join(" ".join(lines).split())
+    assert len(lines) <= 40
+    change = "Keep this shape: of " if "Keep this shape" in first else "Change first: "
+    assert first.index(": fits, ") < first.index(" tokens takes ") < first.index(change) < first.index("Where the time")
+    assert lines[-1].endswith("More: --verbose")
+
+
+def test_a_wide_table_folds_its_heads_and_keeps_its_names_and_numbers_whole() -> None:
+    columns = ("alternative", "USD with memory", wide_column("points"), "best vs this")
+    rows = [("TPUv4 with its lanes, searched placement", "663", "3", "1.81x")]
+    wide, narrow = (rendered(grid_view(grid_of("", columns, rows)), width=width) for width in (90, 40))
+    assert len(wide) == 2
+    assert [line.strip() for line in narrow[-2:]] == ["TPUv4 with its lanes,         663 1.81x", "searched placement"]
+    assert "points" in "".join(wide)
+    assert "points" not in "".join(narrow)
+
+
 def test_advice_fits_100_columns_and_nothing_is_cut(advice: Advice) -> None:
     assert_fits(advice_document.advice_view(advice))
+    assert_fits(advice_document.advice_view(advice, verbose=True))
 
 
 def test_a_gemm_fits_100_columns_and_says_which_tile_was_chosen() -> None:
@@ -108,7 +154,7 @@ def test_a_batch_of_gemms_and_an_odd_length_are_said_in_words() -> None:
 
 
 def test_shares_of_shown_operators_add_up_to_the_step(advice: Advice) -> None:
-    lines = rendered(table_estimate.operators_table(advice.base.estimate, small=0.02))
+    lines = rendered(grid_view(table_estimate.kinds_grid(advice.base.estimate, small=0.02)))
     rows = [line for line in lines[1:] if "%" in line]
     leaves = [line for line in rows if not _is_subtotal(line, rows)]
     shares = [float(line.split("%")[0].split()[-1]) for line in leaves]
@@ -135,7 +181,7 @@ def test_a_very_long_name_is_folded_not_cut(advice: Advice) -> None:
 
 
 def test_the_verdict_names_the_longest_operator_the_findings_and_the_first_change(advice: Advice) -> None:
-    words = verdict(advice)
+    words = " ".join(verdict_parts(advice))
     assert operator_times(advice.base.estimate).names[0] in words
     costly = [f for f in advice.findings if (f.gain_fraction or 0) >= 0.01 and not f.remark]
     assert all(f.rule in words for f in costly[:3])
@@ -144,20 +190,22 @@ def test_the_verdict_names_the_longest_operator_the_findings_and_the_first_chang
 
 def test_the_verdict_keeps_the_shape_when_nothing_gains(advice: Advice) -> None:
     nothing = replace(advice.search, candidates=(), smallest_edit=None)
-    assert "Keep this shape: none of " in verdict(replace(advice, search=nothing, findings=()))
+    assert "Keep this shape: none of " in " ".join(verdict_parts(replace(advice, search=nothing, findings=())))
 
 
 def test_a_shape_with_an_error_is_not_kept_as_it_is(advice: Advice) -> None:
     nothing = replace(advice.search, candidates=(), smallest_edit=None)
     fault = replace(advice.findings[0], grade=Grade.ERROR, field="expert_ffn_hidden_size", value=700)
     fault = replace(fault, fix={"expert_ffn_hidden_size": 704})
-    assert "Set expert_ffn_hidden_size=704, as" in verdict(replace(advice, search=nothing, findings=(fault,)))
+    assert "Set expert_ffn_hidden_size=704, as" in " ".join(
+        verdict_parts(replace(advice, search=nothing, findings=(fault,)))
+    )
 
 
 def test_the_verdict_keeps_the_shape_when_nothing_is_surely_faster(advice: Advice) -> None:
     best = replace(advice.search.candidates[0], efficiency_low=0.98)
     nothing = replace(advice.search, candidates=(), smallest_edit=None, unsure=best)
-    words = verdict(replace(advice, search=nothing, findings=()))
+    words = " ".join(verdict_parts(replace(advice, search=nothing, findings=())))
     assert "Keep this shape: no other of the same size is surely faster." in words
     assert "its interval includes 1" in words
     assert "Change first" not in words
@@ -174,7 +222,7 @@ def test_times_add_up_to_the_step_and_lie_in_their_intervals(advice: Advice) -> 
 def test_an_estimate_says_that_an_assumed_trainer_pads_a_ragged_vocabulary() -> None:
     def third(**options: str) -> str:
         answer = api.estimate("gpt2", "h100", **options)
-        return headline_lines(answer, findings_of(answer.question, answer.run))[2].plain
+        return [*headline(answer, first_change(answer, findings_of(answer.question, answer.run)))][2]
 
     assert "The trainer was not stated: this one pads the vocabulary of 50257" in third()
     assert "was not stated" not in third(framework="megatron")

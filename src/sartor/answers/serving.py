@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServedLoad:
+class _ServedLoad:
     """Latency and throughput with one number of requests in flight."""
 
     concurrency: int
@@ -163,7 +163,7 @@ class ServingAnswer(Answer):
         return not self.shortages
 
     @property
-    def loads(self) -> tuple[ServedLoad, ...]:
+    def loads(self) -> tuple[_ServedLoad, ...]:
         """Latency and throughput of every load; empty if not one sequence fits."""
         return tuple(_loads(self)) if self.fits else ()
 
@@ -175,7 +175,7 @@ class ServingAnswer(Answer):
 _COLUMNS = ("running", "waiting", "step_s", "tpot_s", "ttft_s", "each_prompt_s", "output_tokens_per_s")
 
 
-def _loads(answer: ServingAnswer) -> Iterator[ServedLoad]:
+def _loads(answer: ServingAnswer) -> Iterator[_ServedLoad]:
     steady, concurrency = answer.steady, np.asarray(answer.load.concurrency)
 
     def spread(values: object) -> list[float]:
@@ -186,7 +186,7 @@ def _loads(answer: ServingAnswer) -> Iterator[ServedLoad]:
     for i, (tpot_sigma, ttft_sigma) in enumerate(sigmas):
         column = {name: values[i] for name, values in columns.items()}
         tpot, ttft = interval_80(column["tpot_s"], tpot_sigma), interval_80(column["ttft_s"], ttft_sigma)
-        yield ServedLoad(
+        yield _ServedLoad(
             concurrency=int(concurrency[i]),
             running=math.ceil(round(column["running"], 6)),
             waiting=column["waiting"],

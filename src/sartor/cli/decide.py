@@ -39,6 +39,7 @@ def advise(
     evidence: o.Evidence = 1.0,
     html: o.HtmlFile = None,
     png: o.PngFolder = None,
+    verbose: o.Verbose = False,
     json: o.AsJson = False,
     out: o.OutFile = None,
     **options: Unpack[RunOptions],
@@ -73,7 +74,7 @@ def advise(
     if not json:
         from sartor.report.advice_document import advice_view
 
-        c.show(advice_view(found))
+        c.show(advice_view(found, verbose=verbose))
 
 
 @takes_run(without=("price",))
@@ -119,7 +120,8 @@ def _lint_one(model: str, gpu: str, format: str, out: Path | None, question: Jso
     """Print one model's findings; its worst grade."""
     from sartor import api
     from sartor.report import lint_formats
-    from sartor.report.headline import headline_lines
+    from sartor.report.document import document_text, opening
+    from sartor.report.headline import first_change, headline
     from sartor.report.words import printable
 
     found = api.lint(model, gpu, **question)
@@ -131,10 +133,10 @@ def _lint_one(model: str, gpu: str, format: str, out: Path | None, question: Jso
     elif format == "text":
         if named:
             print(printable(model))
-        for line in headline_lines(found.base):
-            c.show(line)
+        lines = headline(found.base, first_change(found.base, found.findings, further=False))
+        c.show(document_text([opening([*lines, ""], bad=not found.base.fits)]))
         reading = found.base.question.reading
-        c.show(lint_formats.text(found.findings, c.console().width - 2, reading.unread))
+        c.show(lint_formats.FindingsText(found.findings, reading.unread))
         for word, sentences in (("assumed", reading.assumptions), ("note", reading.notes)):
             for sentence in sentences:
                 c.say(f"{word}: {printable(sentence)}")

@@ -39,6 +39,7 @@ def plan(
     launch: p.Launch = None,
     allow: o.Allow = None,
     fail_on: o.FailOn = "never",
+    verbose: o.Verbose = False,
     json: o.AsJson = False,
     out: o.OutFile = None,
     **options: Unpack[TrainingOptions],
@@ -81,7 +82,7 @@ def plan(
         )
     if found.best is not None:
         write_files(found, files)
-    _show(found, json=json, out=out)
+    _show(found, verbose=verbose, json=json, out=out)
 
 
 def _refuse_to_launch_a_chip(kind: str, cluster: str) -> None:
@@ -93,13 +94,13 @@ def _refuse_to_launch_a_chip(kind: str, cluster: str) -> None:
     refuse_on_a_chip(load_cluster(cluster).gpu, "--write", kind, STARTS_GPUS)
 
 
-def _show(found: PlanAnswer, *, json: bool, out: Path | None) -> None:
+def _show(found: PlanAnswer, *, verbose: bool, json: bool, out: Path | None) -> None:
     """Print the answer; exit with 3 if no plan fits."""
     from sartor.report.plan_document import plan_view
 
     c.answer("plan", found.to_dict(), as_json=json, out=out)
     if not json:
-        c.show(plan_view(found))
+        c.show(plan_view(found, verbose=verbose))
     if found.best is None:
         tightest = found.search.tightest
         if json and tightest:

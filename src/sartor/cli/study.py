@@ -13,7 +13,7 @@ from sartor.errors import InputError
 from sartor.json_types import JsonDict
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import RenderableType
 
     from sartor.engine.study import StudyRecord
 
@@ -65,16 +65,13 @@ def _study_body(record: StudyRecord) -> JsonDict:
     return {**as_watched(record), **whole, **beside, "seconds": seconds}
 
 
-def _view(record: StudyRecord) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
+def _view(record: StudyRecord) -> RenderableType:
     from sartor.model.workload import Phase
     from sartor.report.design_words import job_text
+    from sartor.report.document import document_text, opening
     from sartor.report.words import count_text
 
     best, seconds = record.incumbent, sum(session.seconds for session in record.sessions)
-    table = Table(show_header=False, box=None, pad_edge=False)
     jobs = [(m["name"], Phase(m["phase"]), m["seq_len"], m["context_len"]) for m in record.question["models"]]
     models = ", ".join(job_text(*job) for job in jobs)
     question = f"{models} on {count_text(record.question['num_devices'], 'device')}"
@@ -99,9 +96,7 @@ def _view(record: StudyRecord) -> Table:
         names = ("num_tensor_cores", "array_rows", "array_cols", "num_vector_cores", "vector_lanes", "hbm_bytes")
         shown = ", ".join(f"{name} {best.architecture[name]:,.6g}" for name in names)
         rows.insert(3, ("", f"{shown}; {best.area_mm2:,.1f} mm2, {best.power_w:,.0f} W"))
-    for name, words in rows:
-        table.add_row(Text(name), Text(words))
-    return table
+    return document_text([opening(f"{name:12}{words}" for name, words in rows)])
 
 
 def check_export_needs(study: Path | None, export: Path | None) -> None:

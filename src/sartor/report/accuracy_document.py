@@ -11,16 +11,7 @@ from typing import TYPE_CHECKING
 from sartor.answers.field import Fields, integer, text
 from sartor.answers.measured import CHOICES, ERRORS
 from sartor.json_types import JsonDict, JsonMap
-from sartor.report.document import (
-    Block,
-    Document,
-    Place,
-    bullets_block,
-    document_page,
-    document_text,
-    grid_block,
-    section,
-)
+from sartor.report import document as d
 from sartor.report.draw_measured import draw_error_by_size, draw_scatter
 from sartor.report.frame import to_svg
 from sartor.report.grid import field_grid
@@ -68,7 +59,7 @@ def _legend(body: JsonMap) -> str:
 
 def accuracy_view(body: JsonMap) -> RenderableType:
     """Errors per group, the worst targets with reasons, and the rows that could not be compared."""
-    return document_text(_blocks(body), _heading(body))
+    return d.document_text(_blocks(body), _heading(body))
 
 
 def accuracy_page(body: JsonMap, charts: Sequence[JsonMap]) -> str:
@@ -78,7 +69,7 @@ def accuracy_page(body: JsonMap, charts: Sequence[JsonMap]) -> str:
     """
     blocks = _blocks(body, {chart["table"]: chart for chart in charts})
     title = "Predicted against measured"
-    return document_page(Document(title=title, question=_heading(body), command="validate", blocks=blocks))
+    return d.document_page(d.Document(title=title, question=_heading(body), command="validate", blocks=blocks))
 
 
 def _heading(body: JsonMap) -> str:
@@ -86,17 +77,17 @@ def _heading(body: JsonMap) -> str:
     return f"{body['expressed']:,} of {rows:,} measured rows have a prediction ({printable(str(body['data']))})"
 
 
-def _blocks(body: JsonMap, charts: Mapping[str, JsonMap] | None = None) -> list[Block]:
+def _blocks(body: JsonMap, charts: Mapping[str, JsonMap] | None = None) -> list[d.Block]:
     groups = body["groups"]
     return [
-        bullets_block("Remarks", body["remarks"]),
+        d.bullets_block("Remarks", body["remarks"]),
         *(block for name in dict.fromkeys(group["table"] for group in groups)
           for block in _table_blocks(name, groups, (charts or {}).get(name))),
-        bullets_block("Calibration", _origins(groups)),
-        bullets_block("Not predicted", _counted(body["not_expressed"])),
-        bullets_block("Left out", _counted(body["left_out"])),
-        bullets_block("Assumed", [f"{name}: {words}" for name, words in body["assumptions"].items()]),
-        Block(words=_legend(body), style="dim"),
+        d.bullets_block("Calibration", _origins(groups)),
+        d.bullets_block("Not predicted", _counted(body["not_expressed"])),
+        d.bullets_block("Left out", _counted(body["left_out"])),
+        d.bullets_block("Assumed", [f"{name}: {words}" for name, words in body["assumptions"].items()]),
+        d.Block(words=_legend(body), style="dim"),
     ]  # fmt: skip
 
 
@@ -105,19 +96,19 @@ def _counted(reasons: Mapping[str, int]) -> list[str]:
     return [f"{count_text(count, 'row')}: {reason}" for reason, count in reasons.items()]
 
 
-def _table_blocks(name: str, groups: Sequence[JsonMap], chart: JsonMap | None) -> list[Block]:
+def _table_blocks(name: str, groups: Sequence[JsonMap], chart: JsonMap | None) -> list[d.Block]:
     """A table's figures, its errors and its worst targets."""
     mine = [group for group in groups if group["table"] == name]
-    blocks = [section(name, f"table-{name}", name)]
+    blocks = [d.section(name, f"table-{name}", name)]
     if chart is not None and chart["scatter"]:
-        blocks += [Block(markup=lambda: _drawn(name, chart), place=Place.PAGE)]
+        blocks += [d.Block(markup=lambda: _drawn(name, chart), place=d.Place.PAGE)]
     first = replace(GROUP_NAME, words=" ".join(_keys(mine[0])) or "group")
     for caption, fields in _tables(name):
         shown = [column for column in fields if any(column.text(group) for group in mine)]
         if any(column.name == "pair_accuracy" for column in shown):
             shown = [column for column in shown if column.name != "kendall_tau"]  # pairs say it more plainly
         if shown:
-            blocks.append(grid_block(field_grid(f"{name}: {caption}", (first, TARGETS, *shown), mine)))
+            blocks.append(d.grid_block(field_grid(f"{name}: {caption}", (first, TARGETS, *shown), mine)))
     if len(groups) <= WORST_GROUPS:
         return blocks + [_worst(f"Worst of {_name(group)}", group["worst"]) for group in mine]
     ranked = sorted((case for group in mine for case in group["worst"]), key=_factor, reverse=True)
@@ -158,8 +149,8 @@ def _factor(case: JsonMap) -> float:
     return float(max(case["ratio"], 1 / case["ratio"]))
 
 
-def _worst(title: str, cases: Sequence[JsonMap]) -> Block:
-    return bullets_block(title, [_case_text(case) for case in cases])
+def _worst(title: str, cases: Sequence[JsonMap]) -> d.Block:
+    return d.bullets_block(title, [_case_text(case) for case in cases])
 
 
 def _case_text(case: JsonMap) -> str:

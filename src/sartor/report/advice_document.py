@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sartor.answers.advice import CANDIDATE, MIX, WANT
 from sartor.answers.field import number, text
-from sartor.report.document import (
-    Block,
-    Document,
-    Place,
-    bullets_block,
-    document_page,
-    document_text,
-    figure_block,
-    grid_block,
-    section,
-)
+from sartor.report import document as d
 from sartor.report.figures import advice_points
-from sartor.report.findings import findings_markup, findings_view
+from sartor.report.findings import findings_markup
 from sartor.report.grid import Cell, Grid, field_grid, grid_of
 from sartor.report.html import Markup, element, join
+from sartor.report.lint_formats import FindingsText
 from sartor.report.page_notes import READING, sources_section
 from sartor.report.points import operator_times
-from sartor.report.table_estimate import heading, operators_grid, times_table, totals_line
-from sartor.report.verdict import verdict, verdict_parts, why_to_keep
+from sartor.report.table_estimate import operators_grid, times_grid, totals_line
+from sartor.report.verdict import advice_lines, verdict_parts, why_to_keep
 from sartor.report.words import EVIDENCE_WORDS, arrows, short_change, speedup_text, workload_text
 from sartor.units import format_count, format_seconds, format_share
 
@@ -41,29 +33,31 @@ if TYPE_CHECKING:
     from sartor.shapes.search import Candidate, ShapeSearch
 
 SHOWN_MIXES = 8
+ROWS, MOST_FINDINGS, SHARE_ON_SCREEN = 4, 3, 0.03
+"""Rows of a table of shapes, findings, and the least share of a listed operator, on one screen."""
 MIXES = "Equal total and active parameters, all else as it is; gains at equal work with their 80% intervals"
 WORSE = "controlled studies found such a change worse"
 
 
-def advice_view(advice: Advice) -> RenderableType:
-    """The answer in the terminal."""
-    return document_text(_blocks(advice))
+def advice_view(advice: Advice, *, verbose: bool = False) -> RenderableType:
+    """The answer in the terminal: on one screen unless ``verbose``."""
+    return d.document_text(_blocks(advice), verbose=verbose)
 
 
 def advice_page(advice: Advice, *, date: str = "") -> str:
     """The offline page (UTF-8, under 1.5 MB). ``date`` is printed as given. Raises ``MissingExtraError`` without the
     extra ``report``."""
     question = advice.base.question
-    document = Document(
+    document = d.Document(
         title=f"{question.reading.shape.name or 'model'} on {question.gpu.name}",
         question=f"{workload_text(question.workload)}; {_params(question.reading)}",
         command="advise",
         blocks=_blocks(advice),
         records=advice_points(advice),
         reading=READING,
-        after=(Block(markup=lambda: sources_section(advice), anchor="sources", link="Sources"),),
+        after=(d.Block(markup=lambda: sources_section(advice), anchor="sources", link="Sources"),),
     )
-    return document_page(document, date)
+    return d.document_page(document, date)
 
 
 def _params(reading: ModelReading) -> str:
@@ -73,32 +67,32 @@ def _params(reading: ModelReading) -> str:
     return f"{format_count(total)} parameters, {format_count(active)} active"
 
 
-def _blocks(advice: Advice) -> list[Block]:
+def _blocks(advice: Advice) -> list[d.Block]:
     base, search = advice.base, advice.search
     question, unread = base.question, base.question.reading.unread
-    name = question.reading.shape.name or "model"
+    times = partial(operator_times, base.estimate)
     return [
-        Block(view=lambda: heading(name, question.gpu.name, question.workload)),
-        Block(words=verdict(advice), place=Place.TEXT),
-        Block(
+        d.opening(advice_lines(advice), bad=not base.fits),
+        d.Block(
             markup=lambda: element("div", *(element("p", arrows(part)) for part in verdict_parts(advice)),
                                    class_="verdict")
         ),
-        Block(cards=_cards(advice), place=Place.PAGE),
-        section("Where the time goes", "time", "Time"),
-        figure_block("time_by_operator", "Bars: all executions of an operator in one step. Lines: 80% interval."),
-        figure_block("roofline", "Discs: the current shape. Open diamonds: after the recommended change."),
-        Block(view=lambda: times_table(operator_times(base.estimate, small=0.02))),
-        Block(view=lambda: totals_line(base)),
-        section("Findings, and what each costs", "findings", "Findings"),
-        figure_block("findings"),
-        Block(view=lambda: findings_view(advice.findings, unread)),
-        Block(markup=lambda: findings_markup(advice.findings, unread)),
-        section("Shapes that gain at equal work", "shapes", "Shapes"),
+        d.Block(cards=_cards(advice), place=d.Place.PAGE),
+        d.section("Where the time goes", "time", "Time"),
+        d.figure_block("time_by_operator", "Bars: all executions of an operator in one step. Lines: 80% interval."),
+        d.figure_block("roofline", "Discs: the current shape. Open diamonds: after the recommended change."),
+        d.grid_block(times_grid(times(small=SHARE_ON_SCREEN)), d.Place.SHORT),
+        d.grid_block(times_grid(times(small=0.02)), d.Place.LONG),
+        d.Block(view=lambda: totals_line(base), place=d.Place.LONG),
+        d.section("Findings, and what each costs", "findings", "Findings"),
+        d.figure_block("findings"),
+        d.Block(view=lambda: FindingsText(advice.findings, unread, MOST_FINDINGS), place=d.Place.SHORT),
+        d.Block(view=lambda: FindingsText(advice.findings, unread), place=d.Place.LONG),
+        d.Block(markup=lambda: findings_markup(advice.findings, unread)),
         *_shapes(advice),
-        section("Every operator", "operators", "Operators", Place.PAGE),
-        grid_block(operators_grid(base.estimate), Place.PAGE),
-        bullets_block("Assumed", [*question.assumptions, *search.assumptions]),
+        d.section("Every operator", "operators", "Operators", d.Place.PAGE),
+        d.grid_block(operators_grid(base.estimate), d.Place.PAGE),
+        *d.assumed_blocks(question.assumptions, search.assumptions),
     ]  # fmt: skip
 
 
@@ -122,30 +116,32 @@ def _cards(advice: Advice) -> list[tuple[str, str, str]]:
     ]
 
 
-def _shapes(advice: Advice) -> list[Block]:
+def _shapes(advice: Advice) -> list[d.Block]:
     """Candidates, mixtures, one field at a time, devices, one shape for all, other settings."""
     search = advice.search
     compared = f"Compared {search.evaluated:,} shapes of the same size out of a grid of {search.grid_size:,}."
-    blocks = [Block(words=compared, place=Place.PAGE)]
+    place = d.Place.BOTH if search.candidates else d.Place.REST
+    blocks = [d.section("Shapes that gain at equal work", "shapes", "Shapes", place)]
+    blocks += [d.Block(words=compared, place=d.Place.PAGE)]
     if search.candidates:
         note = "Strong colours: Pareto front of step time, decoding time, parameters and number of changed fields."
-        blocks += [figure_block("candidates", note), grid_block(_candidates_grid(search))]
-        blocks += [Block(words=_legend(search), style="dim", place=Place.TEXT)]
+        blocks += [d.figure_block("candidates", note), *d.cut_blocks(_candidates_grid(search), ROWS)]
+        blocks += [d.Block(words=_legend(search), style="dim", place=d.Place.LONG)]
     else:
-        blocks += [Block(words=why_to_keep(advice))]
+        blocks += [d.Block(words=why_to_keep(advice), place=d.Place.REST)]
     if search.mixes:
-        blocks += [section("Mixtures of experts of this size"), grid_block(_mixes_grid(search.mixes))]
-        blocks += [Block(words=f"{MIXES}; worse = {WORSE}", style="dim", place=Place.TEXT)]
+        mixes = [d.section("Mixtures of experts of this size"), d.grid_block(_mixes_grid(search.mixes))]
+        blocks += d.in_full([*mixes, d.Block(words=f"{MIXES}; worse = {WORSE}", style="dim", place=d.Place.TEXT)])
     blocks += [
-        section("One field at a time", place=Place.PAGE),
-        figure_block("sawtooth", "Only this field changes, and the sizes derived from it."),
-        figure_block("sawtooth_width", "Steps come from tiles, waves and alignment."),
+        d.section("One field at a time", place=d.Place.PAGE),
+        d.figure_block("sawtooth", "Only this field changes, and the sizes derived from it."),
+        d.figure_block("sawtooth_width", "Steps come from tiles, waves and alignment."),
     ]
     if len(advice.gpus) > 1 and search.candidates:
-        blocks += [section("On each device"), grid_block(_per_gpu_grid(advice))]
+        blocks += [d.section("On each device"), *d.cut_blocks(_per_gpu_grid(advice), ROWS)]
     if advice.codesign is not None:
-        blocks += [section("One shape for all"), *_codesign(advice.codesign)]
-    return [*blocks, bullets_block("For other settings", [str(line) for line in search.stability])]
+        blocks += [d.section("One shape for all"), *_codesign(advice.codesign)]
+    return [*blocks, d.bullets_block("For other settings", [str(line) for line in search.stability], d.Place.REST)]
 
 
 def _candidates_grid(search: ShapeSearch) -> Grid:
@@ -197,7 +193,7 @@ def _per_gpu_grid(advice: Advice) -> Grid:
     return grid_of(caption, ("change", *names), rows, marked=position(shown, search.minimax))
 
 
-def _codesign(design: CoDesign) -> list[Block]:
+def _codesign(design: CoDesign) -> list[d.Block]:
     """The common shape, next to the best shape for each device and phase alone."""
     shape = short_change(design.changed) if design.changed else "keep this shape"
     words = f"{shape}: {design.rule.value} regret {format_share(design.regret)}"
@@ -207,7 +203,7 @@ def _codesign(design: CoDesign) -> list[Block]:
         "alone", "alone it would want", path=lambda want: short_change(want.alone) if want.alone else "this shape"
     )
     grid = field_grid("What each device and phase would want", (alone, *WANT), design.wants)
-    return [Block(words=words, style="bold"), grid_block(grid)]
+    return [d.Block(words=words, style="bold"), *d.in_full([d.grid_block(grid)])]
 
 
 def _alone(want: Want) -> str:

@@ -33,7 +33,7 @@ MOST_NODES = 20_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChakraNode:
+class _ChakraNode:
     """One node of a rank's trace."""
 
     id: int
@@ -80,7 +80,7 @@ def _named_groups(job: TrainingJob, plan: TrainingPlan) -> Groups:
     return out
 
 
-def _rank_nodes(work: StepWork, groups: Groups, rank: int) -> Iterator[ChakraNode]:
+def _rank_nodes(work: StepWork, groups: Groups, rank: int) -> Iterator[_ChakraNode]:
     """A rank's nodes: tasks in schedule order, each after its receives and before its sends."""
     stage, at = divmod(rank, work.ranks_per_stage)
     mine = {axis: name for axis, table in groups.items() for name, members in table if rank in members}
@@ -128,9 +128,9 @@ class _Maker:
     def __init__(self, mine: dict[str, str]) -> None:
         self.mine, self.next, self.last = mine, 1, 0
 
-    def node(self, name: str, type_: int, numbers: dict[str, int], group: str = "") -> ChakraNode:
+    def node(self, name: str, type_: int, numbers: dict[str, int], group: str = "") -> _ChakraNode:
         after = (self.last,) if self.last else ()
-        made = ChakraNode(id=self.next, name=name, type=type_, after=after, numbers=numbers, group=group)
+        made = _ChakraNode(id=self.next, name=name, type=type_, after=after, numbers=numbers, group=group)
         self.next += 1
         if type_ != SEND:
             self.last = made.id
@@ -138,7 +138,7 @@ class _Maker:
 
     def message(
         self, name: str, type_: int, work: StepWork, stage: int, at: int, rank: int, key: tuple[int, int, Work]
-    ) -> ChakraNode:
+    ) -> _ChakraNode:
         """A message to or from the rank at the same position in another stage; ``key`` is its task."""
         other = stage * work.ranks_per_stage + at
         part, microbatch, kind = key
@@ -149,7 +149,7 @@ class _Maker:
 
     def exchange(
         self, name: str, kind: CollectiveKind, work: StepWork, stage: int, scale: float
-    ) -> Iterator[ChakraNode]:
+    ) -> Iterator[_ChakraNode]:
         """Once a step, a collective among data-parallel replicas: of dense parameters over dp x cp, and of experts."""
         for axis, size in ((Axis.DATA.value, work.dense_bytes[stage]), ("expert_dp", work.expert_bytes[stage])):
             if size and axis in self.mine:
@@ -165,13 +165,13 @@ TYPES = {"tensor_size": UINT64, "comm_src": INT32, "comm_dst": INT32, "comm_tag"
 """Attributes that ASTRA-sim does not read as 64-bit integers."""
 
 
-def encoded(job: TrainingJob, nodes: list[ChakraNode]) -> bytes:
+def encoded(job: TrainingJob, nodes: list[_ChakraNode]) -> bytes:
     """The file of one rank."""
     about = _string(1, "0.0.4") + _message(2, _string(1, "model") + _string(STRING, job.shape.name or "model"))
     return b"".join([_prefixed(about), *(_prefixed(_node(node)) for node in nodes)])
 
 
-def _node(node: ChakraNode) -> bytes:
+def _node(node: _ChakraNode) -> bytes:
     """``Node``: id 1, name 2, type 3, data_deps 5, attr 10."""
     out = _number(1, node.id) + _string(2, node.name) + _number(3, node.type)
     out += _message(5, b"".join(_varint(each) for each in node.after)) if node.after else b""

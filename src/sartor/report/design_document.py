@@ -8,6 +8,7 @@ from sartor.answers.design import DesignAnswer, rate
 from sartor.answers.design_reasons import why_texts
 from sartor.designs.detail import ModelDetail, model_detail
 from sartor.designs.result import DesignStatus, Ranked
+from sartor.report import document as d
 from sartor.report.design_grids import (
     alternatives_grid,
     area_grid,
@@ -30,17 +31,6 @@ from sartor.report.design_words import (
     notes_of,
     nothing_text,
     unit_of,
-)
-from sartor.report.document import (
-    Block,
-    Document,
-    Place,
-    bullets_block,
-    document_page,
-    document_text,
-    figure_block,
-    grid_block,
-    section,
 )
 from sartor.units import format_seconds, format_share
 
@@ -67,14 +57,14 @@ LOSSES = "Share of throughput that each shape loses on a chip, against its own b
 
 def design_view(answer: DesignAnswer) -> RenderableType:
     """The answer in the terminal: the best chip and plans with proof, or why no point fits."""
-    return document_text(_blocks(answer, {}), heading_text(answer))
+    return d.document_text(_blocks(answer, {}), heading_text(answer))
 
 
 def design_page(answer: DesignAnswer, *, date: str = "") -> str:
     """The offline page (UTF-8). ``date`` is printed as given. Raises ``MissingExtraError`` without the extra
     ``report``."""
     records = design_points(answer)
-    document = Document(
+    document = d.Document(
         title="Accelerator and plan",
         question=heading_text(answer),
         command="design",
@@ -82,84 +72,84 @@ def design_page(answer: DesignAnswer, *, date: str = "") -> str:
         records=records,
         reading=READING if answer.best else (),
     )
-    return document_page(document, date)
+    return d.document_page(document, date)
 
 
-def _blocks(answer: DesignAnswer, records: dict[str, object]) -> list[Block]:
-    assumed = bullets_block("Assumed", answer.assumptions)
+def _blocks(answer: DesignAnswer, records: dict[str, object]) -> list[d.Block]:
+    assumed = d.bullets_block("Assumed", answer.assumptions)
     if answer.best is None:
         infeasible = answer.result.status is DesignStatus.INFEASIBLE
-        words = Block(words=nothing_text(answer), verdict=True, style="bold red" if infeasible else "")
-        rest = [] if infeasible else [bullets_block("Warnings", answer.warnings), *_comparisons(answer)]
+        words = d.Block(words=nothing_text(answer), verdict=True, style="bold red" if infeasible else "")
+        rest = [] if infeasible else [d.bullets_block("Warnings", answer.warnings), *_comparisons(answer)]
         return [words, *rest, assumed]
     best, question = answer.best, answer.question
     details = [model_detail(question, best.evaluation, m) for m in range(len(question.models))]
     priced = [detail for detail in details if detail is not None]
     return [
-        Block(words=headline(answer), verdict=True),
-        Block(words=menu_text(question), style="dim", place=Place.TEXT),
-        Block(cards=_cards(answer, best, priced), place=Place.PAGE),
-        bullets_block("Warnings", answer.warnings),
-        section("What the search proved", "search", "Search", Place.PAGE),
-        figure_block("convergence", "The search ends when the lines meet."),
-        section("Plans", "plans", "Plans"),
-        grid_block(plans_grid(priced)),
-        section("Where the time goes"),
-        figure_block("step", "The line is the 80% interval."),
-        grid_block(steps_grid(priced)),
-        *(grid_block(stages_grid(detail), Place.PAGE) for detail in priced if len(detail.stages) > 1),
-        section("Where the area goes", "chip", "Chip"),
-        figure_block("floor_plan", "Rectangles show the area of each part [mm2] to scale; this is not a layout."),
-        grid_block(area_grid(answer, best)),
-        grid_block(power_grid(best), Place.PAGE),
+        d.Block(words=headline(answer), verdict=True),
+        d.Block(words=menu_text(question), style="dim", place=d.Place.TEXT),
+        d.Block(cards=_cards(answer, best, priced), place=d.Place.PAGE),
+        d.bullets_block("Warnings", answer.warnings),
+        d.section("What the search proved", "search", "Search", d.Place.PAGE),
+        d.figure_block("convergence", "The search ends when the lines meet."),
+        d.section("Plans", "plans", "Plans"),
+        d.grid_block(plans_grid(priced)),
+        d.section("Where the time goes"),
+        d.figure_block("step", "The line is the 80% interval."),
+        d.grid_block(steps_grid(priced)),
+        *(d.grid_block(stages_grid(detail), d.Place.PAGE) for detail in priced if len(detail.stages) > 1),
+        d.section("Where the area goes", "chip", "Chip"),
+        d.figure_block("floor_plan", "Rectangles show the area of each part [mm2] to scale; this is not a layout."),
+        d.grid_block(area_grid(answer, best)),
+        d.grid_block(power_grid(best), d.Place.PAGE),
         *_comparisons(answer),
         *_drawings(records),
         assumed,
     ]
 
 
-def _comparisons(answer: DesignAnswer) -> list[Block]:
+def _comparisons(answer: DesignAnswer) -> list[d.Block]:
     """Alternatives, catalogue GPUs, other shapes and the Pareto front."""
-    blocks: list[Block] = []
+    blocks: list[d.Block] = []
     if answer.result.baselines:
         blocks += [
-            section("Alternatives", "others", "Alternatives"),
-            figure_block(
+            d.section("Alternatives", "others", "Alternatives"),
+            d.figure_block(
                 "points", "Diamond: the best point. Squares: alternatives. Discs: evaluated points, dark on the Pareto "
                 "front.",
             ),
-            grid_block(alternatives_grid(answer)),
-            bullets_block("Notes", notes_of(answer)),
-            bullets_block("The best chip against TPUv4-like, model by model", why_texts(answer)),
+            d.grid_block(alternatives_grid(answer)),
+            d.bullets_block("Notes", notes_of(answer)),
+            d.bullets_block("The best chip against TPUv4-like, model by model", why_texts(answer)),
         ]  # fmt: skip
     else:
-        blocks += [section("Evaluated points", "others", "Alternatives", Place.PAGE), figure_block("points")]
+        blocks += [d.section("Evaluated points", "others", "Alternatives", d.Place.PAGE), d.figure_block("points")]
     if answer.against:
-        blocks += [section("Compared with catalogue GPUs"), grid_block(gpus_grid(answer))]
-        blocks += [bullets_block("Notes", gpu_notes(answer))]
-    blocks.append(bullets_block("How firmly the best stands", nearby_texts(answer.nearby)))
+        blocks += [d.section("Compared with catalogue GPUs"), d.grid_block(gpus_grid(answer))]
+        blocks += [d.bullets_block("Notes", gpu_notes(answer))]
+    blocks.append(d.bullets_block("How firmly the best stands", nearby_texts(answer.nearby)))
     if answer.joint is not None:
-        blocks += [section("The model's shape"), *(Block(words=line) for line in joint_lines(answer.joint))]
+        blocks += [d.section("The model's shape"), *(d.Block(words=line) for line in joint_lines(answer.joint))]
     if answer.shapes is not None:
-        blocks += [section("Shapes of the same size", "shapes")]
-        blocks += [Block(words=line) for line in shapes_lines(answer.shapes)]
-        blocks += [figure_block("shapes"), grid_block(rates_grid(answer.shapes), Place.PAGE)]
-        blocks += [Block(words=LOSSES, place=Place.TEXT), grid_block(regret_grid(answer.shapes), Place.TEXT)]
+        blocks += [d.section("Shapes of the same size", "shapes")]
+        blocks += [d.Block(words=line) for line in shapes_lines(answer.shapes)]
+        blocks += [d.figure_block("shapes"), d.grid_block(rates_grid(answer.shapes), d.Place.PAGE)]
+        blocks += [d.Block(words=LOSSES, place=d.Place.TEXT), d.grid_block(regret_grid(answer.shapes), d.Place.TEXT)]
     if len(answer.front) > 1:
-        blocks += [section(front_text(answer)), grid_block(front_grid(answer, PRINTED), Place.TEXT)]
-        blocks += [grid_block(front_grid(answer, PAGED), Place.PAGE)]
+        blocks += [d.section(front_text(answer)), d.grid_block(front_grid(answer, PRINTED), d.Place.TEXT)]
+        blocks += [d.grid_block(front_grid(answer, PAGED), d.Place.PAGE)]
     return blocks
 
 
-def _drawings(records: dict[str, object]) -> list[Block]:
+def _drawings(records: dict[str, object]) -> list[d.Block]:
     """A layer on the cores, and the pipeline, as figures."""
     layers = [name for name in records if name.startswith("layer_")]
     pipelines = [name for name in records if name.startswith("pipeline")]
     return [
-        section("One layer on the cores", "layer", "A layer", Place.PAGE),
-        *(figure_block(name, "Cores with the same work share a line.") for name in layers),
-        section("Pipeline timeline", "pipeline", "Pipeline", Place.PAGE),
-        *(figure_block(name, "From an event simulation, independent of the formulas above.") for name in pipelines),
+        d.section("One layer on the cores", "layer", "A layer", d.Place.PAGE),
+        *(d.figure_block(name, "Cores with the same work share a line.") for name in layers),
+        d.section("Pipeline timeline", "pipeline", "Pipeline", d.Place.PAGE),
+        *(d.figure_block(name, "From an event simulation, independent of the formulas above.") for name in pipelines),
     ]
 
 

@@ -8,19 +8,8 @@ from typing import TYPE_CHECKING
 from sartor.answers.diagnosis import EXPLANATION, LOG_MEASURED, LOG_PREDICTED, PRICED_RUN, RUN_PART, LogDiagnosis
 from sartor.answers.field import Level, columns_of, text
 from sartor.operators import Gemm
+from sartor.report import document as d
 from sartor.report.diagnose_words import diagnose_answer, explained_text
-from sartor.report.document import (
-    Block,
-    Document,
-    Place,
-    bullets_block,
-    document_page,
-    document_text,
-    figure_block,
-    grid_block,
-    section,
-    verdict_block,
-)
 from sartor.report.grid import Grid, field_grid, grid_of
 from sartor.report.plan_words import plan_words
 from sartor.report.run_points import MOST_OPERATORS, run_points, worst_first
@@ -47,14 +36,14 @@ READING = (
 def diagnose_view(answer: LogDiagnosis | TraceDiagnosis) -> RenderableType:
     """The answer in the terminal."""
     heading, lines = diagnose_answer(answer)
-    return document_text(_blocks(answer, lines), heading)
+    return d.document_text(_blocks(answer, lines), heading)
 
 
 def diagnose_page(answer: LogDiagnosis | TraceDiagnosis, *, date: str = "") -> str:
     """The offline page (UTF-8). ``date`` is printed as given. Raises ``MissingExtraError`` without the extra
     ``report``."""
     title, lines = diagnose_answer(answer)
-    document = Document(
+    document = d.Document(
         title=title,
         question="training log" if isinstance(answer, LogDiagnosis) else "profiler trace",
         command="diagnose",
@@ -62,44 +51,44 @@ def diagnose_page(answer: LogDiagnosis | TraceDiagnosis, *, date: str = "") -> s
         records=run_points(answer),
         reading=READING,
     )
-    return document_page(document, date)
+    return d.document_page(document, date)
 
 
-def _blocks(answer: LogDiagnosis | TraceDiagnosis, lines: list[str]) -> list[Block]:
+def _blocks(answer: LogDiagnosis | TraceDiagnosis, lines: list[str]) -> list[d.Block]:
     return [
-        verdict_block(lines),
+        d.Block(lines=lines, verdict=True),
         *_where_time_goes(answer),
         *_open(answer),
         *(_explained(answer) if isinstance(answer, LogDiagnosis) else _operators(answer)),
-        bullets_block("Warnings", answer.warnings),
-        bullets_block("Units", answer.units if isinstance(answer, LogDiagnosis) else ()),
-        bullets_block("Assumed", answer.assumptions),
+        d.bullets_block("Warnings", answer.warnings),
+        d.bullets_block("Units", answer.units if isinstance(answer, LogDiagnosis) else ()),
+        d.bullets_block("Assumed", answer.assumptions),
     ]
 
 
-def _where_time_goes(answer: LogDiagnosis | TraceDiagnosis) -> list[Block]:
+def _where_time_goes(answer: LogDiagnosis | TraceDiagnosis) -> list[d.Block]:
     assumed = ""
     if isinstance(answer, LogDiagnosis) and answer.open_plan.fields:
         assumed = f", if the plan were {plan_words(answer.predicted.plan)}"
     parts = [part for part in answer.run_parts if abs(part.share) >= LEAST]
     return [
-        section(f"Where the time goes{assumed}", "time"),
-        figure_block("fall", "Each part starts where those above it end."),
-        grid_block(field_grid("Parts of the mean steady step", columns_of(RUN_PART, Level.PAGE), parts)),
+        d.section(f"Where the time goes{assumed}", "time"),
+        d.figure_block("fall", "Each part starts where those above it end."),
+        d.grid_block(field_grid("Parts of the mean steady step", columns_of(RUN_PART, Level.PAGE), parts)),
     ]
 
 
-def _open(answer: LogDiagnosis | TraceDiagnosis) -> list[Block]:
+def _open(answer: LogDiagnosis | TraceDiagnosis) -> list[d.Block]:
     """The likeliest plans that would explain the run, where it does not say its own."""
     explaining = answer.open_plan.explaining
     if not explaining:
         return []
     caption = "Predicted figures, the likeliest plan first"
     grid = field_grid(caption, (PLAN, *columns_of(PRICED_RUN, Level.PAGE)), explaining[:SHOWN])
-    return [section("Plans that would explain the run"), grid_block(grid)]
+    return [d.section("Plans that would explain the run"), d.grid_block(grid)]
 
 
-def _explained(answer: LogDiagnosis) -> list[Block]:
+def _explained(answer: LogDiagnosis) -> list[d.Block]:
     """The run beside the prediction of its plan, and beside those of changed plans."""
     if answer.open_plan.fields:
         return []
@@ -107,11 +96,11 @@ def _explained(answer: LogDiagnosis) -> list[Block]:
     caption = "Predictions with a changed fact of the plan, the nearest first"
     grid = field_grid(caption, columns_of(EXPLANATION, Level.PAGE), tried)
     return [
-        section("Measured and predicted"),
-        grid_block(_measured_grid(answer)),
-        section("What would explain the rest"),
-        Block(words=explained_text(answer)),
-        *([grid_block(grid)] if len(tried) > 1 else []),
+        d.section("Measured and predicted"),
+        d.grid_block(_measured_grid(answer)),
+        d.section("What would explain the rest"),
+        d.Block(words=explained_text(answer)),
+        *([d.grid_block(grid)] if len(tried) > 1 else []),
     ]
 
 
@@ -132,7 +121,7 @@ def _measured_grid(answer: LogDiagnosis) -> Grid:
     return grid_of("The run and its prediction", ("", "measured", "predicted", "difference"), rows)
 
 
-def _operators(answer: TraceDiagnosis) -> list[Block]:
+def _operators(answer: TraceDiagnosis) -> list[d.Block]:
     rows = [
         (
             kernels.name,
@@ -146,14 +135,14 @@ def _operators(answer: TraceDiagnosis) -> list[Block]:
     ]
     columns = ("operator", "calls", "measured", "predicted", "ratio", "loses per step")
     operators = [
-        section("Operators", "operators"),
-        figure_block("operators", "Sizes that the trace states (record_shapes=True)."),
-        grid_block(grid_of("Operators against their prediction", columns, rows)),
+        d.section("Operators", "operators"),
+        d.figure_block("operators", "Sizes that the trace states (record_shapes=True)."),
+        d.grid_block(grid_of("Operators against their prediction", columns, rows)),
     ]
     return [
         *(operators if rows else []),
-        section("Timeline", "timeline", place=Place.PAGE),
-        figure_block("timeline", "Kernels of one kind with no gap between them are one box."),
+        d.section("Timeline", "timeline", place=d.Place.PAGE),
+        d.figure_block("timeline", "Kernels of one kind with no gap between them are one box."),
     ]
 
 

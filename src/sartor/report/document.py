@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +16,24 @@ if TYPE_CHECKING:
 
 
 class Place(Enum):
-    """Where a block is shown."""
+    """Where a block is shown. The terminal shows one screen, and the whole answer with ``--verbose``."""
 
     BOTH = "both"
     TEXT = "text"
     PAGE = "page"
+    SHORT = "the one screen alone"
+    LONG = "the whole answer in the terminal alone"
+    REST = "all but the one screen"
+
+
+IN_TERMINAL = {
+    False: (Place.BOTH, Place.TEXT, Place.SHORT),
+    True: (Place.BOTH, Place.TEXT, Place.LONG, Place.REST),
+}
+"""Places that the terminal shows, by ``verbose``."""
+ON_PAGE = (Place.BOTH, Place.PAGE, Place.REST)
+IN_THE_FIRST_LINE = ("plan: ", "from the zoo")
+"""Starts of assumptions that the first line of an answer has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +47,7 @@ class Block:
     link: str = ""
     words: str = ""
     style: str = ""
-    """Of words: their style in the terminal."""
+    """Of words, and of the first of a verdict's lines: their style in the terminal."""
     verdict: bool = False
     """Of words and of lines: the answer in short, which the page frames."""
     title: str = ""
@@ -73,14 +86,47 @@ def section(heading: str, anchor: str = "", link: str = "", place: Place = Place
     return Block(heading=heading, anchor=anchor, link=link, place=place)
 
 
-def verdict_block(paragraphs: Iterable[str]) -> Block:
-    """The answer in short, in several paragraphs."""
-    return Block(lines=tuple(paragraphs), verdict=True)
+def opening(lines: Iterable[str], *, bad: bool = False) -> Block:
+    """The first lines of an answer in the terminal: whether it fits (red if not), how fast, what to change."""
+    return Block(lines=tuple(lines), verdict=True, style="bold red" if bad else "", place=Place.TEXT)
 
 
 def grid_block(grid: Grid, place: Place = Place.BOTH) -> Block:
     """A table."""
     return Block(grid=grid, place=place)
+
+
+def cut_blocks(grid: Grid, rows: int) -> list[Block]:
+    """A table of which one screen shows the first rows, the marked one among them."""
+    first = list(range(len(grid.rows)))[:rows]
+    if grid.marked >= rows:
+        first[-1] = grid.marked
+    short = replace(
+        grid,
+        rows=tuple(grid.rows[i] for i in first),
+        bars=tuple(grid.bars[i] for i in first if grid.bars),
+        marked=min(grid.marked, rows - 1),
+    )
+    return [grid_block(short, Place.SHORT), grid_block(grid, Place.REST)]
+
+
+def in_full(blocks: Iterable[Block]) -> list[Block]:
+    """Blocks that one screen leaves out."""
+    longer = {Place.BOTH: Place.REST, Place.TEXT: Place.LONG}
+    blocks = (block for block in blocks if block.place is not Place.SHORT)
+    return [replace(block, place=longer.get(block.place, block.place)) for block in blocks]
+
+
+def assumed_blocks(assumptions: Iterable[str], more: Iterable[str] = ()) -> list[Block]:
+    """What an answer assumed: on one screen a sentence without what its first line says and without ``more``."""
+    assumptions = tuple(assumptions)
+    rest = "; ".join(words for words in assumptions if not words.startswith(IN_THE_FIRST_LINE))
+    words = f"{f'Assumed: {rest}. ' if rest else ''}More: --verbose"
+    return [
+        Block(lines=("",), verdict=True, place=Place.SHORT),
+        Block(words=words, style="dim", place=Place.SHORT),
+        bullets_block("Assumed", (*assumptions, *more), Place.REST),
+    ]
 
 
 def figure_block(name: str, note: str = "") -> Block:
@@ -93,23 +139,45 @@ def bullets_block(title: str, lines: Iterable[str], place: Place = Place.BOTH) -
     return Block(title=title, lines=tuple(lines), place=place)
 
 
-def document_text(blocks: Iterable[Block], heading: str = "") -> RenderableType:
-    """The blocks for the terminal, below a heading."""
+def document_text(blocks: Iterable[Block], heading: str = "", *, verbose: bool = False) -> RenderableType:
+    """The blocks for the terminal, below a heading: on one screen unless ``verbose``."""
     from rich.console import Group
     from rich.text import Text
 
-    from sartor.report.table_estimate import notes, section_title
-
     parts: list[RenderableType] = [Text(printable(heading), style="bold")] if heading else []
-    for block in blocks:
-        if block.place is Place.PAGE:
-            continue
-        parts += [section_title(printable(block.heading))] if block.heading else []
-        parts += [Text(printable(block.words), style=block.style)] if block.words else []
-        parts += [grid_view(block.grid)] if block.grid else []
-        parts += [Text(printable(line)) for line in block.lines] if block.verdict else notes(block.title, block.lines)
-        parts += [block.view()] if block.view else []
-    return Group(*parts)
+    shown = (block for block in blocks if block.place in IN_TERMINAL[verbose])
+    return Group(*parts, *(part for block in shown for part in _printed(block)))
+
+
+def _printed(block: Block) -> Iterator[RenderableType]:
+    """A block's parts in the terminal; titles with an empty line above them."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    if block.heading:
+        yield Padding(Text(printable(block.heading), style="bold underline"), (1, 0, 0, 0), expand=False)
+    if block.words:
+        yield Text(printable(block.words), style=block.style)
+    if block.grid:
+        yield grid_view(block.grid)
+    if block.verdict:
+        yield from (Text(printable(line), style="" if i else block.style) for i, line in enumerate(block.lines))
+    elif block.lines:
+        yield Padding(Text(f"{block.title}:", style="bold"), (1, 0, 0, 0), expand=False)
+        yield from (_bullet(line) for line in block.lines)
+    if block.view:
+        yield block.view()
+
+
+def _bullet(line: str) -> RenderableType:
+    from rich.table import Table
+    from rich.text import Text
+
+    bullet = Table.grid(padding=(0, 1, 0, 0))
+    bullet.add_column(width=1)
+    bullet.add_column(overflow="fold")
+    bullet.add_row(Text("-", style="dim"), Text(printable(line)))
+    return bullet
 
 
 def document_page(document: Document, date: str = "") -> str:
@@ -118,7 +186,7 @@ def document_page(document: Document, date: str = "") -> str:
     from sartor.report.page import footer, whole_page
     from sartor.report.page_notes import how_to_read
 
-    shown = [block for block in document.blocks if block.place is not Place.TEXT]
+    shown = [block for block in document.blocks if block.place in ON_PAGE]
     links = [(block.anchor, block.link) for block in shown if block.link]
     links += [("reading", "How to read this")] if document.reading else []
     links += [(block.anchor, block.link) for block in document.after if block.link]

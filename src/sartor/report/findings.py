@@ -1,4 +1,4 @@
-"""What rules find in a shape, as a table of the terminal and as articles of the page with their reasons."""
+"""What rules find in a shape, as articles of the page with their reasons."""
 
 from __future__ import annotations
 
@@ -6,13 +6,8 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from sartor.report.html import Markup, element, join, markdown
-from sartor.report.lint_formats import GRADE_STYLES, REMARKS, also, gain_text, split_remarks, verdict_without_findings
-from sartor.report.table_estimate import section_title
+from sartor.report.lint_formats import REMARKS, also, gain_text, split_remarks, verdict_without_findings
 from sartor.report.words import printable
 from sartor.units import format_share
 
@@ -20,37 +15,8 @@ if TYPE_CHECKING:
     from sartor.rules.rule import Finding
 
 
-def findings_view(findings: Iterable[Finding], unread: str) -> RenderableType:
-    """Each finding: grade, gain, message, rules and fix; then remarks under their own heading."""
-    faults, remarks = split_remarks(findings)
-    parts: list[RenderableType] = [_findings_table(faults) if faults else Text(verdict_without_findings(unread))]
-    return Group(*parts, *([section_title(REMARKS), _findings_table(remarks)] if remarks else []))
-
-
-def _findings_table(findings: Iterable[Finding]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True, justify="right")
-    table.add_column(overflow="fold")
-    for finding in findings:
-        grade = finding.grade.value
-        words = Text(printable(finding.message))
-        words.append(f"  [{finding.rule} {finding.code}]", style="dim")
-        for reason in also(finding):
-            words.append(f"\n{printable(reason)}")
-        if finding.fix:
-            words.append(f"\nfix: {_fix_text(finding)}", style="green")
-        table.add_row(Text(grade, style=GRADE_STYLES.get(grade, "")), Text(_share_gained(finding)), words)
-    return table
-
-
 def _fix_text(finding: Finding) -> str:
     return printable(", ".join(f"{name}={value}" for name, value in finding.fix.items()))
-
-
-def _share_gained(finding: Finding) -> str:
-    """``6.1%``; a dash if the model cannot run, so there is no time to save."""
-    return "-" if finding.gain_fraction is None else format_share(finding.gain_fraction)
 
 
 def findings_markup(findings: Iterable[Finding], unread: str) -> Markup:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from sartor.answers.field import Field, Level, Scalar, columns_of, texts_of
 from sartor.report.words import printable
 from sartor.units import format_share
 
 if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions
     from rich.table import Table
-    from rich.text import Text
 
 BAR = 24
-"""Characters in the longest bar."""
+"""Characters in the longest bar; a bar has at least one, unless its share is zero."""
+GAP = 2
+"""Characters between columns, where there is room."""
 
 
 class Cell(str):
@@ -31,12 +33,13 @@ class Cell(str):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridColumn:
-    """A column: its head, a tooltip, whether it holds numbers, whether only pages have room for it."""
+    """A column: its head, a tooltip, whether it holds numbers, whether only pages or wide terminals have room."""
 
     head: str
     explains: str | None = None
     number: bool = True
     page_only: bool = False
+    wide_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,27 +95,48 @@ def page_column(head: str) -> GridColumn:
     return GridColumn(head=head, page_only=True)
 
 
-def grid_view(grid: Grid) -> Table:
-    """A grid for the terminal: words on the left (folded if long), numbers on the right (never wrapped)."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="bold")
-    shown = [i for i, column in enumerate(grid.columns) if not column.page_only]
-    for column in (grid.columns[i] for i in shown):
-        table.add_column(
-            column.head, justify="right" if column.number else "left", no_wrap=column.number, overflow="fold"
-        )
-    if grid.bars:
-        table.add_column("", no_wrap=True)
-    for at, row in enumerate(grid.rows):
-        bar = [share_bar(grid.bars[at])] if grid.bars else []
-        table.add_row(*(Text(printable(str(row[i]))) for i in shown), *bar)
-    return table
+def wide_column(head: str, explains: str | None = None) -> GridColumn:
+    """A column of numbers that narrow terminals leave out."""
+    return GridColumn(head=head, explains=explains, wide_only=True)
 
 
-def share_bar(share: float) -> Text:
-    """``share`` of a whole bar, at least one character unless it is zero."""
-    from rich.text import Text
+@dataclass(frozen=True, slots=True)
+class grid_view:
+    """A grid for the terminal: words on the left (folded if long), numbers on the right (never wrapped). Where it is
+    too wide, heads take several lines, and bars and `wide_column` are left out."""
 
-    return Text("#" * max(round(BAR * share), int(share > 0)), style="blue")
+    grid: Grid
+
+    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        columns = self.grid.columns
+        shown = [i for i, column in enumerate(columns) if not column.page_only]
+        cells = {i: max((len(printable(str(row[i]))) for row in self.grid.rows), default=0) for i in shown}
+        folded = {i: max(cells[i], *map(len, columns[i].head.split()), 0) for i in shown}
+        if sum(max(cells[i], len(columns[i].head)) + GAP for i in shown) + self._bar <= options.max_width:
+            yield self._table(shown, {}, GAP)
+            return
+        if sum(folded[i] + 1 for i in shown) > options.max_width:
+            shown = [i for i in shown if not columns[i].wide_only]
+        yield self._table(shown, {i: folded[i] for i in shown if columns[i].number}, 1)
+
+    @property
+    def _bar(self) -> int:
+        return (BAR + GAP) * bool(self.grid.bars)
+
+    def _table(self, shown: Sequence[int], widths: Mapping[int, int], gap: int) -> Table:
+        """The shown columns; numbers with a width fold their heads, and then there are no bars."""
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, padding=(0, gap, 0, 0), show_edge=False, header_style="bold")
+        for i in shown:
+            head, numbers = Text(self.grid.columns[i].head, no_wrap=False), self.grid.columns[i].number
+            side: Literal["left", "right"] = "right" if numbers else "left"
+            table.add_column(head, justify=side, no_wrap=numbers, overflow="fold", max_width=widths.get(i))
+        bars = self.grid.bars if gap == GAP else ()
+        if bars:
+            table.add_column("", no_wrap=True)
+        for index, row in enumerate(self.grid.rows):
+            bar = [Text("#" * max(round(BAR * bars[index]), int(bars[index] > 0)), style="blue")] if bars else []
+            table.add_row(*(Text(printable(str(row[i]))) for i in shown), *bar)
+        return table

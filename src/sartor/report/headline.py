@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
 from sartor.ask.complete import plan_sentence
 from sartor.hardware.alignment import alignment_of
 from sartor.report.fit_words import close_text, command, does_not_fit, stated_command
@@ -21,11 +19,13 @@ if TYPE_CHECKING:
     from sartor.rules.rule import Finding
 
 
-def headline(answer: ModelEstimate) -> Iterator[str]:
+def headline(answer: ModelEstimate, change: str = "") -> Iterator[str]:
     """``my-3b on 8 h100_sxm as dp 8, ZeRO 1, microbatch 2 (the fastest plan that fits): fits, 71 of 75.2 GiB.``, how
-    long a step takes, and what would turn it."""
+    long a step takes, what to change, and what would turn it."""
     yield f"{_subject(answer)}: {_fits(answer)}"
     yield _speed(answer)
+    if change and answer.fits and not answer.question.reading.unread:
+        yield change
     if unread := unread_text(answer.question.reading):
         yield unread
     for turn in answer.question.depends_on:
@@ -34,22 +34,17 @@ def headline(answer: ModelEstimate) -> Iterator[str]:
         yield f"With {turn.field}={turn.value}, which was not stated: {printable(turn.verdict).rstrip('.')}{costs}."
 
 
-def headline_lines(answer: ModelEstimate, findings: Sequence[Finding] | None = None) -> list[Text]:
-    """The same for the terminal, in red what does not fit; with ``findings``, what to change and what it gains."""
-    first, speed, *turns = headline(answer)
-    silent = findings is None or not answer.fits or answer.question.reading.unread
-    change = [] if silent else [_change(answer, findings or ())]
-    return [Text(first, style="" if answer.fits else "bold red"), *map(Text, (speed, *change, *turns)), Text("")]
-
-
 WORTH_CHANGING = 0.01
 """Least share of the step for which a finding is the change to make first."""
 SAME_SIZE = 0.05
 """Largest change of the parameters, as a share, with which it still is the same model."""
 
 
-def _change(answer: ModelEstimate, findings: Sequence[Finding]) -> str:
-    """The finding of the shape that costs most, else the command that looks further."""
+def first_change(answer: ModelEstimate, findings: Sequence[Finding], *, further: bool = True) -> str:
+    """The finding of the shape that costs most; with ``further``, the command that looks further."""
+    if blocking := cannot_run(findings):
+        return blocking
+    padding = _padding(answer) if further else ""
     fixes = [item for item in findings if item.fix and not item.remark and abs(item.params_change) <= SAME_SIZE]
     costly = [item for item in fixes if (item.gain_fraction or 0) >= WORTH_CHANGING]
     if costly:
@@ -60,11 +55,18 @@ def _change(answer: ModelEstimate, findings: Sequence[Finding]) -> str:
             f", {format_change(first.params_change)} parameters" if abs(first.params_change) >= WORTH_CHANGING else ""
         )
         saves = f"which saves {format_share(first.gain_fraction or 0)} of the {of} ({first.rule}{size})"
-        return f"Change first: {fix}, {saves}; `{stated_command('lint', answer)}` says why.{_padding(answer)}"
-    further = f"`{stated_command('advise', answer)}` tries other shapes"
+        why = f"; `{stated_command('lint', answer)}` says why" if further else ""
+        return f"Change first: {fix}, {saves}{why}.{padding}"
+    tries = f"; `{stated_command('advise', answer)}` tries other shapes"
     if any(answer.question.run.states(name) for name in AXES) and answer.question.held is not None:
-        further = f"`{command('plan', answer, answer.question.held)}` tries other plans"
-    return f"No rule proposes a change of the same size that saves 1%; {further}.{_padding(answer)}"
+        tries = f"; `{command('plan', answer, answer.question.held)}` tries other plans"
+    return f"No rule proposes a change of the same size that saves 1%{tries * further}.{padding}"
+
+
+def cannot_run(findings: Sequence[Finding]) -> str:
+    """``It cannot run: num_heads=30 does not split over tp=4.``; empty if nothing keeps it from running."""
+    errors = [finding for finding in findings if finding.gain_fraction is None and finding.grade.value == "error"]
+    return " ".join(f"It cannot run: {printable(finding.message).rstrip('.')}." for finding in errors[:2])
 
 
 def _padding(answer: ModelEstimate) -> str:

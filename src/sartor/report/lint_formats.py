@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING
@@ -26,6 +26,7 @@ from sartor.rules.shape import find_rule
 from sartor.units import format_share
 
 if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions
     from rich.text import Text
 
 WIDTH = 98
@@ -60,29 +61,33 @@ _LEVELS = {Grade.ERROR: "error", Grade.WARN: "warning", Grade.INFO: "note"}
 _ANNOTATIONS = {Grade.ERROR: "error", Grade.WARN: "warning", Grade.INFO: "notice"}
 
 
-def text(findings: Sequence[Finding], width: int = WIDTH, unread: str = "") -> Text:
-    """Findings for a terminal, as coloured ``rich`` text of at most ``width`` columns. ``unread``: what the config says
-    and was not read, without which there is no verdict."""
-    from rich.text import Text
+@dataclass(frozen=True, slots=True)
+class FindingsText:
+    """Findings for the terminal, coloured. ``unread``: what the config says and was not read, without which there is no
+    verdict. ``most``: the first faults alone, without further reasons."""
 
-    lines = _lines(findings, width, unread)
-    return Text("\n").join(Text(line, style=style) for line, style in lines)
+    findings: Sequence[Finding]
+    unread: str = ""
+    most: int | None = None
 
+    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        from rich.text import Text
 
-def plain(findings: Sequence[Finding], unread: str = "") -> str:
-    """``text`` without colours."""
-    return "\n".join(line for line, _ in _lines(findings, WIDTH, unread))
+        for line, style in self.lines(min(options.max_width - 2, WIDTH)):
+            yield Text(line, style=style)
 
+    def __str__(self) -> str:
+        return "\n".join(line for line, _ in self.lines(WIDTH))
 
-def _lines(findings: Sequence[Finding], width: int, unread: str) -> list[tuple[str, str]]:
-    """Findings and their counts, then remarks under their own heading."""
-    faults, remarks = split_remarks(findings)
-    lines = [line for each in faults for line in _finding_lines(each, width)]
-    lines += [(line, "") for line in wrap(_tally(faults, unread), width)]
-    if remarks:
-        lines += [("", ""), (f"{REMARKS}:", "bold")]
-        lines += [line for each in remarks for line in _finding_lines(each, width)]
-    return lines
+    def lines(self, width: int) -> Iterator[tuple[str, str]]:
+        """Findings and their counts, then remarks under their own heading; each line with its colour."""
+        faults, remarks = split_remarks(self.findings)
+        for fault in faults[: self.most]:
+            yield from _finding_lines(fault if self.most is None else replace(fault, others=()), width)
+        yield from ((line, "") for line in wrap(_tally(faults, self.unread), width))
+        if remarks and self.most is None:
+            yield from (("", ""), (f"{REMARKS}:", "bold"))
+            yield from (line for remark in remarks for line in _finding_lines(remark, width))
 
 
 REMARKS = "Remarks on the architecture, to be chosen before training"

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sartor.report.document import (
-    Block,
-    Document,
-    Place,
-    bullets_block,
-    document_page,
-    document_text,
-    figure_block,
-    grid_block,
-    section,
-)
+from sartor.report import document as d
 from sartor.report.plan_grids import devices_grid, parts_grid, rejected_grid, stages_grid, top_grid, why_not_grid
 from sartor.report.plan_points import plan_points
-from sartor.report.plan_words import cost_text, heading_text, headline, limit_of, next_lines, plan_words, why_not_text
+from sartor.report.plan_words import (
+    cost_text,
+    heading_text,
+    headline,
+    limit_of,
+    next_lines,
+    plan_lines,
+    plan_words,
+    why_not_text,
+)
 from sartor.units import format_bytes, format_count, format_seconds, format_share, room_text
 
 if TYPE_CHECKING:
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
     from sartor.answers.plan import PlanAnswer
     from sartor.plans.result import PricedPlan
 
+ROWS = 5
+"""Rows of a table on one screen."""
 REASONS = 8
 """Reasons of rejected plans that the terminal shows; the rest is summed."""
 READING = (
@@ -43,16 +44,17 @@ READING = (
 )  # fmt: skip
 
 
-def plan_view(answer: PlanAnswer) -> RenderableType:
-    """The answer in the terminal: the best plan and why, or why no plan fits and what would fit."""
-    return document_text(_blocks(answer), heading_text(answer))
+def plan_view(answer: PlanAnswer, *, verbose: bool = False) -> RenderableType:
+    """The answer in the terminal: the best plan and why, or why no plan fits and what would fit; on one screen unless
+    ``verbose``."""
+    return d.document_text(_blocks(answer), verbose=verbose)
 
 
 def plan_page(answer: PlanAnswer, *, date: str = "") -> str:
     """The offline page (UTF-8). ``date`` is printed as given. Raises ``MissingExtraError`` without the extra
     ``report``."""
     title, _, question = heading_text(answer).partition(": ")
-    document = Document(
+    document = d.Document(
         title=title,
         question=question,
         command="plan",
@@ -60,75 +62,91 @@ def plan_page(answer: PlanAnswer, *, date: str = "") -> str:
         records=plan_points(answer),
         reading=READING if answer.best else (),
     )
-    return document_page(document, date)
+    return d.document_page(document, date)
 
 
-def _blocks(answer: PlanAnswer) -> list[Block]:
+def _blocks(answer: PlanAnswer) -> list[d.Block]:
     blocks = _infeasible(answer) if answer.best is None else _feasible(answer, answer.best)
-    return [*blocks, bullets_block("Assumed", answer.assumptions)]
+    return [*blocks, *d.assumed_blocks(answer.assumptions)]
 
 
-def _feasible(answer: PlanAnswer, best: PricedPlan) -> list[Block]:
-    search = answer.search
-    return [
-        Block(words=headline(answer), verdict=True),
-        Block(cards=_cards(answer, best), place=Place.PAGE),
-        section("Where the time goes", "time", "Time"),
-        figure_block(
+def _feasible(answer: PlanAnswer, best: PricedPlan) -> list[d.Block]:
+    top = top_grid(answer.search.top)
+    compares = answer.why_not is not None or len(answer.searches) > 1
+    time = [
+        d.section("Where the time goes", "time", "Time"),
+        d.figure_block(
             "step", "One bar per plan, the best for each set of parallel degrees; the line is the 80% interval."
         ),
-        grid_block(parts_grid(best)),
-        section("Memory by stage", "memory", "Memory"),
-        figure_block(
-            "memory_fall", "Parts add up from top to bottom; the dashed line is the memory a process can use."
-        ),
-        figure_block("memory", "One bar per stage; equal stages share one."),
-        grid_block(stages_grid(answer.stages)),
-        section("Pipeline timeline", "pipeline", "Pipeline", Place.PAGE),
-        figure_block("pipeline", "From an event simulation, independent of the formulas above."),
-        figure_block("pipeline_memory", "The dashed line is the memory a process can use."),
-        section(f"Best plans by parallel degrees ({len(search.top)} shown)", "plans", "Plans"),
-        figure_block(
+        *d.cut_blocks(parts_grid(best), ROWS),
+    ]
+    plans = [
+        d.section("Best plans by parallel degrees", "plans", "Plans"),
+        d.figure_block(
             "plans", "Circles on a line: Pareto front. Discs: the best plan for each set of parallel degrees."
         ),
-        grid_block(top_grid(search.top)),
+        *d.cut_blocks(top, ROWS),
+    ]
+    return [
+        d.opening(plan_lines(answer)),
+        d.Block(words=headline(answer), verdict=True, place=d.Place.PAGE),
+        d.Block(cards=_cards(answer, best), place=d.Place.PAGE),
+        *(d.in_full(time) if compares else time),
+        d.section("Memory by stage", "memory", "Memory", d.Place.REST),
+        d.figure_block(
+            "memory_fall", "Parts add up from top to bottom; the dashed line is the memory a process can use."
+        ),
+        d.figure_block("memory", "One bar per stage; equal stages share one."),
+        d.grid_block(stages_grid(answer.stages), d.Place.REST),
+        d.section("Pipeline timeline", "pipeline", "Pipeline", d.Place.PAGE),
+        d.figure_block("pipeline", "From an event simulation, independent of the formulas above."),
+        d.figure_block("pipeline_memory", "The dashed line is the memory a process can use."),
+        *(d.in_full(plans) if compares else plans),
         *_why_not(answer),
-        *([section("By number of devices"), grid_block(devices_grid(answer))] if len(answer.searches) > 1 else []),
-        *_rejected(answer),
-        section("Cost", "cost", "Cost", Place.BOTH if answer.cost else Place.PAGE),
-        Block(words=cost_text(answer)) if answer.cost else Block(words="No token budget given.", place=Place.PAGE),
-        bullets_block("To try next", next_lines(answer)),
+        *([d.section("By number of devices"), d.grid_block(devices_grid(answer))] if len(answer.searches) > 1 else []),
+        *d.in_full(_rejected(answer)),
+        d.section("Cost", "cost", "Cost", d.Place.BOTH if answer.cost else d.Place.PAGE),
+        *_cost(answer),
+        d.bullets_block("To try next", next_lines(answer), d.Place.REST),
     ]
 
 
-def _why_not(answer: PlanAnswer) -> list[Block]:
+def _cost(answer: PlanAnswer) -> list[d.Block]:
+    if not answer.cost:
+        return [d.Block(words="No token budget given.", place=d.Place.PAGE)]
+    brief = cost_text(answer, brief=True)
+    return [d.Block(words=brief, place=d.Place.SHORT), d.Block(words=cost_text(answer), place=d.Place.REST)]
+
+
+def _why_not(answer: PlanAnswer) -> list[d.Block]:
     """The plan asked about, next to the best."""
     asked = answer.why_not
     if asked is None:
         return []
-    grids = [] if asked.plan is None else [grid_block(why_not_grid(asked))]
-    return [section(f"Why not {asked.asked}"), Block(words=why_not_text(asked)), *grids]
+    grids = [] if asked.plan is None else [d.grid_block(why_not_grid(asked))]
+    return [d.section(f"Why not {asked.asked}"), d.Block(words=why_not_text(asked)), *grids]
 
 
-def _rejected(answer: PlanAnswer) -> list[Block]:
+def _rejected(answer: PlanAnswer) -> list[d.Block]:
     return [
-        section("Rejected plans", "why-not", "Rejected"),
-        grid_block(rejected_grid(answer.search, REASONS), Place.TEXT),
-        grid_block(rejected_grid(answer.search), Place.PAGE),
+        d.section("Rejected plans", "why-not", "Rejected"),
+        d.grid_block(rejected_grid(answer.search, REASONS), d.Place.TEXT),
+        d.grid_block(rejected_grid(answer.search), d.Place.PAGE),
     ]
 
 
-def _infeasible(answer: PlanAnswer) -> list[Block]:
+def _infeasible(answer: PlanAnswer) -> list[d.Block]:
     """Why no plan fits, and what would fit."""
     tightest = answer.search.tightest
     assert tightest is not None
     message = f"{tightest.message[:1].upper()}{tightest.message[1:]}."
     lean = tightest.leanest
     return [
-        Block(words=message, verdict=True, style="bold red"),
-        *([Block(words=f"The plan with least memory: {plan_words(lean.plan)}.")] if lean else []),
-        bullets_block("What would fit", [relaxation.change for relaxation in tightest.relaxations]),
-        *_rejected(answer),
+        d.opening([f"{heading_text(answer)}.", message], bad=True),
+        d.Block(words=message, verdict=True, place=d.Place.PAGE),
+        *([d.Block(words=f"The plan with least memory: {plan_words(lean.plan)}.")] if lean else []),
+        d.bullets_block("What would fit", [relaxation.change for relaxation in tightest.relaxations]),
+        *d.in_full(_rejected(answer)),
     ]
 
 

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING
 from sartor.answers.field import through
 from sartor.answers.plan import MEMORY, PRICED, STAGE, sourced
 from sartor.cost.cost import Source
-from sartor.report.grid import Grid, GridColumn, field_grid, grid_of, page_column, shares_grid, words_column
+from sartor.report.grid import (
+    Grid,
+    GridColumn,
+    field_grid,
+    grid_of,
+    page_column,
+    shares_grid,
+    wide_column,
+    words_column,
+)
 from sartor.report.plan_words import PART_WORDS, SMALL, plan_words, step_parts
 from sartor.report.words import three_digits
 from sartor.units import format_bytes, format_seconds, format_share
@@ -72,11 +81,11 @@ def devices_grid(answer: PlanAnswer) -> Grid:
             )
         )
     columns = (
-        *("devices", "step", "80% low", "80% high", "mfu"),
+        *("devices", "step", wide_column("80% low"), wide_column("80% high"), "mfu"),
         GridColumn(head="scaling", explains="speed per device, of the first row's"),
         GridColumn(head="days", explains="of the token budget, with failures and checkpoints"),
         GridColumn(head="USD", explains="of the token budget"),
-        GridColumn(head="MWh", explains="of the devices alone"),
+        wide_column("MWh", "of the devices alone"),
         words_column("plan"),
     )
     return grid_of("By number of devices", columns, rows)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from sartor.answers.plan import PARTS
 from sartor.model.training import PipelineSchedule, Recompute, TrainingPlan
-from sartor.plans.simpler import RIGHT
+from sartor.plans.simpler import CLOSE, RIGHT
 from sartor.report.fit_words import close_text
 from sartor.report.words import interval_text, printable, three_digits, unread_text
 from sartor.step.footprint import usable_bytes
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from sartor.answers.plan import PlanAnswer
     from sartor.hardware.cluster import Cluster
     from sartor.plans.result import PricedPlan
+    from sartor.plans.simpler import Simpler
     from sartor.plans.why_not import WhyNot
     from sartor.step.run_cost import RunCost
 
@@ -42,6 +44,57 @@ def devices_text(cluster: Cluster, num_devices: int) -> str:
     counts = devices_of_pools(cluster.pools, num_devices)
     pools = [f"{n:,} {printable(pool.gpu.name)}" for pool, n in zip(cluster.pools, counts, strict=True) if n]
     return " and ".join(pools)
+
+
+def plan_lines(answer: PlanAnswer) -> Iterator[str]:
+    """The first lines: the best plan and whether it fits, how fast it is, what to change and what would turn it."""
+    search, best, job = answer.search, answer.search.best, answer.job
+    assert best is not None
+    model, devices = printable(answer.reading.shape.name or "model"), devices_text(answer.cluster, search.num_devices)
+    trainer = printable(job.trainer.name) + ("" if answer.run.states("framework") else ", which is assumed")
+    among = "the only plan that fits" if search.fitting == 1 else f"the fastest of {search.fitting:,} that fit"
+    yield (
+        f"{model} on {devices} ({printable(answer.cluster.name)}) as {plan_words(best.plan)} ({among} on {trainer}): "
+        f"fits, {memory_text(best, limit_of(answer)[0])}."
+    )
+    yield (
+        f"A step of {job.global_batch_size:,} x {job.seq_len:,} tokens in {job.recipe.value} takes "
+        f"{interval_text(best.step_s, best.low_s, best.high_s)}, {format_share(float(best.step.mfu))} of dense peak "
+        f"(MFU), {format_count(float(best.step.tokens_per_s_per_device))} tokens/s per device."
+    )
+    if unread := unread_text(answer.reading):
+        yield unread
+    yield " ".join([_change(answer, best), *_beside(answer, best)])
+
+
+def _change(answer: PlanAnswer, best: PricedPlan) -> str:
+    """The change that gains most; else the largest loss."""
+    if answer.batches:
+        return _batches_text(answer).strip()
+    if answer.next_steps:
+        first = max(answer.next_steps, key=lambda step: step.speedup)
+        return f"Try next: {first.change}: {first.speedup:.2f}x tokens per second."
+    return f"No change of job or trainer that was tried gains. {bound_text(best)}"
+
+
+def _beside(answer: PlanAnswer, best: PricedPlan) -> Iterator[str]:
+    """Plans to take instead: where memory may run out, and one that could be as fast, the simpler or the next one."""
+    if answer.roomier is not None:
+        yield f"If memory runs out: {plan_words(answer.roomier.plan, short=True)} ({_slower(answer.roomier, best)})."
+    simple, slowest_s = answer.simpler, (1 + CLOSE) * best.step_s
+    close = next((plan for plan in answer.search.top if best.step_s < plan.step_s < slowest_s), None)
+    name, close = ("Close behind", close) if simple is None else (f"Simpler, {_without(simple)}", simple.priced)
+    if close is not None:
+        right = f"pairs of plans this close are ranked correctly {RIGHT:.0%} of the time"
+        yield f"{name}: {plan_words(close.plan, short=True)} ({_slower(close, best)}; {right})."
+
+
+def _slower(plan: PricedPlan, best: PricedPlan) -> str:
+    return format_change(plan.step_s / best.step_s - 1)
+
+
+def _without(simple: Simpler) -> str:
+    return f"without {' and '.join(simple.without)}"
 
 
 def headline(answer: PlanAnswer) -> str:
@@ -90,9 +143,8 @@ def _simpler(answer: PlanAnswer) -> str:
     found = answer.simpler
     if found is None:
         return ""
-    without = ", ".join(found.without)
     return (
-        f" Simpler, without {without}: {plan_words(found.priced.plan)}; step {format_seconds(found.priced.step_s)} "
+        f" Simpler, {_without(found)}: {plan_words(found.priced.plan)}; step {format_seconds(found.priced.step_s)} "
         f"({format_change(found.slower)}; pairs of plans this close are ranked correctly {RIGHT:.0%} of the time)."
     )
 
@@ -127,7 +179,7 @@ def plan_words(plan: TrainingPlan, *, short: bool = False) -> str:
         words.append("optimizer in host memory")
     words.append(_recompute_words(plan))
     if plan.stage_layers is not None:
-        words.append(f"layers per pipeline chunk {layers_text(plan.stage_layers)}")
+        words.append(f"layers per pipeline chunk {_layers_text(plan.stage_layers)}")
     return ", ".join(words)
 
 
@@ -144,7 +196,7 @@ def _recompute_words(plan: TrainingPlan) -> str:
     return "selective recomputation" if kind is Recompute.SELECTIVE else "no recomputation"
 
 
-def layers_text(layers: tuple[int, ...]) -> str:
+def _layers_text(layers: tuple[int, ...]) -> str:
     """``4, 6x5, 3`` for (4, 5, 5, 5, 5, 5, 5, 3)."""
     out: list[list[int]] = []
     for n in layers:
@@ -174,8 +226,8 @@ def bound_text(best: PricedPlan) -> str:
     return f"{text}; the largest loss: {words} ({format_share(seconds / best.step_s)})."
 
 
-def cost_text(answer: PlanAnswer) -> str:
-    """Days, device-hours, money and energy of the token budget, with their assumptions."""
+def cost_text(answer: PlanAnswer, *, brief: bool = False) -> str:
+    """Days, device-hours, money and energy of the token budget, with their assumptions; ``brief``: without energy."""
     cost = answer.cost
     assert cost is not None
     days = cost.hours / 24
@@ -185,10 +237,13 @@ def cost_text(answer: PlanAnswer) -> str:
     )
     if cost.usd is not None and cost.usd_per_device_hour is not None:
         source = printable(f"{cost.price_source}, {cost.price_date}".strip(", "))
+        source = printable(cost.price_date) if brief else source
         rate = f"{cost.usd_per_device_hour:.2f} per device-hour ({source})"
         text += f", which cost {three_digits(cost.usd)} USD at {rate}"
     else:
         text += " (no price known for these devices)"
+    if brief:
+        return f"{text}; with failures and checkpoints {cost.run_hours / 24:,.1f} days."
     return (
         f"{text}. The devices alone use {three_digits(cost.energy_j / 3.6e9)} MWh at"
         f" {format_share(cost.power_share)} of TDP, {three_digits(cost.co2_kg / 1000)} t of CO2 at the world's mean "

@@ -156,7 +156,7 @@ def _main_dtype(estimate: Estimate) -> DType:
     return max(flops, key=lambda dtype: flops[dtype], default=DType.BF16)
 
 
-def achieved_share(estimate: Estimate) -> float:
+def _achieved_share(estimate: Estimate) -> float:
     """FLOP-weighted share of peak that the GEMMs of a step reach."""
     pairs = [
         (float(op.flops * op.count), float(cost.time_s * op.count))
@@ -168,11 +168,11 @@ def achieved_share(estimate: Estimate) -> float:
 
 
 def _roofline_title(estimate: Estimate, after: Estimate | None) -> str:
-    now = f"GEMMs reach {format_share(achieved_share(estimate))} of {estimate.device.name}'s dense peak"
+    now = f"GEMMs reach {format_share(_achieved_share(estimate))} of {estimate.device.name}'s dense peak"
     if after is None:
         return now
-    then = format_share(achieved_share(after))
-    same = then == format_share(achieved_share(estimate))
+    then = format_share(_achieved_share(after))
+    same = then == format_share(_achieved_share(estimate))
     return f"{now}, before and after the change" if same else f"{now}; {then} after the change"
 
 

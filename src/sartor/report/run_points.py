@@ -98,7 +98,7 @@ def run_points(answer: LogDiagnosis | TraceDiagnosis) -> JsonDict:
     points: JsonDict = {
         "fall": fall_points(answer.step_s, answer.run_parts),
         "operators": operator_points(answer.priced),
-        "timeline": timeline_points(answer.stretches, answer.predicted),
+        "timeline": _timeline_points(answer.stretches, answer.predicted),
     }
     return {name: record for name, record in points.items() if record is not None}
 
@@ -128,7 +128,7 @@ def operator_points(priced: Sequence[PricedKernels]) -> SlowOperators | None:
     )
 
 
-def timeline_points(stretches: Sequence[Stretch], predicted: PricedPlan | None) -> RunTimeline | None:
+def _timeline_points(stretches: Sequence[Stretch], predicted: PricedPlan | None) -> RunTimeline | None:
     """The last step as it ran, next to the predicted parts in sequence."""
     if not stretches:
         return None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from sartor.json_types import picked
 from sartor.report.gantt import SHARED, gantt, gantt_text, label
+from sartor.report.grid import GridColumn, grid_of, grid_view, words_column
 from sartor.report.trace import Span, trace_json
 from sartor.schedules.result import Mode, ScheduleResult
 from sartor.units import format_share
@@ -76,17 +76,15 @@ def _load(result: ScheduleResult) -> Text:
 def _operators(result: ScheduleResult) -> RenderableType:
     if not result.operators:
         return Text("No operator takes time.", style="dim")
-    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="bold")
-    for name in ("operator", "type", "mode", "start", "end", "cores"):
-        table.add_column(name, justify="right" if name in ("start", "end") else "left", overflow="fold")
     types = {op.id: op.core_type.value for op in result.problem.operators}
+    rows = []
     for row in result.operators[:MAX_ROWS]:
         cores = [f"{kind} {_span(used)}" for kind, used in (("TC", row.tensor_cores), ("VC", row.vector_cores)) if used]
         mode = "all cores, alone" if row.mode is Mode.INTRA_OP else "one core"
-        table.add_row(
-            Text(label(row.id)), types[row.id], mode, f"{row.start:,}", f"{row.end:,}", Text(", ".join(cores))
-        )
-    left = len(result.operators) - MAX_ROWS
+        rows.append((label(row.id), types[row.id], mode, f"{row.start:,}", f"{row.end:,}", ", ".join(cores)))
+    names = [words_column(name) for name in ("operator", "type", "mode")]
+    columns = (*names, GridColumn(head="start"), GridColumn(head="end"), words_column("cores"))
+    left, table = len(result.operators) - MAX_ROWS, grid_view(grid_of("Operators by start", columns, rows))
     return Group(table, Text(f"and {left} more (all with --json)", style="dim")) if left > 0 else table
 
 

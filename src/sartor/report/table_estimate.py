@@ -1,25 +1,23 @@
-"""``sartor estimate`` for the terminal, and the pieces other views share: tables, bars, titles, notes."""
+"""``sartor estimate`` for the terminal, and its tables, which other answers show too."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from rich.console import Group, OverflowMethod, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.rule import Rule
-from rich.table import Table
 from rich.text import Text
 
 from sartor.cost.cost import Cost
 from sartor.cost.price import Estimate
-from sartor.model.workload import ParallelDims, Workload
+from sartor.model.workload import ParallelDims
 from sartor.operators import Gemm, Operator, Pass, kind_name
+from sartor.report.document import Block, Place, assumed_blocks, document_text, grid_block, opening
 from sartor.report.fit_words import narrowing_lines, serving_words
-from sartor.report.grid import Grid, GridColumn, grid_of, share_bar, words_column
-from sartor.report.headline import headline_lines
+from sartor.report.grid import Grid, GridColumn, grid_of, wide_column, words_column
+from sartor.report.headline import first_change, headline
 from sartor.report.plan_words import plan_words, step_parts
 from sartor.report.points import SMALL_SHARE, OperatorTimes
 from sartor.report.words import (
@@ -28,7 +26,6 @@ from sartor.report.words import (
     flops_text,
     interval_text,
     misaligned_text,
-    printable,
     short_name,
     size_text,
     tile_text,
@@ -51,30 +48,25 @@ PASS_WORDS = {
 
 LINES = 9
 """Operators on one screen."""
-IN_THE_FIRST_LINE = ("plan: ", "from the zoo")
-"""Starts of assumptions that the first line of an answer has."""
 
 
 def estimate_view(
     answer: ModelEstimate, findings: Sequence[Finding] | None = None, *, verbose: bool = False
 ) -> RenderableType:
     """``sartor estimate``: the answer, operators by time, totals, assumptions; on one screen unless ``verbose``."""
-    assumed = answer.question.assumptions
-    if not verbose:
-        table = operators_table(answer.estimate, small=_share_of(answer.estimate, LINES), narrow=True)
-        rest = "; ".join(printable(words) for words in assumed if not words.startswith(IN_THE_FIRST_LINE))
-        said = Text(f"Assumed: {rest}. More: --verbose", style="dim")
-        first = headline_lines(answer, findings)
-        return Group(*first, *_what_is_listed(answer), table, Text(""), _details(answer, short=True), said)
-    return Group(
-        *headline_lines(answer, findings),
-        *_what_is_listed(answer),
-        operators_table(answer.estimate),
-        totals_line(answer),
-        *_misaligned_lines(answer),
-        *narrowing_lines(answer),
-        *notes("Assumed", assumed),
-    )
+    estimate = answer.estimate
+    change = "" if findings is None else first_change(answer, findings)
+    blocks = [
+        opening(headline(answer, change), bad=not answer.fits),
+        Block(view=lambda: Group(Text(""), *_what_is_listed(answer))),
+        grid_block(kinds_grid(estimate, small=_share_of(estimate, LINES)), Place.SHORT),
+        Block(view=lambda: Group(Text(""), _details(answer, short=True)), place=Place.SHORT),
+        grid_block(kinds_grid(estimate), Place.LONG),
+        Block(view=lambda: totals_line(answer), place=Place.LONG),
+        Block(view=lambda: Group(*_misaligned_lines(answer), *narrowing_lines(answer)), place=Place.LONG),
+        *assumed_blocks(answer.question.assumptions),
+    ]
+    return document_text(blocks, verbose=verbose)
 
 
 def _share_of(estimate: Estimate, count: int) -> float:
@@ -135,13 +127,6 @@ def _misaligned_lines(answer: ModelEstimate) -> list[Text]:
     return [Text(f"Misaligned: {each}", style="dim") for each in told]
 
 
-def heading(model: str, gpu: str, workload: Workload) -> RenderableType:
-    text = Text(printable(model), style="bold")
-    text.append(f" on {printable(gpu)}", style="bold")
-    text.append(f"  {workload_text(workload)}", style="dim")
-    return Group(text, Rule(style="dim", characters="-"))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
     """One operator with all its executions together."""
@@ -153,42 +138,32 @@ class _Row:
     share: float
 
 
-def operators_table(estimate: Estimate, *, small: float = SMALL_SHARE, narrow: bool = False) -> Table:
-    """Operators by kind, longest first; those below ``small`` of the step on one line; ``narrow``: without tiles."""
-    table = Table(box=None, padding=(0, 1, 0, 0), show_edge=False, header_style="bold", collapse_padding=True)
-    long: OverflowMethod = "ellipsis" if narrow else "fold"
-    table.add_column("operator", overflow=long, no_wrap=narrow, min_width=14, max_width=24 if narrow else None)
-    table.add_column("pass", overflow="fold")
-    table.add_column("" if narrow else "count", justify="right", overflow="fold")
-    table.add_column(
-        "(batch x) m x n x k", overflow=long, no_wrap=narrow, min_width=22, max_width=24 if narrow else None
-    )
-    table.add_column("time", justify="right", no_wrap=True)
-    table.add_column("share", justify="right", no_wrap=True)
-    table.add_column("bound by", no_wrap=True)
-    for name, justify in () if narrow else TILES:
-        table.add_column(name, justify=justify, no_wrap=True)
-    rows = _rows(estimate)
-    totals = {kind: sum(r.time_s for r in rows if r.kind == kind) for kind in {r.kind for r in rows}}
-    shown = [row for row in rows if row.share >= small]
-    shown.sort(key=lambda r: (-totals[r.kind], r.kind, -r.time_s))
-    step = float(estimate.time_s)
-    for kind, group in groupby(shown, key=lambda r: r.kind):
-        members = list(group)
-        if len(members) > 1:
-            _add_total(table, kind, totals[kind], totals[kind] / step)
-        for row in members:
-            _add_row(table, row, indent=len(members) > 1)
-    rest = [row for row in rows if row.share < small]
-    if rest:
-        time_s = sum(row.time_s for row in rest)
-        _add_total(table, f"{len(rest)} smaller", time_s, time_s / step)
-    return table
+def kinds_grid(estimate: Estimate, *, small: float = SMALL_SHARE) -> Grid:
+    """Operators by kind, longest first; those below ``small`` of the step on one line."""
+    rows, step = sorted(_rows(estimate), key=lambda row: -row.time_s), float(estimate.time_s)
+    totals: dict[str, float] = {}
+    for row in rows:
+        totals[row.kind] = totals.get(row.kind, 0.0) + row.time_s
+    lines: list[tuple[str, ...]] = []
+    for kind in sorted(totals, key=lambda kind: -totals[kind]):
+        members = [row for row in rows if row.kind == kind and row.share >= small]
+        lines += [_total(kind, totals[kind], step)] if len(members) > 1 else []
+        lines += [_cells(row, " " * (len(members) > 1)) for row in members]
+    rest = [row.time_s for row in rows if row.share < small]
+    lines += [_total(f"{len(rest)} smaller", sum(rest), step)] if rest else []
+    return grid_of("Operators by kind", KIND_COLUMNS, lines)
 
 
-NARROW = 7
-"""Columns of a narrow table of operators."""
-TILES: tuple[tuple[str, Literal["left", "right"]], ...] = (("tile", "left"), ("waves", "right"), ("eff", "right"))
+KIND_COLUMNS = (
+    words_column("operator"),
+    words_column("pass"),
+    wide_column("count"),
+    words_column("(batch x) m x n x k"),
+    *("time", "share"),
+    words_column("bound by"),
+    GridColumn(head="tile", number=False, wide_only=True),
+    *(wide_column("waves"), wide_column("eff")),
+)
 
 
 def _rows(estimate: Estimate) -> list[_Row]:
@@ -206,19 +181,17 @@ def _rows(estimate: Estimate) -> list[_Row]:
     ]
 
 
-def _add_total(table: Table, word: str, time_s: float, share: float) -> None:
-    cells = (printable(word), "", "", "", format_seconds(time_s), format_share(share))
-    table.add_row(*(Text(cell, style="bold") for cell in cells))
+def _total(word: str, time_s: float, step_s: float) -> tuple[str, ...]:
+    return (word, "", "", "", format_seconds(time_s), format_share(time_s / step_s), "", "", "", "")
 
 
-def _add_row(table: Table, row: _Row, *, indent: bool) -> None:
+def _cells(row: _Row, indent: str = "") -> tuple[str, ...]:
     op, cost = row.operator, row.cost
-    share = efficiency(op, cost)
-    waves = cost.details.get("waves")
-    cells = (
-        (" " if indent else "") + _breakable(short_name(op)),
+    share, waves = efficiency(op, cost), cost.details.get("waves")
+    return (
+        indent + _breakable(short_name(op)),
         PASS_WORDS[op.pass_],
-        str(int(op.count)) if len(table.columns) > NARROW else "",
+        str(int(op.count)),
         size_text(op),
         format_seconds(row.time_s),
         format_share(row.share),
@@ -227,7 +200,6 @@ def _add_row(table: Table, row: _Row, *, indent: bool) -> None:
         "" if waves is None else f"{float(waves):.0f}",
         "" if share is None else f"{100 * share:.0f}%",
     )
-    table.add_row(*(Text(cell) for cell in cells[: len(table.columns)]))
 
 
 def _breakable(name: str) -> str:
@@ -235,19 +207,15 @@ def _breakable(name: str) -> str:
     return name.replace(".", " ").replace("grad_", "grad ").replace("input_", "input ") if "." in name else name
 
 
-def times_table(times: OperatorTimes) -> Table:
+def times_grid(times: OperatorTimes) -> Grid:
     """Operators with all passes together, longest first: time, 80% interval, share, and a bar."""
-    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="bold")
-    table.add_column("operator", overflow="fold")
-    for name in ("time", "80% low", "80% high", "share"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
     totals = times.time_s.sum(axis=1)
-    longest = max(totals.max(initial=0.0), 1e-30)
-    for name, total, low, high in zip(times.names, totals, times.low_s, times.high_s, strict=True):
-        cells = (format_seconds(total), format_seconds(low), format_seconds(high), format_share(total / times.step_s))
-        table.add_row(Text(name), *cells, share_bar(total / longest))
-    return table
+    rows = [
+        (name, *map(format_seconds, seconds), format_share(seconds[0] / times.step_s))
+        for name, *seconds in zip(times.names, totals, times.low_s, times.high_s, strict=True)
+    ]
+    bars = tuple((totals / max(totals.max(initial=0.0), 1e-30)).tolist())
+    return grid_of(times.title, ("operator", "time", "80% low", "80% high", "share"), rows, bars=bars)
 
 
 def totals_line(answer: ModelEstimate) -> RenderableType:
@@ -281,27 +249,6 @@ def _details(answer: ModelEstimate, *, short: bool = False) -> Text:
     return text
 
 
-def section_title(words: str) -> RenderableType:
-    """A heading with an empty line above it."""
-    return Padding(Text(words, style="bold underline"), (1, 0, 0, 0), expand=False)
-
-
-def notes(title: str, lines: Sequence[str]) -> list[RenderableType]:
-    """A titled list; nothing if it is empty."""
-    if not lines:
-        return []
-    items = [_bullet(Text(printable(line))) for line in lines]
-    return [Padding(Text(f"{title}:", style="bold"), (1, 0, 0, 0), expand=False), *items]
-
-
-def _bullet(text: Text, mark: str = "-") -> Table:
-    grid = Table.grid(padding=(0, 1, 0, 0))
-    grid.add_column(width=1)
-    grid.add_column(overflow="fold")
-    grid.add_row(Text(mark, style="dim"), text)
-    return grid
-
-
 def operators_grid(estimate: Estimate) -> Grid:
     """All operators with their terms, longest first."""
     columns = (
@@ -319,30 +266,13 @@ def operators_grid(estimate: Estimate) -> Grid:
         GridColumn(head="waves", explains="ceil(tiles / SMs, or / tensor cores of an accelerator)"),
         GridColumn(head="efficiency", explains="tile efficiency x wave efficiency"),
     )
-    pairs = sorted(
-        zip(estimate.graph.operators, estimate.costs, strict=True),
-        key=lambda pair: -float(pair[0].count) * float(pair[1].time_s),
-    )
     rows = []
-    for op, cost in pairs:
-        count, useful = float(op.count), efficiency(op, cost)
-        waves = cost.details.get("waves")
-        rows.append(
-            (
-                short_name(op),
-                kind_name(op),
-                PASS_WORDS[op.pass_],
-                f"{count:.0f}",
-                size_text(op),
-                format_seconds(count * float(cost.time_s)),
-                format_seconds(count * float(cost.low_s)),
-                format_seconds(count * float(cost.high_s)),
-                format_share(count * float(cost.time_s) / float(estimate.time_s)),
-                cost.bound_by.value,
-                tile_text(cost),
-                "" if waves is None else f"{float(waves):.0f}",
-                "" if useful is None else format_share(useful),
-            )
-        )
+    for row in sorted(_rows(estimate), key=lambda row: -row.time_s):
+        _, pass_, count, size, time, *middle, waves, _ = _cells(row)
+        count_of, ends = float(row.operator.count), (row.cost.low_s, row.cost.high_s)
+        seconds = (format_seconds(count_of * float(end_s)) for end_s in ends)
+        useful = efficiency(row.operator, row.cost)
+        share = "" if useful is None else format_share(useful)
+        rows.append((short_name(row.operator), row.kind, pass_, count, size, time, *seconds, *middle, waves, share))
     step = interval_text(float(estimate.time_s), float(estimate.low_s), float(estimate.high_s))
     return grid_of(f"One microbatch, or one pass of inference: {step}; {estimate.source.value}", columns, rows)

@@ -1,11 +1,11 @@
-"""The verdict of ``advise`` in one paragraph: where the time goes, what costs time, what to change."""
+"""The verdict of ``advise``: its first lines, and where the time goes, what costs time, what to change."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from sartor.report.headline import headline
+from sartor.report.headline import cannot_run, headline
 from sartor.report.points import OperatorTimes, operator_times
 from sartor.report.words import change_text, printable, speedup_text, sure_text
 from sartor.rules.rule import Grade
@@ -23,9 +23,20 @@ MATTERS = 0.01
 """Least share of the step for a finding to be mentioned (rules grade smaller ones as info)."""
 
 
-def verdict(advice: Advice) -> str:
-    """One paragraph: step time, findings, the change to make first, the best shape."""
-    return " ".join(verdict_parts(advice))
+def advice_lines(advice: Advice) -> Iterator[str]:
+    """The first lines: whether it fits, how fast, what to change and what it gains, what would turn that."""
+    search, base = advice.search, advice.base
+    if not search.candidates:
+        costs = _what_costs_time(advice.findings)
+        change = f"{why_to_keep(advice, brief=True)}{'' if costs == NO_COSTS else f' {costs}'}"
+    else:
+        best, first = search.candidates[0], search.smallest_edit or search.candidates[0]
+        more = f" The best of {search.evaluated - 1:,} other shapes gains {speedup_text(best.efficiency_gain)}."
+        change = f"Change first: {change_text(first.changed)}; this is {_gain_words(first)}."
+        change += more * (first.changed != best.changed)
+        if blocking := cannot_run(advice.findings):
+            change = f"{blocking} {change}"
+    yield from headline(base, change)
 
 
 def verdict_parts(advice: Advice) -> tuple[str, str, str]:
@@ -62,20 +73,23 @@ def _shares(times: OperatorTimes) -> str:
     return f"{', '.join(parts)}; {longest}."
 
 
+NO_COSTS = "No finding costs 1% of the step or more."
+
+
 def _what_costs_time(findings: Sequence[Finding]) -> str:
     """The findings that cost time, each with its share of the step; remarks on the architecture are left out."""
     findings = [f for f in findings if not f.remark]
-    blocking = [f for f in findings if f.gain_fraction is None and f.grade.value == "error"]
+    blocking = cannot_run(findings)
     costly = [f for f in findings if (f.gain_fraction or 0.0) >= MATTERS]
     costly.sort(key=lambda f: -(f.gain_fraction or 0.0))
-    sentences = [f"It cannot run: {printable(f.message).rstrip('.')}." for f in blocking[:2]]
+    sentences = [blocking] if blocking else []
     if costly:
         shown = ", ".join(f"{' and '.join(f.rules)} ({format_share(f.gain_fraction or 0.0)})" for f in costly[:3])
         more = f" and {len(costly) - 3} more" if len(costly) > 3 else ""
         noun = "finding costs" if len(costly) == 1 else "findings cost"
         sentences.append(f"{len(costly)} {noun} at least 1% of the step: {shown}{more}.")
     elif not blocking:
-        sentences.append("No finding costs 1% of the step or more.")
+        sentences.append(NO_COSTS)
     return " ".join(sentences)
 
 
@@ -95,16 +109,17 @@ def what_to_change(advice: Advice) -> str:
     return " ".join(sentences)
 
 
-def why_to_keep(advice: Advice) -> str:
-    """Why to keep the shape, but for what lint calls an error, and the best alternative tried."""
+def why_to_keep(advice: Advice, *, brief: bool = False) -> str:
+    """Why to keep the shape, but for what lint calls an error, and the best alternative tried; ``brief``: its gain
+    alone."""
     faults = [f for f in advice.findings if f.grade is Grade.ERROR and f.fix]
     fixes = " and ".join(f"{f.field}={f.fix.get(f.field, f.value)}" for f in faults)
     search = advice.search
     keep = f"Set {fixes}, as lint calls the present value an error, and keep the rest" if faults else "Keep this shape"
-    return f"{keep}: {_kept(search)}"
+    return f"{keep}: {_kept(search, brief)}"
 
 
-def _kept(search: ShapeSearch) -> str:
+def _kept(search: ShapeSearch, brief: bool) -> str:
     others = search.evaluated - 1
     if not others:
         return "no other within the tolerance has its size."
@@ -113,6 +128,9 @@ def _kept(search: ShapeSearch) -> str:
         gains = "gains less than" if others == 1 else "gains"
         return f"{tried} of the same size {gains} {format_share(NOISE)} at equal work."
     best = search.unsure
+    if brief:
+        gain, sure = speedup_text(best.efficiency_gain), sure_text(float(best.confidence))
+        return f"of {others:,} others of the same size none is surely faster (the best: {gain}, {sure} sure)."
     return (
         f"no other of the same size is surely faster. The best of {others:,} tried, "
         f"{change_text(best.changed)}, may be no gain (its interval includes 1): it is {_gain_words(best)}."
