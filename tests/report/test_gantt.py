@@ -62,14 +62,14 @@ def test_the_picture_fits_100_columns(found: ScheduleResult) -> None:
 
 def test_bars_are_drawn_to_scale_and_idle_cores_are_shown() -> None:
     operators = (
-        ScheduledOperator(id="x", core_type=CoreType.TC, latency=42, intra_latency=42),
-        ScheduledOperator(id="y", core_type=CoreType.VC, latency=84, intra_latency=84),
+        ScheduledOperator(id="x", core_type=CoreType.TC, latency=36, intra_latency=36),
+        ScheduledOperator(id="y", core_type=CoreType.VC, latency=72, intra_latency=72),
     )
     found = solve(ScheduleProblem(num_tc=1, num_vc=1, operators=operators))
     lines = shown(gantt_text(gantt(found))).splitlines()
-    assert lines[0] == "TC 0 |" + "x".center(41, "=") + "." * 42
-    assert lines[1] == "VC 0 |" + "y".center(83, "=")
-    assert lines[2].split() == ["0", "84"]
+    assert lines[0] == "TC 0 |" + "x".center(35, "=") + "." * 36
+    assert lines[1] == "VC 0 |" + "y".center(71, "=")
+    assert lines[2].split() == ["0", "72"]
 
 
 def test_many_cores_are_counted_not_drawn() -> None:

@@ -49,6 +49,7 @@ def design(
     zigzag: Zigzag = None,
     timeloop: Timeloop = None,
     chakra: o.Chakra = None,
+    verbose: o.Verbose = False,
     json: o.AsJson = False,
     out: o.OutFile = None,
     **flags: Any,
@@ -80,7 +81,7 @@ def design(
     _write_tools(answer, zigzag=zigzag, timeloop=timeloop, chakra=chakra)
     if export is not None and study is not None:
         export_points(study, export)
-    _tell(answer, json=json, out=out)
+    _tell(answer, verbose=verbose, json=json, out=out)
 
 
 GIVEN = {
@@ -98,14 +99,14 @@ def _check_given(stated: JsonMap) -> None:
             raise InputError(name, "not given", must, near)
 
 
-def _tell(answer: DesignAnswer, *, json: bool, out: Path | None) -> None:
+def _tell(answer: DesignAnswer, *, verbose: bool, json: bool, out: Path | None) -> None:
     """Print the answer and exit: 130 if interrupted, 3 if no point fits or none was found in time."""
     from sartor.report.design_document import design_view
     from sartor.report.design_words import nothing_text
 
     c.answer("design", answer.to_dict(), as_json=json, out=out)
     if not json:
-        c.show(design_view(answer))
+        c.show(design_view(answer, verbose=verbose))
     if answer.result.interrupted or asked():
         c.say(
             "interrupted: nothing found yet" if answer.best is None else "interrupted: this is the best result so far"

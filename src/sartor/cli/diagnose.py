@@ -68,6 +68,7 @@ def diagnose(
     best_plan: BestPlan = True,
     records: Records = None,
     html: o.HtmlFile = None,
+    verbose: o.Verbose = False,
     json: o.AsJson = False,
     out: o.OutFile = None,
 ) -> None:
@@ -80,7 +81,7 @@ def diagnose(
 
     Example: `sartor diagnose traces/ --model llama-3.1-8b --num-devices 64 --global-batch-size 128`
     """
-    asked = c.asked(locals(), "runs", "records", "html")
+    asked = c.asked(locals(), "runs", "records", "html", "verbose")
     asked |= {"run": runs, "number": run, "fix": parse_fix(fix) or None}
     from sartor import api
     from sartor.report.diagnose_document import diagnose_page, diagnose_view
@@ -92,7 +93,7 @@ def diagnose(
         c.write_page(html, diagnose_page(found))
     c.answer("diagnose", found.to_dict(), as_json=json, out=out)
     if not json:
-        c.show(diagnose_view(found))
+        c.show(diagnose_view(found, verbose=verbose))
 
 
 def _write_records(found: LogDiagnosis | TraceDiagnosis, path: Path) -> None:

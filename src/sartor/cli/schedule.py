@@ -30,6 +30,7 @@ def schedule(
             "--figure", metavar="FILE", callback=o.writable, help="Write the Gantt chart as .svg, .png or .html."
         ),
     ] = None,
+    verbose: o.Verbose = False,
     json: o.AsJson = False,
     out: o.OutFile = None,
 ) -> None:
@@ -61,6 +62,6 @@ def schedule(
     if figure:
         write_gantt(result, figure)
     if not json:
-        c.show(schedule_view(result))
+        c.show(schedule_view(result, verbose=verbose))
     if result.interrupted or asked():
         raise c.Exit(128 + signal.SIGINT)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sartor.answers.advice import Advice
     from sartor.cost.uncertainty import Comparison
     from sartor.model.reading import ModelReading
-    from sartor.shapes.codesign import CoDesign, Want
+    from sartor.shapes.codesign import CoDesign
     from sartor.shapes.mixes import Mix
     from sartor.shapes.quality import Quality, QualityCheck
     from sartor.shapes.search import Candidate, ShapeSearch
@@ -204,10 +204,6 @@ def _codesign(design: CoDesign) -> list[d.Block]:
     )
     grid = field_grid("What each device and phase would want", (alone, *WANT), design.wants)
     return [d.Block(words=words, style="bold"), *d.in_full([d.grid_block(grid)])]
-
-
-def _alone(want: Want) -> str:
-    return short_change(want.alone) if want.alone else "this shape"
 
 
 def _legend(search: ShapeSearch) -> str:

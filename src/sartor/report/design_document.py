@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sartor.answers.design import DesignAnswer, rate
@@ -25,11 +26,10 @@ from sartor.report.design_shapes import joint_lines, rates_grid, regret_grid, sh
 from sartor.report.design_words import (
     front_text,
     heading_text,
-    headline,
+    headlines,
     menu_text,
     nearby_texts,
     notes_of,
-    nothing_text,
     unit_of,
 )
 from sartor.units import format_seconds, format_share
@@ -50,14 +50,19 @@ READING = (
     ("pipeline fill and drain", "Idle time of stages while the first microbatch enters and the last one leaves."),
     ("Pareto front", "Evaluated points that no other evaluated point beats in objective, area and power."),
 )  # fmt: skip
-PRINTED, PAGED = 8, 20
-"""Points of the front in the terminal and on the page; the JSON has all of them."""
+ROWS = 6
+"""Rows of a table on one screen."""
+SEARCHED = "searched placement"
+"""End of an alternative's name with the best placement of its own, which one screen compares."""
+NOT_BUILDABLE = "this chip cannot be built"
+"""Start of the warning that the first line has."""
 LOSSES = "Share of throughput that each shape loses on a chip, against its own best chip (below 0: gains):"
 
 
-def design_view(answer: DesignAnswer) -> RenderableType:
-    """The answer in the terminal: the best chip and plans with proof, or why no point fits."""
-    return d.document_text(_blocks(answer, {}), heading_text(answer))
+def design_view(answer: DesignAnswer, *, verbose: bool = False) -> RenderableType:
+    """The answer in the terminal: the best chip and plans with proof, or why no point fits; on one screen unless
+    ``verbose``."""
+    return d.document_text(_blocks(answer, {}), verbose=verbose)
 
 
 def design_page(answer: DesignAnswer, *, date: str = "") -> str:
@@ -76,35 +81,40 @@ def design_page(answer: DesignAnswer, *, date: str = "") -> str:
 
 
 def _blocks(answer: DesignAnswer, records: dict[str, object]) -> list[d.Block]:
-    assumed = d.bullets_block("Assumed", answer.assumptions)
+    first, *more = headlines(answer)
+    heading = f"{heading_text(answer)}."
+    lines = d.opening([f"{heading} Best: {first}", *more])
+    verdict = d.Block(words=" ".join([first, *more]), verdict=True, place=d.Place.PAGE)
+    warnings = d.bullets_block("Warnings", answer.warnings, d.Place.REST)
+    others = [words for words in answer.warnings if not words.startswith(NOT_BUILDABLE)]
+    opened = [lines, verdict, d.bullets_block("Warnings", others, d.Place.SHORT), warnings]
+    assumed = d.assumed_blocks(answer.assumptions)
     if answer.best is None:
         infeasible = answer.result.status is DesignStatus.INFEASIBLE
-        words = d.Block(words=nothing_text(answer), verdict=True, style="bold red" if infeasible else "")
-        rest = [] if infeasible else [d.bullets_block("Warnings", answer.warnings), *_comparisons(answer)]
-        return [words, *rest, assumed]
+        opened[0] = d.opening([first, heading], bad=infeasible)
+        return [*(opened[:2] if infeasible else [*opened, *_comparisons(answer)]), *assumed]
     best, question = answer.best, answer.question
     details = [model_detail(question, best.evaluation, m) for m in range(len(question.models))]
     priced = [detail for detail in details if detail is not None]
     return [
-        d.Block(words=headline(answer), verdict=True),
-        d.Block(words=menu_text(question), style="dim", place=d.Place.TEXT),
+        *opened,
+        d.Block(words=menu_text(question), style="dim", place=d.Place.LONG),
         d.Block(cards=_cards(answer, best, priced), place=d.Place.PAGE),
-        d.bullets_block("Warnings", answer.warnings),
         d.section("What the search proved", "search", "Search", d.Place.PAGE),
         d.figure_block("convergence", "The search ends when the lines meet."),
         d.section("Plans", "plans", "Plans"),
-        d.grid_block(plans_grid(priced)),
-        d.section("Where the time goes"),
+        *d.cut_blocks(plans_grid(priced), ROWS),
+        d.section("Where the time goes", place=d.Place.REST),
         d.figure_block("step", "The line is the 80% interval."),
-        d.grid_block(steps_grid(priced)),
+        d.grid_block(steps_grid(priced), d.Place.REST),
         *(d.grid_block(stages_grid(detail), d.Place.PAGE) for detail in priced if len(detail.stages) > 1),
-        d.section("Where the area goes", "chip", "Chip"),
+        d.section("Where the area goes", "chip", "Chip", d.Place.REST),
         d.figure_block("floor_plan", "Rectangles show the area of each part [mm2] to scale; this is not a layout."),
-        d.grid_block(area_grid(answer, best)),
+        d.grid_block(area_grid(answer, best), d.Place.REST),
         d.grid_block(power_grid(best), d.Place.PAGE),
         *_comparisons(answer),
         *_drawings(records),
-        assumed,
+        *assumed,
     ]
 
 
@@ -112,21 +122,24 @@ def _comparisons(answer: DesignAnswer) -> list[d.Block]:
     """Alternatives, catalogue GPUs, other shapes and the Pareto front."""
     blocks: list[d.Block] = []
     if answer.result.baselines:
+        alternatives = alternatives_grid(answer)
+        searched = replace(alternatives, rows=tuple(row for row in alternatives.rows if SEARCHED in str(row[0])))
         blocks += [
             d.section("Alternatives", "others", "Alternatives"),
             d.figure_block(
                 "points", "Diamond: the best point. Squares: alternatives. Discs: evaluated points, dark on the Pareto "
                 "front.",
             ),
-            d.grid_block(alternatives_grid(answer)),
-            d.bullets_block("Notes", notes_of(answer)),
-            d.bullets_block("The best chip against TPUv4-like, model by model", why_texts(answer)),
+            d.grid_block(searched if searched.rows else alternatives, d.Place.SHORT),
+            d.grid_block(alternatives, d.Place.REST),
+            d.bullets_block("Notes", notes_of(answer), d.Place.REST),
+            d.bullets_block("The best chip against TPUv4-like, model by model", why_texts(answer), d.Place.REST),
         ]  # fmt: skip
     else:
         blocks += [d.section("Evaluated points", "others", "Alternatives", d.Place.PAGE), d.figure_block("points")]
     if answer.against:
         blocks += [d.section("Compared with catalogue GPUs"), d.grid_block(gpus_grid(answer))]
-        blocks += [d.bullets_block("Notes", gpu_notes(answer))]
+        blocks += [d.bullets_block("Notes", gpu_notes(answer), d.Place.REST)]
     blocks.append(d.bullets_block("How firmly the best stands", nearby_texts(answer.nearby)))
     if answer.joint is not None:
         blocks += [d.section("The model's shape"), *(d.Block(words=line) for line in joint_lines(answer.joint))]
@@ -136,8 +149,8 @@ def _comparisons(answer: DesignAnswer) -> list[d.Block]:
         blocks += [d.figure_block("shapes"), d.grid_block(rates_grid(answer.shapes), d.Place.PAGE)]
         blocks += [d.Block(words=LOSSES, place=d.Place.TEXT), d.grid_block(regret_grid(answer.shapes), d.Place.TEXT)]
     if len(answer.front) > 1:
-        blocks += [d.section(front_text(answer)), d.grid_block(front_grid(answer, PRINTED), d.Place.TEXT)]
-        blocks += [d.grid_block(front_grid(answer, PAGED), d.Place.PAGE)]
+        front = [d.section(front_text(answer)), *d.cut_blocks(front_grid(answer), ROWS)]
+        blocks += front if answer.proved_front else d.in_full(front)
     return blocks
 
 

@@ -24,7 +24,7 @@ from sartor.report.design_words import (
     short_chips,
     step_parts,
 )
-from sartor.report.grid import Grid, field_grid, grid_of, page_column, shares_grid, words_column
+from sartor.report.grid import Grid, field_grid, grid_of, page_column, shares_grid, wide_column, words_column
 from sartor.units import format_bytes, format_seconds, format_share
 
 
@@ -94,9 +94,13 @@ def alternatives_grid(answer: DesignAnswer) -> Grid:
     return field_grid("Priced by the same cost model", (*BASELINE, times), records)
 
 
-def front_grid(answer: DesignAnswer, most: int) -> Grid:
-    """The first ``most`` points of the Pareto front."""
-    chips = short_chips([ranked.evaluation.point.accelerator for ranked in answer.front[:most]])
+FRONT = 20
+"""Points of the front that are shown; the JSON has all of them."""
+
+
+def front_grid(answer: DesignAnswer) -> Grid:
+    """The first points of the Pareto front."""
+    chips = short_chips([ranked.evaluation.point.accelerator for ranked in answer.front[:FRONT]])
     records = [(Priced(answer.question, ranked), chip) for ranked, chip in zip(answer.front, chips, strict=False)]
     columns = (
         text("chip", "tensor cores + vector cores, buffer", path=lambda record: record[1]),
@@ -104,9 +108,9 @@ def front_grid(answer: DesignAnswer, most: int) -> Grid:
         *through(lambda record: record[0], RANKED),
     )
     grid = field_grid(front_text(answer), columns, records, marked=0)
-    if len(answer.front) <= most:
+    if len(answer.front) <= FRONT:
         return grid
-    more = (f"{len(answer.front) - most} more in the JSON", *[""] * (len(grid.columns) - 1))
+    more = (f"{len(answer.front) - FRONT} more in the JSON", *[""] * (len(grid.columns) - 1))
     return replace(grid, rows=(*grid.rows, more))
 
 
@@ -118,7 +122,7 @@ def stages_grid(detail: ModelDetail) -> Grid:
 def gpus_grid(answer: DesignAnswer) -> Grid:
     """Each catalogue GPU on each model: its step, the chip's, and the advantage the chip needs to win."""
     rows = ((found.gpu.name, each.model, *_gpu_cells(each)) for found in answer.against for each in found.models)
-    heads = ("step", "80% interval", "chip's step", "chip vs GPU", "needs: area", "power", "cost")
+    heads = ("step", wide_column("80% interval"), "chip's step", "chip vs GPU", "needs: area", "power", "cost")
     return grid_of("Catalogue GPUs on the same jobs", ("GPU", words_column("model"), *heads), rows)
 
 

@@ -131,11 +131,11 @@ def unit_of(question: DesignQuestion) -> str:
     return UNITS[question.objective].replace("sequences/s", plain)
 
 
-def headline(answer: DesignAnswer) -> str:
-    """One paragraph: the best point, its objective, and the proof."""
+def headlines(answer: DesignAnswer) -> tuple[str, ...]:
+    """The best point and its objective, what it takes, and the proof; or why there is no best point."""
     best, asked = answer.best, answer.question
     if best is None:
-        return nothing_text(answer)
+        return (nothing_text(answer),)
     point = best.evaluation.point
     published = asked.costs.area is AreaModel.PUBLISHED
     joules = " and ".join(
@@ -144,8 +144,9 @@ def headline(answer: DesignAnswer) -> str:
     at = "at 22 nm (published model)" if published else f"at {point.accelerator.node_nm} nm"
     return (
         f"{chip_text(point.accelerator, point.hbm_bytes)}: {_objective_text(asked, best.objective)}"
-        f"{not_buildable_text(asked, point.accelerator)}. "
-        f"{best.area_mm2:,.1f} mm2 {at}, {best.power_w:,.0f} W peak, {joules} J per token. {_proof_text(answer)}"
+        f"{not_buildable_text(asked, point.accelerator)}.",
+        f"{best.area_mm2:,.1f} mm2 {at}, {best.power_w:,.0f} W peak, {joules} J per token.",
+        _proof_text(answer),
     )
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from sartor.answers.diagnosis import TraceDiagnosis
 
+ROWS, FEW = 8, 3
+"""Rows of a table on one screen: of the parts, and of what would explain them."""
 SHOWN = 8
 """Changed facts and explaining plans that are listed."""
 LEAST = 0.001
@@ -33,10 +35,10 @@ READING = (
 )  # fmt: skip
 
 
-def diagnose_view(answer: LogDiagnosis | TraceDiagnosis) -> RenderableType:
-    """The answer in the terminal."""
+def diagnose_view(answer: LogDiagnosis | TraceDiagnosis, *, verbose: bool = False) -> RenderableType:
+    """The answer in the terminal, on one screen unless ``verbose``."""
     heading, lines = diagnose_answer(answer)
-    return d.document_text(_blocks(answer, lines), heading)
+    return d.document_text(_blocks(answer, lines), heading, verbose=verbose)
 
 
 def diagnose_page(answer: LogDiagnosis | TraceDiagnosis, *, date: str = "") -> str:
@@ -61,8 +63,8 @@ def _blocks(answer: LogDiagnosis | TraceDiagnosis, lines: list[str]) -> list[d.B
         *_open(answer),
         *(_explained(answer) if isinstance(answer, LogDiagnosis) else _operators(answer)),
         d.bullets_block("Warnings", answer.warnings),
-        d.bullets_block("Units", answer.units if isinstance(answer, LogDiagnosis) else ()),
-        d.bullets_block("Assumed", answer.assumptions),
+        d.bullets_block("Units", answer.units if isinstance(answer, LogDiagnosis) else (), d.Place.REST),
+        *d.assumed_blocks(answer.assumptions),
     ]
 
 
@@ -74,7 +76,7 @@ def _where_time_goes(answer: LogDiagnosis | TraceDiagnosis) -> list[d.Block]:
     return [
         d.section(f"Where the time goes{assumed}", "time"),
         d.figure_block("fall", "Each part starts where those above it end."),
-        d.grid_block(field_grid("Parts of the mean steady step", columns_of(RUN_PART, Level.PAGE), parts)),
+        *d.cut_blocks(field_grid("Parts of the mean steady step", columns_of(RUN_PART, Level.PAGE), parts), ROWS),
     ]
 
 
@@ -85,7 +87,7 @@ def _open(answer: LogDiagnosis | TraceDiagnosis) -> list[d.Block]:
         return []
     caption = "Predicted figures, the likeliest plan first"
     grid = field_grid(caption, (PLAN, *columns_of(PRICED_RUN, Level.PAGE)), explaining[:SHOWN])
-    return [d.section("Plans that would explain the run"), d.grid_block(grid)]
+    return [d.section("Plans that would explain the run"), *d.cut_blocks(grid, FEW)]
 
 
 def _explained(answer: LogDiagnosis) -> list[d.Block]:
@@ -96,11 +98,10 @@ def _explained(answer: LogDiagnosis) -> list[d.Block]:
     caption = "Predictions with a changed fact of the plan, the nearest first"
     grid = field_grid(caption, columns_of(EXPLANATION, Level.PAGE), tried)
     return [
-        d.section("Measured and predicted"),
-        d.grid_block(_measured_grid(answer)),
+        *d.in_full([d.section("Measured and predicted"), d.grid_block(_measured_grid(answer))]),
         d.section("What would explain the rest"),
         d.Block(words=explained_text(answer)),
-        *([d.grid_block(grid)] if len(tried) > 1 else []),
+        *(d.cut_blocks(grid, FEW) if len(tried) > 1 else []),
     ]
 
 
@@ -137,7 +138,7 @@ def _operators(answer: TraceDiagnosis) -> list[d.Block]:
     operators = [
         d.section("Operators", "operators"),
         d.figure_block("operators", "Sizes that the trace states (record_shapes=True)."),
-        d.grid_block(grid_of("Operators against their prediction", columns, rows)),
+        *d.cut_blocks(grid_of("Operators against their prediction", columns, rows), FEW),
     ]
     return [
         *(operators if rows else []),

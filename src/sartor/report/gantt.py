@@ -16,8 +16,8 @@ from sartor.report.words import printable
 from sartor.schedules.problem import OperatorId
 from sartor.schedules.result import Mode, ScheduleResult
 
-COLUMNS = 84
-"""Characters of the time axis; with core names a line fits in 100 columns."""
+COLUMNS = 72
+"""Characters of the time axis; with core names a line fits in 80 columns."""
 MAX_LINES = 16
 """Cores drawn of each kind; the others are only counted."""
 FILLS = {Mode.SINGLE: "=", Mode.INTRA_OP: "#"}

@@ -111,17 +111,14 @@ class grid_view:
         columns = self.grid.columns
         shown = [i for i, column in enumerate(columns) if not column.page_only]
         cells = {i: max((len(printable(str(row[i]))) for row in self.grid.rows), default=0) for i in shown}
+        bar = (BAR + GAP) * bool(self.grid.bars)
         folded = {i: max(cells[i], *map(len, columns[i].head.split()), 0) for i in shown}
-        if sum(max(cells[i], len(columns[i].head)) + GAP for i in shown) + self._bar <= options.max_width:
+        if sum(max(cells[i], len(columns[i].head)) + GAP for i in shown) + bar <= options.max_width:
             yield self._table(shown, {}, GAP)
             return
         if sum(folded[i] + 1 for i in shown) > options.max_width:
             shown = [i for i in shown if not columns[i].wide_only]
         yield self._table(shown, {i: folded[i] for i in shown if columns[i].number}, 1)
-
-    @property
-    def _bar(self) -> int:
-        return (BAR + GAP) * bool(self.grid.bars)
 
     def _table(self, shown: Sequence[int], widths: Mapping[int, int], gap: int) -> Table:
         """The shown columns; numbers with a width fold their heads, and then there are no bars."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from sartor.report.grid import Cell, Grid, GridColumn
 from sartor.report.words import printable
@@ -37,26 +37,20 @@ def join(parts: Iterable[object], between: str = "") -> Markup:
     return Markup(text(between).join(text(part) for part in parts))
 
 
-def table(
-    columns: Sequence[GridColumn], rows: Iterable[Sequence[object]], *, caption: str, highlight: int = -1
-) -> Markup:
+def grid_table(grid: Grid) -> Markup:
     """A table whose header stays visible, in a box that scrolls if it is wider than the page."""
-    head = element(
-        "tr",
-        *(element("th", c.head, scope="col", title=c.explains, class_="number" if c.number else None) for c in columns),
+    heads = (
+        element("th", c.head, scope="col", title=c.explains, class_="number" if c.number else None)
+        for c in grid.columns
     )
     body = join(
-        element("tr", *(_cell(c, value, i) for i, (c, value) in enumerate(zip(columns, row, strict=True))),
-                class_="marked" if at == highlight else None)
-        for at, row in enumerate(rows)
+        element("tr", *(_cell(c, value, i) for i, (c, value) in enumerate(zip(grid.columns, row, strict=True))),
+                class_="marked" if index == grid.marked else None)
+        for index, row in enumerate(grid.rows)
     )  # fmt: skip
-    inner = element("table", element("caption", caption), element("thead", head), element("tbody", body))
-    return element("div", inner, class_="scroll", tabindex="0", role="region", aria_label=caption)
-
-
-def grid_table(grid: Grid) -> Markup:
-    """A grid as a table."""
-    return table(grid.columns, grid.rows, caption=grid.caption, highlight=grid.marked)
+    head, body = element("thead", element("tr", *heads)), element("tbody", body)
+    inner = element("table", element("caption", grid.caption), head, body)
+    return element("div", inner, class_="scroll", tabindex="0", role="region", aria_label=grid.caption)
 
 
 def _cell(column: GridColumn, value: object, position: int) -> Markup:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from sartor.report.document import Block, bullets_block, document_text, grid_block, section
+from sartor.report.document import Block, bullets_block, document_text, grid_block, opening, section
 from sartor.report.fit_words import close_text
 from sartor.report.grid import Grid, grid_of
 from sartor.report.lint_formats import GRADE_STYLES
@@ -28,20 +29,19 @@ if TYPE_CHECKING:
 def launch_view(answer: LaunchAnswer) -> RenderableType:
     """The launch, where its step goes, memory by stage, findings, and unknown arguments."""
     blocks = [
-        Block(words=_headline(answer)),
+        opening(_lines(answer), bad=answer.status == "infeasible"),
         section("Where the time goes"),
         grid_block(parts_grid(answer.priced)),
         section("Memory by stage"),
         grid_block(_memory_grid(answer)),
-        section("Findings"),
-        Block(words="" if answer.findings else "No findings."),
+        *([section("Findings")] if answer.findings else []),
         *(Block(view=partial(_finding_text, finding)) for finding in answer.findings),
         bullets_block("Unknown arguments, not priced", answer.unknown),
         bullets_block("Known arguments without a price", answer.unpriced),
         Block(words=_ignored(answer) if answer.ignored else "", style="dim"),
         bullets_block("Assumed", answer.assumptions),
     ]
-    return document_text(blocks, run_heading(answer.path, answer.framework, answer, answer.priced.plan))
+    return document_text(blocks)
 
 
 def run_heading(name: str, trainer: str, answer: LaunchAnswer | LogDiagnosis, plan: TrainingPlan) -> str:
@@ -54,17 +54,20 @@ def run_heading(name: str, trainer: str, answer: LaunchAnswer | LogDiagnosis, pl
     )
 
 
-def _headline(answer: LaunchAnswer) -> str:
-    priced = answer.priced
-    room = room_text((1 - answer.headroom) * answer.usable_bytes, answer.headroom)
-    memory = f"{format_bytes(priced.peak_bytes)} of {room}"
+def _lines(answer: LaunchAnswer) -> Iterator[str]:
+    """What is launched and whether it fits, how fast it is, and the change that gains most."""
+    priced, limit = answer.priced, (1 - answer.headroom) * answer.usable_bytes
+    memory = f"{format_bytes(priced.peak_bytes)} of {room_text(limit, answer.headroom)}"
+    heading = run_heading(answer.path, answer.framework, answer, priced.plan)
+    yield f"{heading}, as {plan_words(priced.plan)}. {_fits(answer, memory)}"
     rate = format_count(float(priced.step.tokens_per_s_per_device))
-    return (
-        f"{plan_words(priced.plan)}. A training step takes"
-        f" {interval_text(priced.step_s, priced.low_s, priced.high_s)}: "
-        f"{rate} tokens/s per device, {format_share(float(priced.step.mfu))} of dense peak (MFU). "
-        f"{_fits(answer, memory)} {bound_text(priced)}"
+    yield (
+        f"A step takes {interval_text(priced.step_s, priced.low_s, priced.high_s)}, "
+        f"{format_share(float(priced.step.mfu))} of dense peak (MFU), {rate} tokens/s per device. {bound_text(priced)}"
     )
+    fixes = [finding for finding in answer.findings if finding.fix]
+    first = max(fixes, key=lambda finding: finding.gain_fraction or 0.0, default=None)
+    yield "No rule about launches proposes a change." if first is None else f"Change first: {gain_text(first)}."
 
 
 def _fits(answer: LaunchAnswer, memory: str) -> str:

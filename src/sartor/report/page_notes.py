@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from sartor.cost.correction.calibration import load_calibration
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
-from sartor.report.grid import GridColumn
-from sartor.report.html import Markup, element, join, table
+from sartor.report.grid import GridColumn, grid_of, words_column
+from sartor.report.html import Markup, element, grid_table, join
 from sartor.units import format_share
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ def _datasheet(gpu: Gpu) -> Markup:
     fields: dict[str, list[str]] = {}
     for name, document in gpu.sources.items():
         fields.setdefault(str(document), []).append("everything else" if name == "all" else str(name))
-    columns = [GridColumn(head="field", number=False), GridColumn(head="document", number=False)]
+    columns = [words_column("field"), words_column("document")]
     rows = [(", ".join(sorted(names)), document) for document, names in fields.items()]
-    return table(columns, rows, caption=f"Datasheet of {gpu.name}")
+    return grid_table(grid_of(f"Datasheet of {gpu.name}", columns, rows))
 
 
 def _calibration(gpu: Gpu) -> Markup:
@@ -72,16 +72,16 @@ def _calibration(gpu: Gpu) -> Markup:
     if not fits:
         return Markup("")
     columns = [
-        GridColumn(head="part", number=False),
+        words_column("part"),
         GridColumn(head="mean error", explains="mean relative error on held-out rows"),
         GridColumn(head="median", explains="median relative error on held-out rows"),
         GridColumn(head="p90", explains="90th percentile of the relative error on held-out rows"),
         GridColumn(head="rows", explains="held-out rows"),
         GridColumn(head="date"),
-        GridColumn(head="measurements", number=False),
+        words_column("measurements"),
     ]
     rows = [_fit_row(", ".join(names), entry) for names, entry in fits.values()]
-    return table(columns, rows, caption=f"Calibration of {gpu.name}, with errors on rows the fit never saw")
+    return grid_table(grid_of(f"Calibration of {gpu.name}, with errors on rows the fit never saw", columns, rows))
 
 
 def _fit_row(names: str, entry: JsonMap) -> tuple[str, ...]:

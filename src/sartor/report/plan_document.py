@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 ROWS = 5
 """Rows of a table on one screen."""
-REASONS = 8
-"""Reasons of rejected plans that the terminal shows; the rest is summed."""
 READING = (
     ("80% interval", "Eight of ten measured steps should fall inside. Plans share most of their errors, so their "
      "order is more certain than their times."),
@@ -104,7 +102,7 @@ def _feasible(answer: PlanAnswer, best: PricedPlan) -> list[d.Block]:
         *(d.in_full(plans) if compares else plans),
         *_why_not(answer),
         *([d.section("By number of devices"), d.grid_block(devices_grid(answer))] if len(answer.searches) > 1 else []),
-        *d.in_full(_rejected(answer)),
+        *_rejected(answer),
         d.section("Cost", "cost", "Cost", d.Place.BOTH if answer.cost else d.Place.PAGE),
         *_cost(answer),
         d.bullets_block("To try next", next_lines(answer), d.Place.REST),
@@ -128,11 +126,8 @@ def _why_not(answer: PlanAnswer) -> list[d.Block]:
 
 
 def _rejected(answer: PlanAnswer) -> list[d.Block]:
-    return [
-        d.section("Rejected plans", "why-not", "Rejected"),
-        d.grid_block(rejected_grid(answer.search, REASONS), d.Place.TEXT),
-        d.grid_block(rejected_grid(answer.search), d.Place.PAGE),
-    ]
+    grid = rejected_grid(answer.search)
+    return d.in_full([d.section("Rejected plans", "why-not", "Rejected"), d.grid_block(grid)])
 
 
 def _infeasible(answer: PlanAnswer) -> list[d.Block]:
@@ -142,11 +137,11 @@ def _infeasible(answer: PlanAnswer) -> list[d.Block]:
     message = f"{tightest.message[:1].upper()}{tightest.message[1:]}."
     lean = tightest.leanest
     return [
-        d.opening([f"{heading_text(answer)}.", message], bad=True),
+        d.opening([message, f"{heading_text(answer)}."], bad=True),
         d.Block(words=message, verdict=True, place=d.Place.PAGE),
         *([d.Block(words=f"The plan with least memory: {plan_words(lean.plan)}.")] if lean else []),
         d.bullets_block("What would fit", [relaxation.change for relaxation in tightest.relaxations]),
-        *d.in_full(_rejected(answer)),
+        *_rejected(answer),
     ]
 
 

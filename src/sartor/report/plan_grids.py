@@ -117,14 +117,9 @@ def _signed(value: float, shown: Callable[[float], str]) -> str:
     return "" if value == 0 else ("+" if value > 0 else "-") + shown(abs(value))
 
 
-def rejected_grid(search: PlanSearch, most: int | None = None) -> Grid:
-    """Why plans were rejected, the most common reason first; reasons beyond ``most`` are summed."""
-    reasons = list(search.rejected.items())
-    if most is not None and len(reasons) > most:
-        rest = sum(count for _, count in reasons[most:])
-        reasons = [*reasons[:most], (f"{len(reasons) - most} other reasons", rest)]
-    else:
-        reasons.append(("fits", search.fitting))
+def rejected_grid(search: PlanSearch) -> Grid:
+    """Why plans were rejected, the most common reason first."""
+    reasons = [*search.rejected.items(), ("fits", search.fitting)]
     rows = ((reason, f"{count:,}", format_share(count / search.space_size)) for reason, count in reasons)
     caption = f"All {search.space_size:,} plans of the grid, by the first condition they violate"
     return grid_of(caption, ("reason", "plans", page_column("share")), rows)

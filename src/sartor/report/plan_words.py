@@ -94,7 +94,7 @@ def _slower(plan: PricedPlan, best: PricedPlan) -> str:
 
 
 def _without(simple: Simpler) -> str:
-    return f"without {' and '.join(simple.without)}"
+    return f"without {', '.join(simple.without)}"
 
 
 def headline(answer: PlanAnswer) -> str:

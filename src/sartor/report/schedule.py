@@ -12,13 +12,11 @@ from sartor.report.trace import Span, trace_json
 from sartor.schedules.result import Mode, ScheduleResult
 from sartor.units import format_share
 
-MAX_ROWS = 60
-"""Operators listed below the picture; the JSON has all of them."""
 
-
-def schedule_view(result: ScheduleResult) -> RenderableType:
-    """Makespan, proof, picture, and operators by start time."""
-    return Group(_headline(result), _load(result), Text(), gantt_text(gantt(result)), Text(), _operators(result))
+def schedule_view(result: ScheduleResult, *, verbose: bool = False) -> RenderableType:
+    """Makespan, proof, picture, and if ``verbose`` operators by start time."""
+    rest = _operators(result) if verbose or not result.operators else Text("Every operator: --verbose", style="dim")
+    return Group(_headline(result), _load(result), Text(), gantt_text(gantt(result)), Text(), rest)
 
 
 def schedule_trace(result: ScheduleResult, *, us_per_unit: float = 1.0) -> bytes:
@@ -78,14 +76,13 @@ def _operators(result: ScheduleResult) -> RenderableType:
         return Text("No operator takes time.", style="dim")
     types = {op.id: op.core_type.value for op in result.problem.operators}
     rows = []
-    for row in result.operators[:MAX_ROWS]:
+    for row in result.operators:
         cores = [f"{kind} {_span(used)}" for kind, used in (("TC", row.tensor_cores), ("VC", row.vector_cores)) if used]
         mode = "all cores, alone" if row.mode is Mode.INTRA_OP else "one core"
         rows.append((label(row.id), types[row.id], mode, f"{row.start:,}", f"{row.end:,}", ", ".join(cores)))
     names = [words_column(name) for name in ("operator", "type", "mode")]
     columns = (*names, GridColumn(head="start"), GridColumn(head="end"), words_column("cores"))
-    left, table = len(result.operators) - MAX_ROWS, grid_view(grid_of("Operators by start", columns, rows))
-    return Group(table, Text(f"and {left} more (all with --json)", style="dim")) if left > 0 else table
+    return grid_view(grid_of("Operators by start", columns, rows))
 
 
 def _span(cores: tuple[int, ...]) -> str:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from sartor.answers.field import columns_of
 from sartor.answers.serving import LOAD
-from sartor.report.document import Block, bullets_block, document_text, grid_block
+from sartor.report.document import bullets_block, document_text, grid_block, opening, section
 from sartor.report.grid import field_grid
-from sartor.report.words import count_text
+from sartor.report.words import count_text, interval_text
 from sartor.step.serving.served import MEMORY_SHARE
 from sartor.units import format_bytes, format_seconds
 
@@ -21,20 +21,21 @@ if TYPE_CHECKING:
 
 
 def serving_view(answer: ServingAnswer) -> RenderableType:
-    """The server, one line per load, and the assumptions."""
+    """Whether it fits, how fast it is under the largest load and why; one line per load, and the assumptions."""
     tokens = f"{count_text(int(answer.load.input_len), 'token')} in, {int(answer.load.output_len):,} out"
-    blocks = [*_blocks(answer), bullets_block("Assumed", answer.assumptions)]
-    return document_text(blocks, f"{answer.reading.shape.name or 'model'} served on {_devices(answer)}  {tokens}")
-
-
-def _blocks(answer: ServingAnswer) -> list[Block]:
+    served = f"{answer.reading.shape.name or 'model'} served on {_devices(answer)}, {tokens}"
     if not answer.fits:
         wider = ", ".join(f"{name}={value}" for name, value in answer.would_fit.items())
         lacks = " ".join(_lacks(answer, lack) for lack in answer.shortages)
-        return [Block(words=lacks + (f" It would with {wider}." if wider else ""), style="bold red")]
-    several = int(answer.load.output_len) > 1
-    columns = [column for column in columns_of(LOAD) if several or not column.name.startswith("tpot")]
-    return [grid_block(field_grid("Loads", columns, answer.loads)), Block(words=_reason(answer))]
+        blocks = [opening([served, lacks + (f" It would with {wider}." if wider else "")], bad=True)]
+    else:
+        several = int(answer.load.output_len) > 1
+        columns = [column for column in columns_of(LOAD) if several or not column.name.startswith("tpot")]
+        most = count_text(answer.most_sequences, "sequence")
+        first = f"{served}: fits; at most {most} in memory, each halfway through its answer."
+        blocks = [opening([first, *_speed(answer)]), section("Loads")]
+        blocks += [grid_block(field_grid("Loads", columns, answer.loads))]
+    return document_text([*blocks, bullets_block("Assumed", answer.assumptions)])
 
 
 def _lacks(answer: ServingAnswer, lack: Shortage) -> str:
@@ -66,12 +67,17 @@ def _of(server: Server, workers: int) -> str:
     return f"{count}{server.num_devices} {server.gpu.name} ({', '.join(widths)})"
 
 
-def _reason(answer: ServingAnswer) -> str:
-    """What makes up the time per token under the largest load, and how many sequences fit."""
-    last = answer.loads[-1]
+def _speed(answer: ServingAnswer) -> list[str]:
+    """Latencies and throughput under the largest load, and what makes up its time per token beside the smallest."""
+    least, last = answer.loads[0], answer.loads[-1]
+    first = interval_text(last.ttft_s, last.ttft_low_s, last.ttft_high_s)
+    each = f", then a token in {interval_text(last.tpot_s, last.tpot_low_s, last.tpot_high_s)}"
+    several, rate = int(answer.load.output_len) > 1, f"{last.output_tokens_per_s:,.0f} tokens/s in all"
+    lines = [f"At {last.concurrency:,} in flight the first token takes {first}{each if several else ''}: {rate}."]
     between = 1 - last.step_s / last.tpot_s
-    words = f"At {last.concurrency:,} in flight a step takes {format_seconds(last.step_s)}"
+    words = f"A step of {last.concurrency:,} takes {format_seconds(last.step_s)}"
     if answer.prefill is None and math.isfinite(between) and between > 0:
         words += f"; prompts of other requests between two tokens are {between:.0%} of the time per token"
-    most = count_text(answer.most_sequences, "sequence")
-    return f"{words}. At most {most} fit in memory, each halfway through its answer."
+    if least is not last and several:
+        words += f". With {least.concurrency:,} in flight a token takes {format_seconds(least.tpot_s)}"
+    return [*lines, f"{words}."]

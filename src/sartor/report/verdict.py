@@ -25,25 +25,15 @@ MATTERS = 0.01
 
 def advice_lines(advice: Advice) -> Iterator[str]:
     """The first lines: whether it fits, how fast, what to change and what it gains, what would turn that."""
-    search, base = advice.search, advice.base
-    if not search.candidates:
-        costs = _what_costs_time(advice.findings)
-        change = f"{why_to_keep(advice, brief=True)}{'' if costs == NO_COSTS else f' {costs}'}"
-    else:
-        best, first = search.candidates[0], search.smallest_edit or search.candidates[0]
-        more = f" The best of {search.evaluated - 1:,} other shapes gains {speedup_text(best.efficiency_gain)}."
-        change = f"Change first: {change_text(first.changed)}; this is {_gain_words(first)}."
-        change += more * (first.changed != best.changed)
-        if blocking := cannot_run(advice.findings):
-            change = f"{blocking} {change}"
-    yield from headline(base, change)
+    costs, (change, *_) = _what_costs_time(advice.findings), _what_to_change(advice, brief=True)
+    yield from headline(advice.base, change if costs == NO_COSTS else f"{costs} {change}")
 
 
 def verdict_parts(advice: Advice) -> tuple[str, str, str]:
     """Three parts: where the time goes, what costs time, what to change."""
     unread = advice.base.question.reading.unread
     costs = _what_costs_time(advice.findings) + (f" {printable(unread)}." if unread else "")
-    return _where_time_goes(advice), costs, what_to_change(advice)
+    return _where_time_goes(advice), costs, " ".join(_what_to_change(advice))
 
 
 def _where_time_goes(advice: Advice) -> str:
@@ -93,11 +83,11 @@ def _what_costs_time(findings: Sequence[Finding]) -> str:
     return " ".join(sentences)
 
 
-def what_to_change(advice: Advice) -> str:
+def _what_to_change(advice: Advice, *, brief: bool = False) -> list[str]:
     """The smallest edit with most of the gain, and the best candidate if different; or why to keep the shape."""
     search = advice.search
     if not search.candidates:
-        return why_to_keep(advice)
+        return [why_to_keep(advice, brief=brief)]
     best, first = search.candidates[0], search.smallest_edit or search.candidates[0]
     sentences = [f"Change first: {change_text(first.changed)}; this is {_gain_words(first)}."]
     if first.changed != best.changed:
@@ -106,7 +96,7 @@ def what_to_change(advice: Advice) -> str:
     if first.num_fields > 1 and single is not None and single.efficiency_gain > 1 + NOISE:
         alone = f"{change_text(single.changed)} ({speedup_text(single.efficiency_gain)})"
         sentences.append(f"The best change of a single size is {alone}.")
-    return " ".join(sentences)
+    return sentences
 
 
 def why_to_keep(advice: Advice, *, brief: bool = False) -> str:

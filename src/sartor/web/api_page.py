@@ -7,8 +7,8 @@ import json
 from typing import Any
 
 from sartor.json_types import JsonDict
-from sartor.report.grid import GridColumn
-from sartor.report.html import Markup, element, join, table
+from sartor.report.grid import GridColumn, grid_of
+from sartor.report.html import Markup, element, grid_table, join
 from sartor.web.fields import Field
 from sartor.web.routes import ROUTES, Route
 
@@ -66,7 +66,7 @@ def _section(route: Route) -> Markup:
             element(
                 "details",
                 element("summary", f"{len(rows)} fields"),
-                table(columns, rows, caption=f"Fields of {route.path}"),
+                grid_table(grid_of(f"Fields of {route.path}", columns, rows)),
             )
         )
     return element("section", *parts, class_="card", id=route.name)
