@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,11 +17,12 @@ from sartor.launch.files import launch_files, read_launch, save_files
 from sartor.launch.plan import WRITTEN, LaunchKind
 from sartor.model.numerics import Numerics, family_numerics
 from sartor.model.shape import TransformerShape
-from sartor.model.training import Recompute, TrainingPlan
+from sartor.model.training import OffloadModule, Optimizer, PipelineSchedule, Recompute, TrainingPlan
 from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.model.zoo import load_model
-from sartor.plans.conditions import broken, structures, with_switches
-from sartor.plans.space import plan_at, plan_space, size_of, take
+from sartor.operators import DType
+from sartor.plans.conditions import broken, job_limits, structures, with_switches
+from sartor.plans.space import axes_of, plan_at, plan_space, size_of, take
 from sartor.read.huggingface import read_model
 from sartor.step.question import training_job, within_files
 
@@ -218,3 +220,42 @@ def test_stages_of_the_embedding_or_the_head_alone_are_written_and_read_back(
     assert any(written in file.text for file in files.files)
     save_files(files, tmp_path)
     assert read_launch(tmp_path, num_devices=120).plan.stage_layers == stages
+
+
+# -- one limit, one sentence --------------------------------------------------------------------------------------
+
+MUON, NARROW = {"optimizer": Optimizer.MUON}, {"moments_dtype": DType.BF16}
+LIMITS: tuple[tuple[str, dict[str, Any], dict[str, Any], str], ...] = (
+    ("megatron", MUON, {"zero_stage": 2}, "Megatron-LM shards Muon's states by ZeRO 1 at most"),
+    ("megatron", MUON, {"optimizer_offload": True}, "Megatron-LM offloads states of adam and sgd"),
+    ("megatron", NARROW, {"zero_stage": 0}, "Megatron-LM narrows Adam's moments under ZeRO 1"),
+    ("megatron-bridge", {}, {"schedule": PipelineSchedule.ZERO_BUBBLE}, "Megatron Bridge has no such schedule"),
+    ("torchtitan", NARROW, {}, "torchtitan keeps the optimizer's moments in fp32"),
+    ("torchtitan", {"optimizer": Optimizer.SGD}, {}, "torchtitan supports adam"),
+    ("deepspeed", {}, {"optimizer_offload": True, "zero_stage": 0}, "DeepSpeed offloads sharded states"),
+    ("deepspeed", {"offload_modules": frozenset({OffloadModule.CORE_ATTN})}, {}, "DeepSpeed does not offload it"),
+    ("accelerate", MUON, {}, "Hugging Face accelerate supports adam and sgd"),
+    ("accelerate", {}, {"recompute": Recompute.SELECTIVE}, "Hugging Face accelerate recomputes all layers or none"),
+)
+
+
+@pytest.mark.parametrize(("trainer", "of_job", "of_plan", "sentence"), LIMITS)
+def test_search_lint_and_writer_refuse_with_one_sentence(
+    trainer: str, of_job: dict[str, Any], of_plan: dict[str, Any], sentence: str
+) -> None:
+    job, _ = training_job(load_model("llama-3.2-1b"), CLUSTER.gpus, global_batch_size=64, framework=trainer)
+    job = replace(within_files(job, trainer), **of_job)
+    plan = TrainingPlan(num_microbatches=32).with_columns(dp=2, pp=2 if "schedule" in of_plan else 1, **of_plan)
+    assert any(sentence in reason for reason in broken(job, plan))
+    with pytest.raises(InputError, match=sentence):
+        launch_files(LaunchKind(trainer), job, plan, CLUSTER)
+    axes = {name: value for name, value in axes_of(plan).items() if name != "recompute_layers"}
+    space = plan_space(job, int(plan.num_devices), axes)
+    if any(job_limits(job)):
+        with pytest.raises(InputError, match=sentence):
+            structures(job, space)
+    else:
+        possible = structures(job, space)
+        rejected = dict(possible.rejected)
+        assert not size_of(with_switches(job, space, possible.rows, rejected))
+        assert sentence in rejected

@@ -34,7 +34,6 @@ from sartor.launch.plan import (
     canonical,
     check_numbers,
     check_runs,
-    device_only,
     launchable,
     no_devices,
     nodes_of,
@@ -64,7 +63,6 @@ def accelerate_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int
     plan = launchable(job, plan)
     values, traits = quantities(job, plan), traits_of(job, plan)
     check_rows(KIND, "config", values, traits)
-    device_only(KIND, job)
     check_runs(KIND, job, plan)
     nodes = nodes_of(int(plan.num_devices), devices_per_node)
     by_mesh = "mesh" in traits  # FSDP2 runs it: accelerate has tensor parallelism only there

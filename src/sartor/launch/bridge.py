@@ -78,7 +78,7 @@ def bridge_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int, ve
     if int(job.shape.learned_positions) not in (0, job.seq_len):
         why = f"learns as many positions as a sequence has tokens; the model has {int(job.shape.learned_positions)}"
         raise _refuse("seq_len", job.seq_len, why, str(int(job.shape.learned_positions)))
-    plan, groups, notes = megatron_groups(job, plan)
+    plan, groups, notes = megatron_groups(job, plan, KIND)
     entries = _fields([words for group in groups.values() for words in group])
     reduced = any(words[0] == "--grad-reduce-in-bf16" for group in groups.values() for words in group)
     about = f"Megatron Bridge: {job.shape.name or 'a model'} on {plan.num_devices} devices"

@@ -32,7 +32,6 @@ from sartor.launch.plan import (
     canonical,
     check_numbers,
     check_runs,
-    device_only,
     launchable,
     no_devices,
     nodes_of,
@@ -70,7 +69,6 @@ def deepspeed_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int,
     plan = launchable(job, plan)
     values, traits = quantities(job, plan), traits_of(job, plan)
     check_rows(KIND, "config", values, traits)
-    device_only(KIND, job)
     check_runs(KIND, job, plan)
     notes = _notes(job, plan)
     script = launch_script(

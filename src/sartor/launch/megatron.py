@@ -88,7 +88,9 @@ def megatron_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int, 
     return LaunchFiles(kind=KIND, files=(script,), notes=tuple(notes))
 
 
-def megatron_groups(job: TrainingJob, plan: TrainingPlan) -> tuple[TrainingPlan, dict[str, list[Argument]], list[str]]:
+def megatron_groups(
+    job: TrainingJob, plan: TrainingPlan, kind: LaunchKind = KIND
+) -> tuple[TrainingPlan, dict[str, list[Argument]], list[str]]:
     """The plan in canonical form, its arguments by group, and notes. Raises `InputError`."""
     layers = int(job.shape.num_layers)
     plan = launchable(job, plan, splits_experts=job.trainer.splits_experts)
@@ -96,7 +98,7 @@ def megatron_groups(job: TrainingJob, plan: TrainingPlan) -> tuple[TrainingPlan,
     for part in ("parallel", "training"):
         check_rows(KIND, part, values, traits)
     _check(job, plan)
-    check_runs(KIND, job, plan)
+    check_runs(kind, job, plan)
     model, notes = model_arguments(job.shape, plan.dims.tp, job.seq_len)
     flash = job.attention_kernel is AttentionKernel.FLASH
     values |= {"attention_mask": not flash}  # flash attention reads no mask, whose size is quadratic in the sequence
@@ -107,7 +109,7 @@ def megatron_groups(job: TrainingJob, plan: TrainingPlan) -> tuple[TrainingPlan,
     code = {
         "stages": stage_arguments(plan, layers, job.shape.mtp_layers),
         "recompute": _recompute(job, plan),
-        "offload_modules": _offload(job, plan),
+        "offload_modules": _offload(job),
     }
     groups = {
         "MODEL_ARGS": model,
@@ -126,20 +128,12 @@ def _about(job: TrainingJob, plan: TrainingPlan) -> str:
 
 
 def _check(job: TrainingJob, plan: TrainingPlan) -> None:
-    """What no condition of the search knows: optimizers, moments, heads."""
+    """What the arguments cannot say."""
     if job.trainer.broadcasts_shards and plan.zero_stage:
         raise _refuse("framework", job.trainer.name, "gathers equal shards at once", "--framework megatron")
     if job.attention_kernel is AttentionKernel.FLASH and not _takes_heads(job.shape.attention):
         wide = f"needs a multiple of {MEGATRON.fused_heads} for Transformer Engine's flash attention"
         raise _refuse("head_dim", _head_dim(job.shape.attention), wide, "attention=unfused")
-    if plan.zero_stage == 1 and plan.optimizer_offload and job.optimizer is Optimizer.MUON:
-        raise _refuse("optimizer_offload", "true", "offloads only Adam and SGD", "optimizer=adam")
-    if job.optimizer is Optimizer.MUON and plan.zero_stage > 1:
-        raise _refuse("zero_stage", plan.zero_stage, "shards Muon's states by stage 1 at most", "zero_stage=1")
-    narrow = job.moments_dtype is not DType.FP32  # arguments.py, optimizer_config.py
-    if narrow and (plan.zero_stage != 1 or job.optimizer is not Optimizer.ADAM):
-        why = "narrows Adam's moments under ZeRO stage 1"
-        raise _refuse("moments_dtype", job.moments_dtype.value, why, "moments_dtype=fp32")
 
 
 def _takes_heads(mixer: object) -> bool:
@@ -168,33 +162,18 @@ def _recompute(job: TrainingJob, plan: TrainingPlan) -> Iterator[Argument]:
             yield ("--recompute-method", "uniform")
             yield ("--recompute-num-layers", "1")
             return
-        v = plan.virtual_stages
-        if plan.recompute_layers % v:
-            below = plan.recompute_layers // v * v
-            why = f"counts recomputed layers per chunk: a multiple of virtual_stages={v}"
-            raise _refuse("recompute_layers", plan.recompute_layers, why, f"{below} and {below + v}")
         yield ("--recompute-method", "block")
-        yield ("--recompute-num-layers", str(plan.recompute_layers // v))
+        yield ("--recompute-num-layers", str(plan.recompute_layers // plan.virtual_stages))
 
 
-def _offload(job: TrainingJob, plan: TrainingPlan) -> Iterator[Argument]:
-    """Activations in host memory (transformer_config.py: whole layers only without CUDA graphs; the input of
-    attention's projection only with that of its core)."""
-    modules = job.offload_modules
-    if absent := [module for module in modules if module not in job.trainer.offloads]:
-        raise _refuse("offload_modules", absent[0].value, "does not offload it", "offload_modules=core_attn")
-    if OffloadModule.LAYER in modules:
-        if job.trainer.cuda_graphs:
-            raise _refuse("offload_modules", "layer", "offloads whole layers without CUDA graphs", "core_attn")
+def _offload(job: TrainingJob) -> Iterator[Argument]:
+    """Activations in host memory."""
+    if OffloadModule.LAYER in job.offload_modules:
         most = int(job.shape.num_layers) - 1  # all but the last, where backward starts
         yield ("--cpu-offloading-num-layers", str(min(job.offload_layers or most, most)))
-    elif modules:
-        if OffloadModule.ATTN_PROJ in modules and OffloadModule.CORE_ATTN not in modules:
-            raise _refuse("offload_modules", "attn_proj", "needs core_attn with it", "core_attn+attn_proj")
-        if job.offload_layers:
-            raise _refuse("offload_layers", job.offload_layers, "offloads modules of all layers", "offload_layers=all")
+    elif job.offload_modules:
         yield ("--fine-grained-activation-offloading",)
-        yield ("--offload-modules", *(m.value for m in OffloadModule if m in modules))
+        yield ("--offload-modules", *(m.value for m in OffloadModule if m in job.offload_modules))
 
 
 # -- reading ------------------------------------------------------------------------------------------------------

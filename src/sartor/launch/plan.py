@@ -30,7 +30,7 @@ from sartor.model.training import (
 )
 from sartor.model.workload import AttentionKernel, usual_seq_len
 from sartor.operators import DType
-from sartor.plans.conditions import broken
+from sartor.plans.conditions import broken, check_job
 from sartor.step.trainers import record_named, trainer_of_files
 from sartor.units import Ints, ceil_div, nearest_divisors
 
@@ -272,8 +272,10 @@ def check_runs(kind: LaunchKind, job: TrainingJob, plan: TrainingPlan) -> None:
         splits_experts=switches.splits_experts,
         ep_overlap=switches.ep_overlap,
         tp_overlap=switches.tp_overlap and started.optional_sequence_parallel,
+        cuda_graphs=switches.cuda_graphs,
     )
     job = replace(job, trainer=trainer)
+    check_job(job)
     reasons = broken(job, plan)
     if not reasons:
         return
@@ -292,6 +294,7 @@ SIMPLER: Mapping[str, tuple[Any, ...]] = {
     "zero_stage": (2, 3, 1, 0),
     "shard_group": (0,),
     "sequence_parallel": (True, False),
+    "recompute_layers": (-1,),
     "recompute": (Recompute.NONE, Recompute.FULL),
     "optimizer_offload": (False,),
     "virtual_stages": (1, 2),
@@ -316,15 +319,6 @@ def no_devices(least: int) -> InputError:
     return InputError(
         "num_devices", NOT_GIVEN, "must be given: the launch does not say how many devices it has", str(least)
     )
-
-
-def device_only(kind: LaunchKind, job: TrainingJob) -> None:
-    """Reject narrow optimizer states and activations in host memory, for trainers that support neither."""
-    if job.offload_modules:
-        words = "+".join(module.value for module in OffloadModule if module in job.offload_modules)
-        raise refuser(kind)("offload_modules", words, "keeps activations on the device", "offload_modules=none")
-    if job.moments_dtype is not DType.FP32:
-        raise refuser(kind)("moments_dtype", job.moments_dtype.value, "keeps the optimizer's moments in fp32", "fp32")
 
 
 Refuse = Callable[[str, Any, str, str], InputError]

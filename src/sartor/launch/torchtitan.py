@@ -18,7 +18,6 @@ from sartor.launch.plan import (
     LaunchKind,
     check_runs,
     device_layers,
-    device_only,
     launchable,
     nodes_of,
     refuser,
@@ -126,12 +125,9 @@ def _same_as_flavor(shape: TransformerShape, flavor: Flavor, notes: list[str]) -
 
 def _check(job: TrainingJob, plan: TrainingPlan, *, by_python: bool) -> None:
     """What neither a row of the table nor a condition of the search knows."""
-    d, schedule = plan.dims, PipelineSchedule(int(plan.schedule))
-    device_only(KIND, job)
+    d = plan.dims
     if job.shape.encoder_only or not job.shape.lm_head or sum(stack.is_text for stack in job.shape.stacks) != 1:
         raise _refuse("MODEL", job.shape.name, "trains one decoder on text", OWN_CONFIG)
-    if schedule.is_v and plan.virtual_stages != 2:
-        raise _refuse("virtual_stages", plan.virtual_stages, f"runs {_schedule(plan)} with two chunks per device", "2")
     if not by_python:
         return
     if job.shape.moe_ffn is not None and d.tp > 1 and d.ep > 1 and job.trainer.splits_experts:

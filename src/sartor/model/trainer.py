@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from sartor.json_types import JsonMap
-from sartor.model.choices import ContextParallel, OffloadModule, PipelineSchedule, Recipe, RecomputeModule
+from sartor.model.choices import ContextParallel, OffloadModule, Optimizer, PipelineSchedule, Recipe, RecomputeModule
 from sartor.model.workload import VOCAB_MULTIPLE
 from sartor.operators import DType
 
@@ -188,8 +188,17 @@ class Trainer:
     through it; else they stay unsharded until the last microbatch."""
     offloads: tuple[OffloadModule, ...] = ()
     """Activations that it can move to host memory."""
+    optimizers: tuple[Optimizer, ...] = tuple(Optimizer)
+    offloads_states_of: tuple[Optimizer, ...] = tuple(Optimizer)
+    """Optimizers whose states it can keep in host memory."""
+    offloads_unsharded: bool = True
+    """States can be in host memory where no ZeRO shards them."""
+    most_zero_with_muon: int = 3
+    narrow_moments: tuple[int, ...] = (0, 1, 2, 3)
+    """ZeRO stages under which Adam's moments may be narrower than fp32."""
     offloads_layers_alone: bool = True
-    """Whole layers are offloaded only without recomputation and without a pipeline (Megatron-Core)."""
+    """Whole layers are offloaded only without recomputation, pipeline and CUDA graphs; modules in all layers, the input
+    of attention's projection only with that of its core (Megatron-Core's transformer_config.py, 0.16.1)."""
     always_again: tuple[RecomputeModule, ...] = ()
     """Modules that it always recomputes in backward."""
     one_program: bool = False

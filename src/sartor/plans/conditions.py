@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sartor.errors import InputError
 from sartor.model.training import Recompute, TrainingJob, TrainingPlan
 from sartor.plans.space import AXES, SWITCHES, PlanSpace, axes_of, cross, size_of, take
 from sartor.step.mechanisms import MECHANISMS
@@ -28,7 +29,9 @@ class Structures:
 
 
 def structures(job: TrainingJob, space: PlanSpace) -> Structures:
-    """Expand the axes one after the other, removing impossible rows as soon as their axes are known."""
+    """Expand the axes one after the other, removing impossible rows as soon as their axes are known. Raises
+    `InputError` for a job that no plan can run."""
+    check_job(job)
     rejected: dict[str, int] = {}
     rows, below = space.dims, space.size // max(1, size_of(space.dims))
     rows = _strike(rows, _conditions(job, DEGREES), rejected, weight=below)
@@ -72,8 +75,22 @@ def _strike(rows: Rows, conditions: Iterable[Condition], rejected: dict[str, int
     return rows
 
 
+def check_job(job: TrainingJob) -> None:
+    """Raise `InputError` for what the trainer cannot do under any plan."""
+    for error in job_limits(job):
+        raise error
+
+
+def job_limits(job: TrainingJob) -> Iterator[InputError]:
+    """What the trainer cannot do of the job under any plan."""
+    for mechanism in MECHANISMS:
+        if mechanism.job_limits:
+            yield from mechanism.job_limits(job)
+
+
 def broken(job: TrainingJob, plan: TrainingPlan) -> tuple[str, ...]:
     """What keeps a single plan from running, as reasons; empty if it runs."""
     rows = {name: np.array([value]) for name, value in axes_of(plan).items()}
     conditions = _conditions(job, (*DEGREES, *AXES[len(DEGREES) :]))
-    return tuple(limit.reason for limit in conditions if not limit.of_search and not np.all(limit.ok(rows)))
+    of_plan = (limit.reason for limit in conditions if not limit.of_search and not np.all(limit.ok(rows)))
+    return (*(f"{error.field}={error.value}: {error.must}" for error in job_limits(job)), *of_plan)

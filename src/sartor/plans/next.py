@@ -91,7 +91,8 @@ def _trainer(job: TrainingJob, plan: TrainingPlan) -> Iterator[tuple[str, Traini
             chosen = replace(plan, recompute=Recompute.SELECTIVE, recompute_layers=-1)
             fix = f"recompute {words.replace('+', ' ')} alone (--fix recompute=selective,recompute_modules={words})"
             yield fix, replace(job, recompute_modules=modules_named(words)), chosen
-    if job.moments_dtype is DType.FP32 and job.optimizer is Optimizer.ADAM:
+    narrows = int(plan.zero_stage) in trainer.narrow_moments and job.optimizer is Optimizer.ADAM
+    if job.moments_dtype is DType.FP32 and narrows:
         words = "Adam's moments in bf16 (--fix moments_dtype=bf16; Megatron --use-precision-aware-optimizer)"
         yield words, replace(job, moments_dtype=DType.BF16), plan
     if not trainer.cuda_graphs:

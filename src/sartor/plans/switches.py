@@ -16,6 +16,7 @@ from sartor.hardware.gpu import Gpu
 from sartor.model.training import ContextParallel, OffloadModule, Recipe, RecomputeModule, TrainingJob
 from sartor.model.workload import AttentionKernel
 from sartor.operators import DType
+from sartor.plans.conditions import check_job, job_limits
 from sartor.step.recipes import check_recipe, supports
 from sartor.units import nearest_divisors
 
@@ -128,7 +129,10 @@ def job_choices(
     choices = tuple(_choice(job, dict(zip(ordered, words, strict=True))) for words in product(*lists))
     for choice in choices:
         _check_frozen(choice.job)
-    return choices, rest
+    runnable = tuple(choice for choice in choices if not any(job_limits(choice.job)))
+    if not runnable:
+        check_job(choices[0].job)
+    return runnable, rest
 
 
 def _check_frozen(job: TrainingJob) -> None:

@@ -9,7 +9,8 @@ A mechanism acts at one or more levels, each a hook. All arrays; plans are the l
 - ``at_step(work, parts)``: seconds once a step [plans]; ``parts`` are the parts of the step so far, by key.
 
 ``limits`` are what it needs or forbids: a search removes the plans that break a `Condition`, lint and the writers of
-launch files report it. What a trainer can do is a field of its record, which conditions read.
+launch files report it; ``job_limits`` are the same of a job under any plan, refused before the search. What a trainer
+can do is a field of its record, which both read.
 
 `sartor.step.mechanisms.MECHANISMS` lists them in order. The step, its timeline, and every report of its parts read that
 list, so a new mechanism is one file and one line (CONTRIBUTING.md).
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sartor.errors import InputError
 from sartor.model.training import Trainer, TrainingJob
 from sartor.step.coefficients import TrainingCoefficients
 from sartor.step.results import BlockTimes
@@ -149,6 +151,8 @@ class Mechanism:
     limits: Mapping[str, Callable[[TrainingJob], Limits]] = field(default_factory=dict)
     """Conditions by the axis they are checked with: the last one they read. What concerns two mechanisms stands in the
     file of the later axis."""
+    job_limits: Callable[[TrainingJob], Iterator[InputError]] | None = None
+    """What no plan of the job can satisfy: its field, what must hold, and the nearest value that does."""
     at_block: Callable[[BlockWork, BlockShare], BlockShare] | None = None
     at_stage: Callable[[StageSeconds], StageShare | None] | None = None
     at_pipeline: Callable[[Pipelined], FloatArray] | None = None

@@ -7,10 +7,12 @@ step sees only the part of a layer's copy that exceeds a layer's compute.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.model.training import OffloadModule, Recompute, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims
@@ -67,9 +69,27 @@ def _at_stage(stage: StageSeconds) -> StageShare | None:
     )
 
 
+def _job_limits(job: TrainingJob) -> Iterator[InputError]:
+    trainer, modules = job.trainer, job.offload_modules
+    for module in (module for module in OffloadModule if module in modules and module not in trainer.offloads):
+        near = trainer.offloads[0].value if trainer.offloads else "none"
+        yield InputError("offload_modules", module.value, f"{trainer.called} does not offload it", near)
+    if not trainer.offloads_layers_alone:
+        return
+    if OffloadModule.LAYER in modules and trainer.cuda_graphs:
+        must = f"{trainer.called} offloads whole layers without CUDA graphs"
+        yield InputError("offload_modules", "layer", must, "core_attn")
+    if OffloadModule.ATTN_PROJ in modules and OffloadModule.CORE_ATTN not in modules:
+        yield InputError(
+            "offload_modules", "attn_proj", f"{trainer.called} needs core_attn with it", "core_attn+attn_proj"
+        )
+    if modules and OffloadModule.LAYER not in modules and job.offload_layers:
+        must = f"{trainer.called} offloads modules of all layers"
+        yield InputError("offload_layers", job.offload_layers, must, "all")
+
+
 def _pipeline_limits(job: TrainingJob) -> Limits:
     if OffloadModule.LAYER in job.offload_modules and job.trainer.offloads_layers_alone:
-        # transformer_config.py of Megatron-Core 0.16.1
         yield Condition(reason="whole-layer offloading does not work with a pipeline", ok=lambda r: r["pp"] == 1)
 
 
@@ -80,5 +100,6 @@ OFFLOADING = Mechanism(
     page="concepts/memory.md",
     hidden_behind=(COMPUTE.key,),
     limits={"pp": _pipeline_limits},
+    job_limits=_job_limits,
     at_stage=_at_stage,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +14,13 @@ from sartor.cost.collective.tiers import network_time_s
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.gpu.memory_bound import memory_bound_cost
 from sartor.cost.gpu.rates import peak_flops_per_s
+from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.cluster import Cluster
 from sartor.model.lower.optimizer import ADAM_BYTES_PER_PARAM
 from sartor.model.training import Optimizer, TrainingJob
-from sartor.operators import CollectiveKind, MemoryBound, MemoryBoundKind, Pass
-from sartor.step.mechanisms.mechanism import OPTIMIZER, Mechanism
+from sartor.operators import CollectiveKind, DType, MemoryBound, MemoryBoundKind, Pass
+from sartor.step.mechanisms.mechanism import OPTIMIZER, Condition, Limits, Mechanism
 from sartor.step.states import weight_bytes
 from sartor.units import Bools, FloatArray, Floats, Ints
 
@@ -125,10 +126,53 @@ def _at_step(s: StepWork, _: Mapping[str, FloatArray]) -> FloatArray:
     return np.asarray(s.optimizer_s.take(np.where(s.columns["offload"] > 0, structures, 0) + s.at))
 
 
+def _job_limits(job: TrainingJob) -> Iterator[InputError]:
+    trainer, moments = job.trainer, job.moments_dtype
+    if job.optimizer not in trainer.optimizers:
+        names = " and ".join(kind.value for kind in trainer.optimizers)
+        yield InputError(
+            "optimizer", job.optimizer.value, f"{trainer.called} supports {names}", trainer.optimizers[0].value
+        )
+    if moments is not DType.FP32 and job.optimizer is not Optimizer.ADAM:
+        yield InputError("moments_dtype", moments.value, "the moments of Adam alone may be narrower", "fp32")
+    elif moments is not DType.FP32 and not trainer.narrow_moments:
+        must = f"{trainer.called} keeps the optimizer's moments in fp32"
+        yield InputError("moments_dtype", moments.value, must, "fp32")
+
+
+def _zero_limits(job: TrainingJob) -> Limits:
+    trainer = job.trainer
+    if job.optimizer is Optimizer.MUON and (highest := trainer.most_zero_with_muon) < 3:
+        yield Condition(
+            reason=f"{trainer.called} shards Muon's states by ZeRO {highest} at most",
+            ok=lambda r: r["zero_stage"] <= highest,
+        )
+    if job.moments_dtype is not DType.FP32:
+        stages = trainer.narrow_moments
+        yield Condition(
+            reason=f"{trainer.called} narrows Adam's moments under ZeRO {' and '.join(map(str, stages))}",
+            ok=lambda r: np.isin(r["zero_stage"], stages),
+        )
+
+
+def _offload_limits(job: TrainingJob) -> Limits:
+    trainer = job.trainer
+    if job.optimizer not in trainer.offloads_states_of:
+        names = " and ".join(kind.value for kind in trainer.offloads_states_of)
+        yield Condition(reason=f"{trainer.called} offloads states of {names}", ok=lambda r: r["optimizer_offload"] == 0)
+    if not trainer.offloads_unsharded:
+        yield Condition(
+            reason=f"{trainer.called} offloads sharded states",
+            ok=lambda r: (r["optimizer_offload"] == 0) | (r["zero_stage"] > 0),
+        )
+
+
 OPTIMIZER_STEP = Mechanism(
     name="optimizer",
     part=OPTIMIZER,
     fields=("optimizer", "optimizer_offload", "zero_stage", "moments_dtype"),
     event="optimizer step",
+    limits={"zero_stage": _zero_limits, "optimizer_offload": _offload_limits},
+    job_limits=_job_limits,
     at_step=_at_step,
 )

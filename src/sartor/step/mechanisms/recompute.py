@@ -66,7 +66,14 @@ def _limits(job: TrainingJob) -> Limits:
     if not job.trainer.recomputes_parts:
         yield Condition(
             reason=f"{job.trainer.called} recomputes all layers or none",
-            ok=lambda r: r["recompute"] != Recompute.SELECTIVE,
+            ok=lambda r: (r["recompute"] != Recompute.SELECTIVE) & (r.get("recompute_layers", -1) < 0),
+        )
+    if job.trainer.recomputes_by_chunk:
+        yield Condition(
+            reason=f"{job.trainer.called} recomputes as many layers in every chunk",
+            ok=lambda r: (
+                (r.get("recompute_layers", -1) < 0) | (r.get("recompute_layers", 0) % r["virtual_stages"] == 0)
+            ),
         )
     if job.trainer.always_again:
         words = " and ".join(module.value for module in job.trainer.always_again)

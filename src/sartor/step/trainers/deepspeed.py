@@ -51,6 +51,8 @@ DEEPSPEED = Trainer(
         "most_zero_with_tp": 2,
         "groups_shards": False,
         "recomputes_parts": False,
+        "offloads_unsharded": False,
+        "narrow_moments": (),
     },
     usual_zero_stage=3,
     usual_context_parallel=ContextParallel.ALL_TO_ALL,

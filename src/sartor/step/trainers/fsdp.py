@@ -8,7 +8,7 @@ bits (accelerate's set_mixed_precision; reduce_dtype defaults to param_dtype) an
 
 from __future__ import annotations
 
-from sartor.model.choices import COMMON_SCHEDULES
+from sartor.model.choices import COMMON_SCHEDULES, Optimizer
 from sartor.model.trainer import Accumulation, MemoryHabits, Trainer
 from sartor.operators import DType
 
@@ -54,6 +54,9 @@ FSDP = Trainer(
         "expert_parallel": False,
         "splits_sequence": False,
         "recomputes_parts": False,
+        "optimizers": (Optimizer.ADAM, Optimizer.SGD),  # of torch
+        "offloads_unsharded": False,
+        "narrow_moments": (),
     },
     usual_zero_stage=3,
     source="accelerate's ParallelismConfig has no degree for pipelines or experts; as of 2026-11",

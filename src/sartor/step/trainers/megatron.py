@@ -7,7 +7,7 @@ pipeline_parallel/schedules.py (1F1B, interleaved; as of 2026-11). Megatron-FSDP
 
 from __future__ import annotations
 
-from sartor.model.choices import OffloadModule, PipelineSchedule
+from sartor.model.choices import OffloadModule, Optimizer, PipelineSchedule
 from sartor.model.trainer import Release, Trainer
 
 UNFUSED = Release(
@@ -16,6 +16,7 @@ UNFUSED = Release(
     source="gradient_accumulation_fusion is Megatron's since 2022 (recalled)",
 )
 
+ADAM_AND_SGD = (Optimizer.ADAM, Optimizer.SGD)
 OFFLOADS = tuple(module for module in OffloadModule if module is not OffloadModule.LAYER_INPUT)
 
 MEGATRON = Trainer(
@@ -39,12 +40,16 @@ MEGATRON = Trainer(
         ),
     ),
     offloads=OFFLOADS,
+    offloads_states_of=ADAM_AND_SGD,
+    most_zero_with_muon=1,
+    narrow_moments=(1,),
     in_files={  # --recompute-num-layers is of every chunk
         "schedules": (PipelineSchedule.ONE_F_ONE_B,),
         "overlaps_recomputed": False,
         "recomputes_by_chunk": True,
     },
     drops_out=True,
-    source="Megatron-LM arguments.py: dropout of 0.1, vocabulary divisible by 128 x tp; Transformer Engine 2.14 logs "
+    source="Megatron-LM arguments.py and optimizer_config.py: Muon under ZeRO 1 at most, moments in 16 bits where it "
+    "shards, dropout of 0.1, vocabulary divisible by 128 x tp; Transformer Engine 2.14 logs "
     '"Supported: head_dim_qk %8 = 0" of FlashAttention and runs others unfused (its issue 3006, 2026-05)',
 )

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from sartor.model.trainer import MemoryHabits, Release, Trainer
 from sartor.operators import DType
-from sartor.step.trainers.megatron import MEGATRON, OFFLOADS, UNFUSED
+from sartor.step.trainers.megatron import ADAM_AND_SGD, MEGATRON, OFFLOADS, UNFUSED
 
 NEMO = Trainer(
     name="nemo",
@@ -34,6 +34,9 @@ NEMO = Trainer(
         ),
     ),
     offloads=OFFLOADS,
+    offloads_states_of=ADAM_AND_SGD,
+    most_zero_with_muon=1,
+    narrow_moments=(1,),
     usual_zero_stage=1,
     drops_out=True,
     source="performance recipes reduce gradients in 16 bits and gather FP8 weights (grad_reduce_in_fp32, fp8_param; "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sartor.model.choices import ContextParallel, PipelineSchedule, Recipe
+from sartor.model.choices import ContextParallel, Optimizer, PipelineSchedule, Recipe
 from sartor.model.trainer import Release
 from sartor.operators import DType
 from sartor.step.trainers.fsdp import FSDP
@@ -26,6 +26,8 @@ TORCHTITAN = replace(
         "recomputes_parts": False,
         "experts_fill_groups": True,
         "spreads_mtp": False,
+        "optimizers": (Optimizer.ADAM,),
+        "narrow_moments": (),
     },
     releases=(
         Release(
