@@ -45,7 +45,7 @@ def compare(
     Example: `sartor compare train.log train.log --run-a 1 --run-b 2`
     """
     from sartor import api
-    from sartor.report.compare_view import compare_view
+    from sartor.report.diagnose_document import compare_view
 
     found = api.compare(a, b, threshold=threshold, run_a=run_a, run_b=run_b)
     c.answer("compare", found.to_dict(), as_json=json, out=out)

@@ -43,7 +43,7 @@ def schedule(
     from sartor import api
     from sartor.answers.field import to_json
     from sartor.answers.solved import SCHEDULE
-    from sartor.report.schedule import schedule_trace, schedule_view
+    from sartor.report.solved import schedule_trace, schedule_view
     from sartor.schedules.result import Solver
 
     if solver not in tuple(Solver):

@@ -35,7 +35,7 @@ def place(
     from sartor import api
     from sartor.answers.field import to_json
     from sartor.answers.solved import PLACEMENT
-    from sartor.report.placement import placement_view
+    from sartor.report.solved import placement_view
 
     result = api.place(instance, terms=terms)
     c.answer("place", to_json(result, PLACEMENT), as_json=json, out=out)

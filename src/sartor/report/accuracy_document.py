@@ -22,6 +22,8 @@ from sartor.units import format_seconds
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+FEW = 3
+"""Lines of a list on one screen."""
 WORST_GROUPS = 6
 """With more groups than this, the worst targets are listed per table."""
 
@@ -84,9 +86,9 @@ def _blocks(body: JsonMap, charts: Mapping[str, JsonMap] | None = None) -> list[
         *(block for name in dict.fromkeys(group["table"] for group in groups)
           for block in _table_blocks(name, groups, (charts or {}).get(name))),
         d.bullets_block("Calibration", _origins(groups)),
-        d.bullets_block("Not predicted", _counted(body["not_expressed"])),
-        d.bullets_block("Left out", _counted(body["left_out"])),
-        d.bullets_block("Assumed", [f"{name}: {words}" for name, words in body["assumptions"].items()]),
+        *d.cut_bullets("Not predicted", _counted(body["not_expressed"]), FEW),
+        *d.cut_bullets("Left out", _counted(body["left_out"]), FEW),
+        *d.cut_bullets("Assumed", [f"{name}: {words}" for name, words in body["assumptions"].items()], FEW),
         d.Block(words=_legend(body), style="dim"),
     ]  # fmt: skip
 
@@ -110,9 +112,9 @@ def _table_blocks(name: str, groups: Sequence[JsonMap], chart: JsonMap | None) -
         if shown:
             blocks.append(d.grid_block(field_grid(f"{name}: {caption}", (first, TARGETS, *shown), mine)))
     if len(groups) <= WORST_GROUPS:
-        return blocks + [_worst(f"Worst of {_name(group)}", group["worst"]) for group in mine]
+        return blocks + [d.bullets_block(f"Worst of {_name(group)}", map(_case_text, group["worst"])) for group in mine]
     ranked = sorted((case for group in mine for case in group["worst"]), key=_factor, reverse=True)
-    return [*blocks, _worst("Worst", ranked[: len(mine[0]["worst"]) or 5])]
+    return [*blocks, d.bullets_block("Worst", map(_case_text, ranked[: len(mine[0]["worst"]) or 5]))]
 
 
 def _tables(name: str) -> Sequence[tuple[str, Fields]]:
@@ -147,10 +149,6 @@ TARGETS = integer("targets", "targets", form="{:,}".format)
 
 def _factor(case: JsonMap) -> float:
     return float(max(case["ratio"], 1 / case["ratio"]))
-
-
-def _worst(title: str, cases: Sequence[JsonMap]) -> d.Block:
-    return d.bullets_block(title, [_case_text(case) for case in cases])
 
 
 def _case_text(case: JsonMap) -> str:

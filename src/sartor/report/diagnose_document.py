@@ -1,11 +1,21 @@
-"""``diagnose`` for people: the answer in sentences, where the time goes, what would explain the rest."""
+"""``diagnose`` and ``compare`` for people: the answer in sentences, where the time goes, what would explain it."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING
 
-from sartor.answers.diagnosis import EXPLANATION, LOG_MEASURED, LOG_PREDICTED, PRICED_RUN, RUN_PART, LogDiagnosis
+from sartor.answers.diagnosis import (
+    CHANGED_BYTES,
+    CHANGED_TIME,
+    EXPLANATION,
+    LOG_MEASURED,
+    LOG_PREDICTED,
+    MOST_RATIO,
+    PRICED_RUN,
+    RUN_PART,
+    LogDiagnosis,
+)
 from sartor.answers.field import Level, columns_of, text
 from sartor.operators import Gemm
 from sartor.report import document as d
@@ -13,15 +23,18 @@ from sartor.report.diagnose_words import diagnose_answer, explained_text
 from sartor.report.grid import Grid, field_grid, grid_of
 from sartor.report.plan_words import plan_words
 from sartor.report.run_points import MOST_OPERATORS, run_points, worst_first
-from sartor.units import format_change, format_seconds
+from sartor.units import format_change, format_seconds, format_share
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from sartor.answers.diagnosis import TraceDiagnosis
+    from sartor.answers.diagnosis import RunComparison, TraceDiagnosis
 
-ROWS, FEW = 8, 3
-"""Rows of a table on one screen: of the parts, and of what would explain them."""
+COMPARED = 15
+"""Operators of two runs that are listed."""
+FEW = 3
+"""Rows of a table on one screen, but that of the parts."""
+PARTS = "Parts of the mean steady step"
 SHOWN = 8
 """Changed facts and explaining plans that are listed."""
 LEAST = 0.001
@@ -76,7 +89,8 @@ def _where_time_goes(answer: LogDiagnosis | TraceDiagnosis) -> list[d.Block]:
     return [
         d.section(f"Where the time goes{assumed}", "time"),
         d.figure_block("fall", "Each part starts where those above it end."),
-        *d.cut_blocks(field_grid("Parts of the mean steady step", columns_of(RUN_PART, Level.PAGE), parts), ROWS),
+        d.grid_block(field_grid(PARTS, RUN_PART[:4], parts), d.Place.SHORT),
+        d.grid_block(field_grid(PARTS, columns_of(RUN_PART, Level.PAGE), parts), d.Place.REST),
     ]
 
 
@@ -145,6 +159,37 @@ def _operators(answer: TraceDiagnosis) -> list[d.Block]:
         d.section("Timeline", "timeline", place=d.Place.PAGE),
         d.figure_block("timeline", "Kernels of one kind with no gap between them are one box."),
     ]
+
+
+def compare_view(answer: RunComparison) -> RenderableType:
+    """``sartor compare``: the verdict, then what changed."""
+    tables = {
+        "Time": (CHANGED_TIME, (answer.total, *answer.parts[:COMPARED])),
+        "Memory": (CHANGED_BYTES, answer.memory),
+    }
+    blocks = [d.Block(words=_verdict(answer), style="bold")]
+    for name, (fields, changes) in tables.items():
+        grid = field_grid(name, columns_of(fields), [(change, answer.threshold) for change in changes])
+        blocks += [d.section(name), d.grid_block(grid)] if changes else []
+    facts = [f"{name}: {a} in A, {b} in B" for name, (a, b) in answer.facts.items()]
+    blocks += [d.bullets_block("Facts that differ", facts), d.bullets_block("Warnings", answer.warnings)]
+    return d.document_text(blocks)
+
+
+def _verdict(answer: RunComparison) -> str:
+    total, limit = answer.total, format_share(answer.threshold)
+    what = "All kernels take" if total.name == "kernels" else f"A {total.name} takes"
+    said = f"{what} {format_seconds(total.a)} in A and {format_seconds(total.b)} in B"
+    interval = format_change(total.ratio - 1)
+    if total.high < MOST_RATIO:
+        interval += f" ({format_change(total.low - 1)} to {format_change(total.high - 1)})"
+    if not total.significant:
+        return f"{said}: {interval}. No change beyond noise."
+    faster = "slower" if total.ratio > 1 else "faster"
+    beyond = (
+        f"beyond the threshold of {limit}" if total.beyond(answer.threshold) else f"within the threshold of {limit}"
+    )
+    return f"{said}: {interval}. B is {faster}, more than noise, {beyond}."
 
 
 def gemm_records(answer: TraceDiagnosis, date: str) -> str:

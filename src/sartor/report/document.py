@@ -110,6 +110,14 @@ def cut_blocks(grid: Grid, rows: int) -> list[Block]:
     return [grid_block(short, Place.SHORT), grid_block(grid, Place.REST)]
 
 
+def cut_bullets(title: str, lines: Sequence[str], most: int) -> list[Block]:
+    """A titled list of which one screen shows the first lines."""
+    if len(lines) <= most:
+        return [bullets_block(title, lines)]
+    few = [*lines[:most], f"and {len(lines) - most} more (--json and --html have all)"]
+    return [bullets_block(title, few, Place.SHORT), bullets_block(title, lines, Place.REST)]
+
+
 def in_full(blocks: Iterable[Block]) -> list[Block]:
     """Blocks that one screen leaves out."""
     longer = {Place.BOTH: Place.REST, Place.TEXT: Place.LONG}
