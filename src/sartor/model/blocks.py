@@ -56,12 +56,12 @@ def blocks(shape: TransformerShape) -> tuple[Block, ...]:
     """
     main = shape.main
     layers = [block for stack, prefix in text_stacks(shape) for block in _layers(stack, prefix)]
-    last, more = main.runs[-1].layer, shape.mtp_layers
-    mtp = Block(name="mtp", kind=BlockKind.MTP, stack=main, prefix="mtp.", layer=last, count=more, weight_sets=more)
+    last, extra = main.runs[-1].layer, shape.mtp_layers
+    mtp = Block(name="mtp", kind=BlockKind.MTP, stack=main, prefix="mtp.", layer=last, count=extra, weight_sets=extra)
     return (
         Block(name="embedding", kind=BlockKind.EMBEDDING, stack=main),
         *layers,
-        *((mtp,) if more else ()),
+        *((mtp,) if extra else ()),
         Block(name="head", kind=BlockKind.HEAD, stack=main),
     )
 
@@ -72,10 +72,10 @@ def layer_order(shape: TransformerShape) -> np.ndarray[Any, Any]:
     Runs with positions are placed there, others come one after another. If an edit of the depth removed the positions
     of some interleaved runs (local and global attention), all runs of the stack are spread evenly.
     """
-    every = blocks(shape)
+    all_blocks = blocks(shape)
     out: list[np.ndarray[Any, Any]] = []
     for stack, _ in text_stacks(shape):
-        index = [i for i, block in enumerate(every) if block.kind is BlockKind.LAYER and block.stack is stack]
+        index = [i for i, block in enumerate(all_blocks) if block.kind is BlockKind.LAYER and block.stack is stack]
         counts = [int(run.count) for run in stack.runs]
         out.append(np.repeat(index, counts)[np.argsort(_places(stack, counts), kind="stable")])
     return np.concatenate(out)
@@ -95,12 +95,12 @@ def _layers(stack: Stack, prefix: str) -> Iterator[Block]:
     kinds = [run.layer.name or _kind(run.layer) for run in stack.runs]
     for i, (run, kind) in enumerate(zip(stack.runs, kinds, strict=True)):
         number = f"{kinds[: i + 1].count(kind)}" if kinds.count(kind) > 1 else ""
-        own = prefix + (f"{kind}{number}." if len(kinds) > 1 else "")
+        path = prefix + (f"{kind}{number}." if len(kinds) > 1 else "")
         yield Block(
-            name=own.rstrip(".") or "layer",
+            name=path.rstrip(".") or "layer",
             kind=BlockKind.LAYER,
             stack=stack,
-            prefix=own,
+            prefix=path,
             layer=run.layer,
             count=run.count,
             weight_sets=run.count if run.weight_sets is None else run.weight_sets,

@@ -68,13 +68,13 @@ def count_params(shape: TransformerShape) -> ParamCounts:
     """
     outside = _outside_params(shape)
     text = outside + _sum(_stack_params(s) for s in shape.stacks if s.is_text)
-    other = _sum(_stack_params(s) for s in shape.stacks if not s.is_text)
+    not_text = _sum(_stack_params(s) for s in shape.stacks if not s.is_text)
     routed, idle = _sum_pairs(_routed(s) for s in shape.stacks if s.is_text)
     stored = shape.vocab_size * _embedding_size(shape) if shape.stored_head else 0
     other_routed, other_idle = _sum_pairs(_routed(s) for s in shape.stacks if not s.is_text)
     return ParamCounts(
-        total=text + other + stored,
-        active=text + other - idle - other_idle,
+        total=text + not_text + stored,
+        active=text + not_text - idle - other_idle,
         text=text,
         text_active=text - idle,
         embedding=_embedding_params(shape),
@@ -210,9 +210,9 @@ def _routed(stack: Stack) -> tuple[Ints, Ints]:
         idle = idle + run_sets(run) * _sum(v.params(h) for v in _layer_vectors(run.layer) if v.idle)
         for part in run.layer.all_ffns:
             if isinstance(part, MoeFfn):
-                one = run_sets(run) * _expert_params(part, stack.hidden_size)
-                routed = routed + one * part.num_experts
-                idle = idle + one * (part.num_experts - part.experts_per_token)
+                per_token = run_sets(run) * _expert_params(part, stack.hidden_size)
+                routed = routed + per_token * part.num_experts
+                idle = idle + per_token * (part.num_experts - part.experts_per_token)
     return routed, idle
 
 

@@ -71,8 +71,12 @@ def _that_follow(shape: TransformerShape, stack: Stack, changes: dict[str, Ints]
         return changes
     if not stack.is_text:
         return {}
-    main, own = shape.fields(), replace(shape, stacks=(stack,)).fields()
-    return {name: new for name, new in changes.items() if name in own and _plain(own[name]) == _plain(main[name])}
+    main, stack_fields = shape.fields(), replace(shape, stacks=(stack,)).fields()
+    return {
+        name: new
+        for name, new in changes.items()
+        if name in stack_fields and _plain(stack_fields[name]) == _plain(main[name])
+    }
 
 
 def _edit_stack(stack: Stack, changes: dict[str, Ints]) -> Stack:
@@ -267,8 +271,8 @@ def _edit_shared(part: MoeFfn, width: Ints, changes: dict[str, Ints]) -> DenseFf
         return replace(part.shared, ffn_hidden_size=width)
     if part.shared_width is SharedWidth.COUNTED:
         return replace(part.shared, ffn_hidden_size=changes.get("num_shared_experts", part.num_shared) * width)
-    own = part.shared.ffn_hidden_size
-    return replace(part.shared, ffn_hidden_size=changes.get("shared_ffn_hidden_size", own))
+    shared_width = part.shared.ffn_hidden_size
+    return replace(part.shared, ffn_hidden_size=changes.get("shared_ffn_hidden_size", shared_width))
 
 
 def _rescale(runs: tuple[Run, ...], num_layers: Ints) -> tuple[Run, ...]:
@@ -312,17 +316,17 @@ def edit_fields(shape: TransformerShape, changes: JsonMap) -> tuple[TransformerS
     """
     if "mtp_layers" in changes:
         shape = replace(shape, mtp_layers=_integer("mtp_layers", changes["mtp_layers"], least=0))
-    wanted = {_field(name): _integer(name, value) for name, value in changes.items() if name != "mtp_layers"}
-    missing = sorted(set(wanted) - set(shape.fields()))
+    sizes = {_field(name): _integer(name, value) for name, value in changes.items() if name != "mtp_layers"}
+    missing = sorted(set(sizes) - set(shape.fields()))
     if missing:
         raise InputError("set", missing[0], f"{shape.name or 'this model'} has none", ", ".join(shape.fields()))
     notes: tuple[str, ...] = ()
-    if {"num_heads", "hidden_size"} & set(wanted) and "head_dim" not in wanted and _heads_fill_hidden(shape):
-        hidden = wanted.get("hidden_size", int(shape.hidden_size))
-        heads = wanted.get("num_heads", int(shape.num_heads))
-        wanted["head_dim"] = _share(hidden, heads)
-        notes = (f"head_dim={wanted['head_dim']} (hidden_size / num_heads, as before)",)
-    return edit(shape, **wanted), notes
+    if {"num_heads", "hidden_size"} & set(sizes) and "head_dim" not in sizes and _heads_fill_hidden(shape):
+        hidden = sizes.get("hidden_size", int(shape.hidden_size))
+        heads = sizes.get("num_heads", int(shape.num_heads))
+        sizes["head_dim"] = _share(hidden, heads)
+        notes = (f"head_dim={sizes['head_dim']} (hidden_size / num_heads, as before)",)
+    return edit(shape, **sizes), notes
 
 
 def _field(name: str) -> str:
@@ -333,11 +337,11 @@ def _field(name: str) -> str:
 
 
 def _integer(name: str, value: Floats, least: int = 1) -> int:
-    most = LARGEST.get(name, 2**24)
+    largest = LARGEST.get(name, 2**24)
     text = str(value)
     digits = text.isascii() and text.isdigit() and not isinstance(value, bool)
-    if not digits or not least <= int(text[:20]) <= most:
-        raise InputError(name, value, f"must be an integer from {least} to {most}")
+    if not digits or not least <= int(text[:20]) <= largest:
+        raise InputError(name, value, f"must be an integer from {least} to {largest}")
     return int(text)
 
 

@@ -81,8 +81,13 @@ def counted(shape: TransformerShape, flops_per_token: float, seq_len: int) -> tu
     """The convention nearest to a log's FLOPs per token and those indistinguishable from it; empty if none is within
     ``NEAR``."""
     tried = [
-        replace(each, rel_error=each.flops_per_token / flops_per_token - 1) for each in flop_conventions(shape, seq_len)
+        replace(convention, rel_error=convention.flops_per_token / flops_per_token - 1)
+        for convention in flop_conventions(shape, seq_len)
     ]
-    tried.sort(key=lambda each: abs(each.rel_error))
+    tried.sort(key=lambda convention: abs(convention.rel_error))
     nearest = abs(tried[0].rel_error)
-    return tuple(each for each in tried if abs(each.rel_error) <= nearest + SAME) if nearest < NEAR else ()
+    return (
+        tuple(convention for convention in tried if abs(convention.rel_error) <= nearest + SAME)
+        if nearest < NEAR
+        else ()
+    )

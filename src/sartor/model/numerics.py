@@ -43,9 +43,9 @@ class Numerics:
         return {name: value for name, value in self.values.items() if value != NEUTRAL.get(name)}
 
 
-def family_numerics(family: str, said: Mapping[str, Value], activation: str) -> Numerics:
+def family_numerics(family: str, stated: Mapping[str, Value], activation: str) -> Numerics:
     """A family's values, overridden by those ``said``; ``activation`` applies if the family has none of its own."""
-    known = _FAMILIES.get(family)
-    values = {"activation": activation, **(known or {}), **said}
+    defaults = _FAMILIES.get(family)
+    values = {"activation": activation, **(defaults or {}), **stated}
     values["activation"] = SAME.get(str(values["activation"]), values["activation"])
-    return Numerics(values=values, compared=known is not None)
+    return Numerics(values=values, compared=defaults is not None)

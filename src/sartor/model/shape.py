@@ -69,7 +69,7 @@ class Stack:
             return None
         windows = [[getattr(mixer, "window", None) for mixer in run.layer.mixers] for run in self.runs]
         bare = {repr(replace(run.layer, mixers=tuple(map(_unwindowed, run.layer.mixers)))) for run in self.runs}
-        if len(bare) > 1 or sorted(map(bool, (each[0] for each in windows if len(each) == 1))) != [False, True]:
+        if len(bare) > 1 or sorted(map(bool, (window[0] for window in windows if len(window) == 1))) != [False, True]:
             return None
         return windows.index([0])
 
@@ -129,28 +129,28 @@ class TransformerShape:
     @property
     def attention(self) -> AttentionMixer | LatentAttentionMixer | None:
         """The attention of most layers of the main stack; None in a pure state-space model."""
-        found: AttentionMixer | LatentAttentionMixer | None = _commonest(
+        commonest: AttentionMixer | LatentAttentionMixer | None = _commonest(
             (mixer, run.count)
             for run in self.main.runs
             for mixer in run.layer.mixers
             if isinstance(mixer, (AttentionMixer, LatentAttentionMixer)) and not mixer.cross
         )
-        return found
+        return commonest
 
     @property
     def dense_ffn(self) -> DenseFfn | None:
         """The dense feed-forward part of most layers (None if all are experts)."""
-        found: DenseFfn | None = _commonest(
+        commonest: DenseFfn | None = _commonest(
             (f, r.count) for r in self.main.runs for f in r.layer.all_ffns if isinstance(f, DenseFfn)
         )
-        return found
+        return commonest
 
     @property
     def moe_ffn(self) -> MoeFfn | None:
-        found: MoeFfn | None = _commonest(
+        commonest: MoeFfn | None = _commonest(
             (f, r.count) for r in self.main.runs for f in r.layer.all_ffns if isinstance(f, MoeFfn)
         )
-        return found
+        return commonest
 
     @property
     def num_heads(self) -> Ints:

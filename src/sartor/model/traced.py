@@ -111,11 +111,11 @@ class TracedModel:
 
 def products_dtype(traced: TracedModel) -> DType:
     """The dtype of most FLOPs of matrix multiplications: with ``torch.autocast`` not that of the parameters."""
-    found: dict[DType, float] = {}
+    flops: dict[DType, float] = {}
     for op in traced.graph.operators:
         if is_model_product(op):
-            found[op.dtype] = found.get(op.dtype, 0.0) + float(op.flops * op.count)  # type: ignore[union-attr]
-    return max(found, key=lambda dtype: found[dtype], default=traced.dtype)
+            flops[op.dtype] = flops.get(op.dtype, 0.0) + float(op.flops * op.count)  # type: ignore[union-attr]
+    return max(flops, key=lambda dtype: flops[dtype], default=traced.dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -268,7 +268,9 @@ class Trainer:
     @property
     def habits(self) -> MemoryHabits:
         """``memory``, after the switch ``fused_loss``."""
-        held = self.memory
+        memory_habits = self.memory
         if not self.fused_loss:
-            return held
-        return replace(held, logit_bytes=held.fused_logit_bytes, split_logit_bytes=0.0, kept_logit_bytes=2.0)
+            return memory_habits
+        return replace(
+            memory_habits, logit_bytes=memory_habits.fused_logit_bytes, split_logit_bytes=0.0, kept_logit_bytes=2.0
+        )

@@ -88,7 +88,7 @@ class TrainingJob:
         ffns = [part for layer in self._layers for part in layer.all_ffns]
         moe = [part for part in ffns if isinstance(part, MoeFfn)]
         latent = any(isinstance(mixer, LatentAttentionMixer) for layer in self._layers for mixer in layer.mixers)
-        there = {
+        parts = {
             RecomputeModule.LAYERNORM: True,
             RecomputeModule.CORE_ATTN: True,
             RecomputeModule.MLA_UP_PROJ: latent,
@@ -97,7 +97,7 @@ class TrainingJob:
             RecomputeModule.SHARED_EXPERTS: any(part.shared is not None for part in moe),
             RecomputeModule.MLP: len(moe) < len(ffns),
         }
-        return [module for module in RecomputeModule if there[module]]
+        return [module for module in RecomputeModule if parts[module]]
 
     @property
     def offloadable(self) -> list[OffloadModule]:

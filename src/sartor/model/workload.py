@@ -31,18 +31,18 @@ def usual_seq_len(shape: TransformerShape) -> int:
     return min(SEQ_LEN, int(shape.max_positions or SEQ_LEN))
 
 
-def settled_seq_len(given: int | None, shape: TransformerShape) -> tuple[int, tuple[str, ...]]:
+def settled_seq_len(seq_len: int | None, shape: TransformerShape) -> tuple[int, tuple[str, ...]]:
     """Tokens per sequence, and the note on a length that was assumed or exceeds the model's maximum. Raises
     ``InputError`` for another length than that of an image."""
-    if given is None:
+    if seq_len is None:
         usual = usual_seq_len(shape)
         return usual, (f"seq_len={usual} (default)",)
     fixed = shape.main.tokens
-    if fixed and given != fixed:
+    if fixed and seq_len != fixed:
         raise InputError(
-            "seq_len", given, f"each input of this model is {fixed} tokens, which its config sets", str(fixed)
+            "seq_len", seq_len, f"each input of this model is {fixed} tokens, which its config sets", str(fixed)
         )
-    return given, too_long("seq_len", given, shape)
+    return seq_len, too_long("seq_len", seq_len, shape)
 
 
 def too_long(name: str, tokens: int, shape: TransformerShape) -> tuple[str, ...]:

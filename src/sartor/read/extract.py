@@ -50,11 +50,11 @@ def extract(
         if value is not None and value < 1:
             raise InputError(name, value, "must be at least 1", "1")
     text = str(model)
-    own = _is_factory(text)
-    needs_torch("extract", transformers=not own)
+    is_factory = _is_factory(text)
+    needs_torch("extract", transformers=not is_factory)
     word = None if dtype is None else DTYPES[dtype]
     train, fused = phase == "train", not eager
-    if own:
+    if is_factory:
         from sartor.read.torch_trace.own_module import own_module
         from sartor.read.torch_trace.trace import trace
 

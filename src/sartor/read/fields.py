@@ -83,21 +83,21 @@ class Fields:
 
     def essential(self, name: str, *aliases: str) -> int:
         """Like `size`, but must be in the file (in nested configs a default will do): no model is just its defaults."""
-        found, value, in_file = self._find((name, *aliases))
+        name_used, value, in_file = self._find((name, *aliases))
         if not in_file and (not self.path or value is None):
             raise self.missing(name, *aliases)
         if value is None:
-            raise InputError(self.path + found, None, "must be a positive integer")
+            raise InputError(self.path + name_used, None, "must be a positive integer")
         return self.size(name, *aliases)
 
     def optional_size(self, name: str, *aliases: str, least: int = 1) -> int | None:
         """An integer of at least ``least``, or None if neither the file nor the class gives one."""
-        found, value, in_file = self._find((name, *aliases))
+        name_used, value, in_file = self._find((name, *aliases))
         if value is None:
             return None
-        checked = self._integer(found, value, least)
+        checked = self._integer(name_used, value, least)
         if in_file:
-            self.ledger.read_sizes[found] = checked
+            self.ledger.read_sizes[name_used] = checked
         else:
             self.ledger.assume(self._default_sentence(name, checked))
         return checked
@@ -111,76 +111,76 @@ class Fields:
 
     def flag(self, name: str, *aliases: str, default: bool | None = None) -> bool:
         """A boolean; ``default`` if neither file nor class gives one."""
-        found, value, in_file = self._find((name, *aliases))
+        name_used, value, in_file = self._find((name, *aliases))
         if value is None:
             value, in_file = bool(default), False
         if isinstance(value, int) and value in (0, 1):
             value = bool(value)
         if not isinstance(value, bool):
-            raise InputError(self.path + found, quoted(value), "must be true or false")
+            raise InputError(self.path + name_used, quoted(value), "must be true or false")
         if not in_file:
             self.ledger.assume(self._default_sentence(name, value))
         return value
 
     def word(self, name: str, *aliases: str, default: str = "") -> str:
         """A short string such as ``hidden_act``."""
-        found, value, in_file = self._find((name, *aliases))
+        name_used, value, in_file = self._find((name, *aliases))
         if value is None:
             return default
         if not isinstance(value, str) or len(value) > 100 or not value.isprintable():
-            raise InputError(self.path + found, value, "must be a short string")
+            raise InputError(self.path + name_used, value, "must be a short string")
         if not in_file and value:
             self.ledger.assume(self._default_sentence(name, value))
         return value
 
     def number(self, name: str, *aliases: str) -> float | None:
         """A finite number, integer or not."""
-        found, value, _ = self._find((name, *aliases))
+        name_used, value, _ = self._find((name, *aliases))
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise InputError(self.path + found, value, "must be a finite number")
+            raise InputError(self.path + name_used, value, "must be a finite number")
         return float(value)
 
     def sequence(self, name: str, *aliases: str) -> list[Any] | None:
         """A list, or None."""
-        found, value, _ = self._find((name, *aliases))
+        name_used, value, _ = self._find((name, *aliases))
         if value is None:
             return None
         if not isinstance(value, list):
-            raise InputError(self.path + found, value, "must be a list")
+            raise InputError(self.path + name_used, value, "must be a list")
         if len(value) > MAX_LAYERS:
             raise InputError(
-                self.path + found, Stated(f"has {len(value)} entries"), f"must have at most {MAX_LAYERS} entries"
+                self.path + name_used, Stated(f"has {len(value)} entries"), f"must have at most {MAX_LAYERS} entries"
             )
         return value
 
     def sizes(self, name: str, *aliases: str, length: int | None = None, least: int = 1) -> list[int] | None:
         """A list of integers (one number stands for ``length`` equal ones), or None."""
-        found, value, _ = self._find((name, *aliases))
+        name_used, value, _ = self._find((name, *aliases))
         if value is None:
             return None
         if not isinstance(value, list):
-            return [self._integer(found, value, least)] * (length or 1)
-        out = [self._integer(f"{found}[{i}]", x, least) for i, x in enumerate(self.sequence(name, *aliases) or [])]
+            return [self._integer(name_used, value, least)] * (length or 1)
+        out = [self._integer(f"{name_used}[{i}]", x, least) for i, x in enumerate(self.sequence(name, *aliases) or [])]
         if length is not None and len(out) != length:
             raise InputError(
-                self.path + found, Stated(f"has {len(out)} entries"), f"must have {length} entries, one per layer"
+                self.path + name_used, Stated(f"has {len(out)} entries"), f"must have {length} entries, one per layer"
             )
         return out
 
     def words(self, name: str, *aliases: str, length: int | None = None) -> list[str] | None:
         """A list of short strings such as ``layer_types``, or None."""
-        found, _, _ = self._find((name, *aliases))
+        name_used, _, _ = self._find((name, *aliases))
         out = self.sequence(name, *aliases)
         if out is None:
             return None
         for i, x in enumerate(out):
             if not isinstance(x, str) or len(x) > 100 or not x.isprintable():
-                raise InputError(f"{self.path}{found}[{i}]", x, "must be a short string")
+                raise InputError(f"{self.path}{name_used}[{i}]", x, "must be a short string")
         if length is not None and len(out) != length:
             raise InputError(
-                self.path + found, Stated(f"has {len(out)} entries"), f"must have {length} entries, one per layer"
+                self.path + name_used, Stated(f"has {len(out)} entries"), f"must have {length} entries, one per layer"
             )
         return out
 
@@ -203,8 +203,12 @@ class Fields:
         if value is not None and not isinstance(value, dict):
             raise InputError(self.path + name, value, "must be an object")
         inner = dict(value or {})
-        said = inner.get("model_type")
-        kind = said if isinstance(said, str) and said else model_type or self.defaults.nested.get(name, "")
+        stated_type = inner.get("model_type")
+        kind = (
+            stated_type
+            if isinstance(stated_type, str) and stated_type
+            else model_type or self.defaults.nested.get(name, "")
+        )
         if value is None:
             self.ledger.assume(f"{self.path}{name} is not in the file; assumed the defaults of {kind}")
         self.ledger.parts.append(kind)
@@ -230,25 +234,25 @@ class Fields:
 
     def _all_names(self, names: tuple[str, ...]) -> list[str]:
         aliases = self.defaults.aliases
-        every = [x for name in names for x in (name, aliases.get(name, name))]
-        every = list(dict.fromkeys((*every, *(alias for alias, name in aliases.items() if name in every))))
-        self.ledger.asked.setdefault(self.path, set()).update(every)
-        return every
+        all_names = [x for name in names for x in (name, aliases.get(name, name))]
+        all_names = list(dict.fromkeys((*all_names, *(alias for alias, name in aliases.items() if name in all_names))))
+        self.ledger.asked.setdefault(self.path, set()).update(all_names)
+        return all_names
 
     def _find(self, names: tuple[str, ...]) -> tuple[str, Any, bool]:
         """Name found, value, and whether it is from the file."""
-        every = self._all_names(names)
-        present = [name for name in every if name in self.raw]
-        given = [name for name in present if self.raw[name] is not None]
-        if given:
-            values = [self.raw[name] for name in given]
-            if len(given) > 1 and any(v != values[0] for v in values[1:]):
-                others = ", ".join(f"{n}={self.raw[n]!r:.30}" for n in given[1:])
-                self.ledger.note(f"{self.path}{given[0]}={values[0]!r:.30} is used; {others} is ignored")
-            return given[0], values[0], True
+        all_names = self._all_names(names)
+        present = [name for name in all_names if name in self.raw]
+        not_null = [name for name in present if self.raw[name] is not None]
+        if not_null:
+            values = [self.raw[name] for name in not_null]
+            if len(not_null) > 1 and any(v != values[0] for v in values[1:]):
+                others = ", ".join(f"{n}={self.raw[n]!r:.30}" for n in not_null[1:])
+                self.ledger.note(f"{self.path}{not_null[0]}={values[0]!r:.30} is used; {others} is ignored")
+            return not_null[0], values[0], True
         if present:
             return present[0], None, True
-        for name in every:
+        for name in all_names:
             if (value := self.defaults.values.get(name)) is not None:
                 return name, value, False
         return names[0], None, False
@@ -269,6 +273,6 @@ class Fields:
 
     def _default_sentence(self, name: str, value: object) -> str:
         shown = str(value).lower() if isinstance(value, bool) else value
-        known = self.defaults.values.get(name) is not None or name in self.defaults.values
-        behind = f"default of {self.model_type}" if known else "the usual value"
+        has_default = self.defaults.values.get(name) is not None or name in self.defaults.values
+        behind = f"default of {self.model_type}" if has_default else "the usual value"
         return f"{self.path}{name} is not in the file; assumed {shown} ({behind})"

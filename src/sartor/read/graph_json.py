@@ -238,10 +238,10 @@ def _check_layers(read: _Reader, layers: tuple[TracedLayer, ...]) -> None:
         if len(layer.positions) != layer.count:
             must = f"must be as many as count={layer.count}"
             raise InputError(f"{read.name}: layers[{i}].positions", len(layer.positions), must)
-    found = sorted(p for layer in layers for p in layer.positions)
-    if found != list(range(len(found))):
-        must = f"together must be 0 to {len(found) - 1}, each once"
-        raise InputError(f"{read.name}: layers.positions", str(found)[:40], must)
+    all_positions = sorted(p for layer in layers for p in layer.positions)
+    if all_positions != list(range(len(all_positions))):
+        must = f"together must be 0 to {len(all_positions) - 1}, each once"
+        raise InputError(f"{read.name}: layers.positions", str(all_positions)[:40], must)
 
 
 def _operator(read: _Reader, i: int, row: object, num_layers: int) -> tuple[Operator, TracedCall]:
@@ -335,12 +335,12 @@ class _Reader:
             raise InputError(f"{self.name}: {where}.{key}", value, f"must be an integer from {least} to 2^60")
         return value
 
-    def frozen(self, row: JsonMap, every: str, trainable: str, where: str) -> int:
+    def frozen(self, row: JsonMap, total_key: str, trainable: str, where: str) -> int:
         """Parameters that are not trained; none in files of before 2026-11-27, which do not say."""
-        total = self.whole(row, every, where, least=0)
+        total = self.whole(row, total_key, where, least=0)
         trained = self.whole(row, trainable, where, least=0, default=total)
         if trained > total:
-            raise InputError(f"{self.name}: {where}.{trainable}", trained, f"must be at most {every}={total}")
+            raise InputError(f"{self.name}: {where}.{trainable}", trained, f"must be at most {total_key}={total}")
         return total - trained
 
     def numbers(self, row: JsonMap, key: str, where: str) -> list[int]:

@@ -68,8 +68,8 @@ def read_fields(config: JsonDict, *, name: str = "", folder: Path | None = None)
     _note_what_is_left_aside(config, ledger)
     is_published = model_type in model_types()
     built = _built_class(architecture, model_type, ledger) if is_published else architecture
-    if is_published and (other := _other_type(architecture, model_type)):
-        ledger.assume(f"architectures={architecture} is a class of {other}: read as model_type={model_type} says")
+    if is_published and (other_type := _other_type(architecture, model_type)):
+        ledger.assume(f"architectures={architecture} is a class of {other_type}: read as model_type={model_type} says")
     fields = Fields(config, model_type, "", ledger, built)
     shape = read_part(fields)
     if is_published and is_tabled(model_type, built):
@@ -196,13 +196,13 @@ def _built_class(architecture: str, model_type: str, ledger: Ledger) -> str:
 def _other_type(architecture: str, model_type: str) -> str:
     """The model type whose default class is ``architecture``, if that is not one of ``model_type``'s own."""
     owners = types_of_class(architecture)
-    own = default_class(model_type)
-    return owners[0] if owners and own and model_type not in owners else ""
+    default = default_class(model_type)
+    return owners[0] if owners and default and model_type not in owners else ""
 
 
 def _display_name(config: JsonDict, name: str) -> str:
-    said = config.get("_name_or_path")
-    chosen = name or (said.rstrip("/").rsplit("/", 1)[-1] if isinstance(said, str) else "")
+    display = config.get("_name_or_path")
+    chosen = name or (display.rstrip("/").rsplit("/", 1)[-1] if isinstance(display, str) else "")
     return "".join(c if c.isprintable() else "?" for c in chosen)[:100]
 
 
@@ -214,8 +214,8 @@ def _check_dtype(config: JsonDict) -> None:
     for name in ("torch_dtype", "dtype"):
         value = config.get(name)
         if value is not None and not (isinstance(value, str) and _DTYPES.match(value)):
-            known = "bfloat16, float16, float32"
-            raise InputError(name, value, "must name an element type of PyTorch", known)
+            dtypes = "bfloat16, float16, float32"
+            raise InputError(name, value, "must name an element type of PyTorch", dtypes)
 
 
 _ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "activation", "hidden_activation_function")

@@ -61,22 +61,22 @@ def read_numerics(config: JsonMap, family: str, activation: str = "") -> Numeric
     section = next((config[name] for name in SECTIONS if isinstance(config.get(name), dict)), None)
     fields: JsonMap = config if section is None else {**section}
     inner = family if section is None else str(section.get("model_type") or family)
-    said: dict[str, Value] = {}
+    values: dict[str, Value] = {}
     for name, places in NAMES.items():
         value = next((_scalar(fields[place]) for place in places if fields.get(place) is not None), None)
         if value is not None:
-            said[name] = value
-    said |= _rope(fields)
-    said |= _rope_layers(fields, inner)
-    said |= _unknown(fields)
+            values[name] = value
+    values |= _rope(fields)
+    values |= _rope_layers(fields, inner)
+    values |= _unknown(fields)
     if fields.get("do_layer_norm_before") is False:
-        said["norm_order"] = "after"
+        values["norm_order"] = "after"
     if fields.get("topk_method") == "noaux_tc":
-        said["router_bias"] = True
+        values["router_bias"] = True
     elif isinstance(fields.get("topk_method"), str):
-        said["router_method"] = "" if fields["topk_method"] == "greedy" else fields["topk_method"]
+        values["router_method"] = "" if fields["topk_method"] == "greedy" else fields["topk_method"]
     named = next((fields[name] for name in ACTIVATIONS if isinstance(fields.get(name), str)), "")
-    return family_numerics(inner, said, str(named).lower() or activation)
+    return family_numerics(inner, values, str(named).lower() or activation)
 
 
 def _scalar(value: object) -> Value | None:
@@ -100,10 +100,10 @@ def _rope(fields: JsonMap) -> dict[str, Value]:
         table = full
     kind = table.get("rope_type", table.get("type", ""))
     for name, value in table.items():
-        known = {"rope_theta": "rope_theta", "original_max_position_embeddings": "rope_original_max_positions"}
-        found = _scalar(value)
-        if name not in ("type", "rope_type", "partial_rotary_factor") and found is not None:
-            out[known.get(name, name if name.startswith("rope_") else f"rope_{name}")] = found
+        names = {"rope_theta": "rope_theta", "original_max_position_embeddings": "rope_original_max_positions"}
+        number = _scalar(value)
+        if name not in ("type", "rope_type", "partial_rotary_factor") and number is not None:
+            out[names.get(name, name if name.startswith("rope_") else f"rope_{name}")] = number
     if kind in ("default", "", None):
         return {name: value for name, value in out.items() if name in ("rope_theta", "rope_local_theta")}
     longest = _scalar(fields.get("max_position_embeddings"))
@@ -114,10 +114,10 @@ def _rope(fields: JsonMap) -> dict[str, Value]:
 
 def _rope_layers(fields: JsonMap, family: str) -> dict[str, Value]:
     """Which layers rotate queries and keys (1) and which do not (0); empty if all do."""
-    every = fields.get("no_rope_layer_interval", 4 if family in ("smollm3", "llama4_text") else None)
+    period = fields.get("no_rope_layer_interval", 4 if family in ("smollm3", "llama4_text") else None)
     bits, layers = fields.get("no_rope_layers"), fields.get("num_hidden_layers")
-    if not bits and isinstance(every, int) and isinstance(layers, int) and every > 0 and 0 < layers <= MAX_LAYERS:
-        bits = [int((k + 1) % every != 0) for k in range(layers)]
+    if not bits and isinstance(period, int) and isinstance(layers, int) and period > 0 and 0 < layers <= MAX_LAYERS:
+        bits = [int((k + 1) % period != 0) for k in range(layers)]
     if not isinstance(bits, list) or all(bits) or len(bits) > MAX_LAYERS:
         return {}
     return {"rope_layers": "".join("1" if bit else "0" for bit in bits)}
@@ -130,9 +130,9 @@ def _unknown(fields: JsonMap) -> dict[str, Value]:
     for name, value in fields.items():
         if name in read or not SUSPECT.search(name) or PLAIN.get(name, ...) is None:
             continue
-        found = _scalar(value)
-        if found not in (None, "", False, PLAIN.get(name, 0)) and not (found == 1 and "multipl" in name):
-            out[f"config.{name}"] = str(found)
+        number = _scalar(value)
+        if number not in (None, "", False, PLAIN.get(name, 0)) and not (number == 1 and "multipl" in name):
+            out[f"config.{name}"] = str(number)
     return out
 
 
@@ -162,19 +162,19 @@ def released_type(config: JsonDict) -> DType | None:
     >>> released_type({"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}})
     <DType.FP8_BLOCK: 'fp8_block'>
     """
-    said = config.get("quantization_config") or config.get("compression_config")
-    said = {"quant_method": said} if isinstance(said, str) else said
-    if not isinstance(said, dict):
+    config_part = config.get("quantization_config") or config.get("compression_config")
+    config_part = {"quant_method": config_part} if isinstance(config_part, str) else config_part
+    if not isinstance(config_part, dict):
         return None
-    words = (str(said.get(name, "")).lower() for name in ("quant_algo", "quant_method"))
+    words = (str(config_part.get(name, "")).lower() for name in ("quant_algo", "quant_method"))
     named = next((NAMED[word] for word in words if word in NAMED), None)
     if named is not None:
-        return DType.FP8_BLOCK if named is DType.FP8 and said.get("weight_block_size") else named
-    groups = said.get("config_groups")
+        return DType.FP8_BLOCK if named is DType.FP8 and config_part.get("weight_block_size") else named
+    groups = config_part.get("config_groups")
     if isinstance(groups, dict) and groups:
         return _of_group(next(iter(groups.values())))
-    loaded = next((bits for bits in OF_BITS if said.get(f"load_in_{bits}bit") is True), None)
-    return _of_bits(said.get("bits", loaded))
+    loaded = next((bits for bits in OF_BITS if config_part.get(f"load_in_{bits}bit") is True), None)
+    return _of_bits(config_part.get("bits", loaded))
 
 
 def _of_group(group: object) -> DType | None:

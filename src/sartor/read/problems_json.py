@@ -56,10 +56,10 @@ def refuse_misspelt(raw: JsonMap, required: Sequence[str], optional: Sequence[st
             raise InputError(where, printable(name), "is not a known field; remove it or spell it", near[0])
 
 
-def refuse_unknown(raw: JsonMap, known: Sequence[str], where: str, must: str = "must be a known field") -> None:
+def refuse_unknown(raw: JsonMap, names: Sequence[str], where: str, must: str = "must be a known field") -> None:
     """Raises `InputError` for any field that is not known, with the nearest."""
-    for name in sorted(set(map(str, raw)) - set(known)):
-        near = difflib.get_close_matches(name, known, n=1) or known
+    for name in sorted(set(map(str, raw)) - set(names)):
+        near = difflib.get_close_matches(name, names, n=1) or names
         raise InputError(where, printable(name), must, ", ".join(near))
 
 

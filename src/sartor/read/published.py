@@ -60,7 +60,9 @@ def default_class(model_type: str) -> str:
 
 def types_of_class(name: str) -> list[str]:
     """The model types whose default class has that name."""
-    return [each for each, built in packaged_json("published_classes.json")["default"].items() if built == name]
+    return [
+        model_type for model_type, built in packaged_json("published_classes.json")["default"].items() if built == name
+    ]
 
 
 @cache

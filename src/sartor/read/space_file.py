@@ -74,8 +74,8 @@ def load_space(name_or_path: str | Path) -> AcceleratorSpace:
         checked = space_model().model_validate(table)
     except ValidationError as error:
         raise _sentence(error, table) from None
-    said = checked.model_dump(exclude_none=True, by_alias=True, exclude={"title", "note"})
-    return space_from({**said, "name": checked.name or path.stem})
+    fields = checked.model_dump(exclude_none=True, by_alias=True, exclude={"title", "note"})
+    return space_from({**fields, "name": checked.name or path.stem})
 
 
 def space_names() -> tuple[str, ...]:
@@ -109,17 +109,17 @@ _PUBLISHED_AXES: JsonDict = {
 def _path_of(name_or_path: str | Path) -> Path:
     if is_path(name_or_path):
         return Path(name_or_path)
-    text, known = str(name_or_path).lower(), space_names()
-    if text in known:
+    text, names = str(name_or_path).lower(), space_names()
+    if text in names:
         return ENTRIES / f"{text}.toml"
-    near = nearest_names(text, {name: name for name in known}, cutoff=0.3) or list(known)
+    near = nearest_names(text, {name: name for name in names}, cutoff=0.3) or list(names)
     must = "must be a named space (sartor catalog spaces) or a TOML file"
     raise InputError("space", str(name_or_path), must, ", ".join(near))
 
 
 def _sentence(error: ValidationError, table: JsonDict) -> InputError:
     """The first of pydantic's errors as one sentence; a misspelt axis comes before a missing one."""
-    first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
+    first = min(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
     field = str(first["loc"][0]) if first["loc"] else "space"
     value = table.get(field, "missing")
     if first["type"] == "missing" and len(first["loc"]) == 1:

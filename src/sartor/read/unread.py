@@ -35,11 +35,11 @@ NO_STRUCTURE = re.compile(
 def unread(config: JsonDict, ledger: Ledger, path: str, model_type: str, outer_type: str = "") -> list[str]:
     """Names of sizes, experts and mixers in one (sub-)config that say more than 0 or 1, that no reader asked for, that
     the class of ``model_type`` does not have, and without which no count of that class was compared."""
-    own = class_defaults(model_type)
+    defaults = class_defaults(model_type)
     read = {
         *ledger.asked.get(path, ()),
-        *own.values,
-        *own.aliases,
+        *defaults.values,
+        *defaults.aliases,
         *ignored_fields(part_name(model_type, outer_type, path)),
     }
     return [
@@ -72,9 +72,11 @@ def say_unread(config: JsonDict, ledger: Ledger, *, sparse: bool, path: str = ""
     model_type = stated if isinstance(stated, str) else ""
     left = unread(config, ledger, path, model_type, outer_type)
     left = [name for name in left if not _repeats(config, name) and not _restates(ledger, name, config[name])]
-    asked, published = ledger.asked.get(path, set()), published_field_names()
-    strange = [k for k in config if k not in asked and k not in published and not k.startswith("_") and k != STATED]
-    lacking = sorted(asked - config.keys())
+    names_read, published = ledger.asked.get(path, set()), published_field_names()
+    strange = [
+        k for k in config if k not in names_read and k not in published and not k.startswith("_") and k != STATED
+    ]
+    lacking = sorted(names_read - config.keys())
     meant = {name: difflib.get_close_matches(name[:60], lacking, 1, 0.85) for name in strange[:20]}
     for name in (name for name, near in meant.items() if near):
         lost = f"it may mean {meant[name][0]}, which is not in the file"
@@ -85,14 +87,14 @@ def say_unread(config: JsonDict, ledger: Ledger, *, sparse: bool, path: str = ""
         ledger.guess(unread_words(sizes), UNREAD)
     if rest := [name for name in left if not _is_size(config[name])]:
         shown = ", ".join(f"{path}{name[:60]}={config[name]!r:.30}" for name in rest[:12])
-        more = f" and {len(rest) - 12} more" if len(rest) > 12 else ""
-        sentence = f"ignored, as the class of this model_type does not read them: {shown}{more}"
-        other = any(MIXERS.search(n) for n in rest) or (not sparse and any(EXPERTS.search(n) for n in rest))
-        ledger.guess(sentence) if other else ledger.note(sentence)
+        suffix = f" and {len(rest) - 12} more" if len(rest) > 12 else ""
+        sentence = f"ignored, as the class of this model_type does not read them: {shown}{suffix}"
+        changes_layers = any(MIXERS.search(n) for n in rest) or (not sparse and any(EXPERTS.search(n) for n in rest))
+        ledger.guess(sentence) if changes_layers else ledger.note(sentence)
     if strange := [name for name in strange if not meant.get(name) and name not in left]:
-        more = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
+        suffix = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
         shown = ", ".join(path + name[:60] for name in strange[:5])
-        ledger.note(f"ignored, as no published class has such a field: {shown}{more}")
+        ledger.note(f"ignored, as no published class has such a field: {shown}{suffix}")
     for name, value in config.items():
         if isinstance(value, dict) and f"{path}{name}." in ledger.asked:
             say_unread(
@@ -116,7 +118,7 @@ def _says_much(name: str, value: object) -> bool:
     if isinstance(value, (int, float)):
         return value > 1 and float(value).is_integer()
     if isinstance(value, list) and name == "layer_types":
-        return any("attention" not in str(each) or "linear" in str(each) for each in value)
+        return any("attention" not in str(item) or "linear" in str(item) for item in value)
     return isinstance(value, (list, dict)) and bool(value) and len(set(map(str, value))) > 1
 
 
@@ -144,6 +146,6 @@ def _nearest_type(config: JsonDict, left: list[str]) -> str:
 
 def _shared(config: JsonDict, left: list[str]) -> Iterator[tuple[int, int, str]]:
     for name in packaged_json("class_defaults.json")["model_types"]:
-        own = class_defaults(name)
-        has = {*own.values, *own.aliases}
+        defaults = class_defaults(name)
+        has = {*defaults.values, *defaults.aliases}
         yield sum(n in has for n in left), sum(n in has for n in config) - len(has - config.keys()), name

@@ -52,9 +52,9 @@ def unverified(model_type: str, architecture: str, parts: Iterable[str]) -> tupl
     for reason in dict.fromkeys(differs.values()):
         columns = ", ".join(MEANING[column] for column, why in differs.items() if why == reason)
         out.append(f"not known to equal the published {architecture}: {columns} ({reason})")
-    known = packaged_json("verified.json")["parts"]
+    proofs = packaged_json("verified.json")["parts"]
     for part in dict.fromkeys(parts):
-        if part and part not in known and part not in verified_model_types():
+        if part and part not in proofs and part not in verified_model_types():
             out.append(f"the counts of {part} inside {model_type} have not been compared with the published class")
     return tuple(out)
 

@@ -22,12 +22,16 @@ def zoo_config(shape: TransformerShape, name: str) -> JsonDict:
     ``InputError`` if none matches, or for an unknown name.
     """
     family = model_entry(name)["family"]
-    for each in sorted(CLASSES, key=lambda each: each.model_type != family):
-        config = {"model_type": each.model_type, "architectures": [each.architecture], **_sizes(shape, each)}
+    for published in sorted(CLASSES, key=lambda published: published.model_type != family):
+        config = {
+            "model_type": published.model_type,
+            "architectures": [published.architecture],
+            **_sizes(shape, published),
+        }
         if _same_model(config, shape):
             return config
     must = "no config.json can be written for this model; load its own config.json to change it"
-    raise InputError("model", name, must, ", ".join(dict.fromkeys(each.model_type for each in CLASSES)))
+    raise InputError("model", name, must, ", ".join(dict.fromkeys(published.model_type for published in CLASSES)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +44,7 @@ class PublishedClass:
     more: Callable[[TransformerShape], JsonDict]
 
 
-def _sizes(shape: TransformerShape, of: PublishedClass) -> JsonDict:
+def _sizes(shape: TransformerShape, published: PublishedClass) -> JsonDict:
     """The sizes of a shape under the keys of a class."""
     fields = {field: int(value) for field, value in shape.fields().items()}
     experts = "num_experts" in fields
@@ -50,12 +54,14 @@ def _sizes(shape: TransformerShape, of: PublishedClass) -> JsonDict:
         "num_hidden_layers": fields["num_layers"],
         "num_attention_heads": fields.get("num_heads", 0),
         "num_key_value_heads": fields.get("num_kv_heads", 0),
-        "intermediate_size": fields["expert_ffn_hidden_size"] if of.model_type == "mixtral" and experts else width,
+        "intermediate_size": fields["expert_ffn_hidden_size"]
+        if published.model_type == "mixtral" and experts
+        else width,
         "vocab_size": fields["vocab_size"],
         "max_position_embeddings": shape.max_positions or 4096,
         "tie_word_embeddings": shape.tied_embeddings,
     }
-    if not of.keys and fields.get("num_heads", 0) * fields.get("head_dim", 0) != fields["hidden_size"]:
+    if not published.keys and fields.get("num_heads", 0) * fields.get("head_dim", 0) != fields["hidden_size"]:
         values["head_dim"] = fields.get("head_dim", 0)
     if experts:
         values |= {
@@ -64,7 +70,7 @@ def _sizes(shape: TransformerShape, of: PublishedClass) -> JsonDict:
             "num_experts_per_tok": fields["experts_per_token"],
             "moe_intermediate_size": fields["expert_ffn_hidden_size"],
         }
-    return {of.keys.get(key, key): value for key, value in values.items()} | of.more(shape)
+    return {published.keys.get(key, key): value for key, value in values.items()} | published.more(shape)
 
 
 def _latent(shape: TransformerShape) -> JsonDict:
@@ -143,8 +149,13 @@ def _neo(shape: TransformerShape) -> JsonDict:
 
 
 def _falcon(shape: TransformerShape) -> JsonDict:
-    one = int(shape.num_kv_heads) == 1
-    return {"new_decoder_architecture": not one, "multi_query": one, "parallel_attn": True, "bias": False}
+    multi_query = int(shape.num_kv_heads) == 1
+    return {
+        "new_decoder_architecture": not multi_query,
+        "multi_query": multi_query,
+        "parallel_attn": True,
+        "bias": False,
+    }
 
 
 def _t5(shape: TransformerShape) -> JsonDict:

@@ -32,7 +32,7 @@ def around(value: int, multiple: int) -> tuple[int, ...]:
 
 def above(value: int, multiples: Iterable[int]) -> tuple[int, ...]:
     """The least multiple of each that is not below ``value``, ascending."""
-    return tuple(sorted({-(-value // each) * each for each in multiples}))
+    return tuple(sorted({-(-value // multiple) * multiple for multiple in multiples}))
 
 
 def within(value: int, multiple: int, share: float = 0.03) -> tuple[int, ...]:
@@ -97,7 +97,7 @@ def _head_fixes(mixer: AttentionMixer, tp: int, widths: Iterable[int], slack: fl
             yield fix | ({"num_kv_heads": kv_heads_for(heads, kv_inner / width, tp)} if grouped else {})
 
 
-def kv_heads_for(heads: int, wanted: float, tp: int) -> int:
+def kv_heads_for(heads: int, target: float, tp: int) -> int:
     """The divisor of ``heads`` nearest to ``wanted`` that splits over ``tp`` or is replicated evenly."""
     fitting = [g for g in range(1, heads + 1) if heads % g == 0 and (g % tp == 0 or tp % g == 0)]
-    return min(fitting, key=lambda g: (abs(math.log(g / max(wanted, 0.5))), g))
+    return min(fitting, key=lambda g: (abs(math.log(g / max(target, 0.5))), g))

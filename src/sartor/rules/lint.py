@@ -50,7 +50,7 @@ def run_rules(context: Context, *, allow: Iterable[str] = ()) -> tuple[Finding, 
     >>> run_rules(Context.of(Workload(shape=load_model("gpt2")), load_gpu("a100")))[0].rule    # doctest: +SKIP
     'ragged_vocab'
     """
-    suspicions = [(rule, each) for rule in without(RULES, allow, UNKNOWN) for each in rule.check(context)]
+    suspicions = [(rule, suspicion) for rule in without(RULES, allow, UNKNOWN) for suspicion in rule.check(context)]
     findings = _priced_findings(context, suspicions)
     return tuple(sorted(findings, key=lambda f: (-f.grade.severity, -(f.gain_s or 0.0), int(f.code[1:]))))
 
@@ -58,14 +58,14 @@ def run_rules(context: Context, *, allow: Iterable[str] = ()) -> tuple[Finding, 
 def added_up(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Findings whose gains add up: those that change the same field are one finding, the worst and most expensive, with
     the others as further reasons. Remarks come last."""
-    kept: list[Finding] = []
-    for each in findings:
-        same = next((i for i, other in enumerate(kept) if _alike(other, each)), None)
+    merged: list[Finding] = []
+    for result in findings:
+        same = next((i for i, earlier in enumerate(merged) if _alike(earlier, result)), None)
         if same is None:
-            kept.append(each)
+            merged.append(result)
         else:
-            kept[same] = _with(kept[same], each)
-    return tuple(sorted(kept, key=lambda finding: finding.remark))
+            merged[same] = _with(merged[same], result)
+    return tuple(sorted(merged, key=lambda finding: finding.remark))
 
 
 def _with(first: Finding, second: Finding) -> Finding:
@@ -78,12 +78,12 @@ def _with(first: Finding, second: Finding) -> Finding:
     return replace(first, fix={**first.fix, **second.fix}, params_change=change, others=others)
 
 
-def _alike(one: Finding, other: Finding) -> bool:
+def _alike(first: Finding, second: Finding) -> bool:
     """Whether one change fixes both. A finding that cannot run has no gain to share, and remarks need other changes."""
-    if one.gain_s is None and other.gain_s is None and one.axis and one.axis == other.axis:
+    if first.gain_s is None and second.gain_s is None and first.axis and first.axis == second.axis:
         return True
-    both_run = (one.gain_s is None) == (other.gain_s is None)
-    return both_run and one.remark == other.remark and bool(one.fix.keys() & other.fix.keys())
+    both_run = (first.gain_s is None) == (second.gain_s is None)
+    return both_run and first.remark == second.remark and bool(first.fix.keys() & second.fix.keys())
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +112,9 @@ _NO_CHOICE = _Choice(fix={}, offer=Offer(relative=1.0, spread=1.0, kept=1.0))
 
 def _priced_findings(context: Context, suspicions: Sequence[tuple[Rule, Suspicion]]) -> tuple[Finding, ...]:
     """A finding for every suspicion, in order; opportunities that gain nothing are left out."""
-    wanted = [fix for _, s in suspicions if not s.blocking for fix in (*s.fixes, *([s.paced_by] if s.paced_by else []))]
+    fixes = [fix for _, s in suspicions if not s.blocking for fix in (*s.fixes, *([s.paced_by] if s.paced_by else []))]
     remedies = [s.remedy for _, s in suspicions if s.remedy is not None]
-    offers, remedied = _price(context, wanted, remedies)
+    offers, remedied = _price(context, fixes, remedies)
     heard = {(rule.name, s.grade.severity) for rule, s in suspicions}
     findings = (
         _finding(
@@ -140,7 +140,7 @@ def _price(
         for change, priced in zip(changes, prices, strict=False)
         for key, offer in _by_fix(change, priced).items()
     }
-    remedied = (Offer(*map(float, each)) for each in prices[len(changes) :])
+    remedied = (Offer(*map(float, remedy)) for remedy in prices[len(changes) :])
     return offers, {id(shape): offer for shape, offer in zip(remedies, remedied, strict=True)}
 
 
@@ -178,8 +178,10 @@ def _whole(context: Context, shape: TransformerShape) -> _Change:
 
 def _by_fix(change: _Change, priced: tuple[Any, Any, Any]) -> dict[Key, Offer]:
     fits = feasible(change.workload.shape, change.dims)
-    *columns, fits = (np.broadcast_to(each, (len(change.fixes),)) for each in (*priced, fits))
-    return {key_of(fix): Offer(*(float(each[i]) for each in columns)) for i, fix in enumerate(change.fixes) if fits[i]}
+    *columns, fits = (np.broadcast_to(column, (len(change.fixes),)) for column in (*priced, fits))
+    return {
+        key_of(fix): Offer(*(float(column[i]) for column in columns)) for i, fix in enumerate(change.fixes) if fits[i]
+    }
 
 
 def changed(workload: Workload, dims: ParallelDims, changes: JsonMap) -> tuple[Workload, ParallelDims, frozenset[str]]:
@@ -194,7 +196,7 @@ def changed(workload: Workload, dims: ParallelDims, changes: JsonMap) -> tuple[W
 def _relative(context: Context, changes: Sequence[_Change]) -> list[tuple[Any, Any, Any]]:
     """The fields of ``Offer`` for each change."""
     after = price_all([change.graph for change in changes], context.gpu, context.calibration)
-    return [_offered(context, change, each) for change, each in zip(changes, after, strict=True)]
+    return [_offered(context, change, estimate) for change, estimate in zip(changes, after, strict=True)]
 
 
 def _offered(context: Context, change: _Change, after: Estimate) -> tuple[Any, Any, Any]:
@@ -203,9 +205,9 @@ def _offered(context: Context, change: _Change, after: Estimate) -> tuple[Any, A
         before, after = context.run.in_step(before), context.run.in_step(after)
     time = _per_token(after, after.time_s, dims) / _per_token(before, before.time_s, context.priced_dims)
     work = _per_token(after, after.matmul_flops, dims) / _per_token(before, before.matmul_flops, context.priced_dims)
-    kept = work_kept(work, *_size_ratios(context, change)) if change.of_shape else 1.0
+    work_left = work_kept(work, *_size_ratios(context, change)) if change.of_shape else 1.0
     compared = compare(before, after)
-    return time / kept, compared.high / compared.speedup, kept
+    return time / work_left, compared.high / compared.speedup, work_left
 
 
 def _size_ratios(context: Context, change: _Change) -> tuple[Floats, Floats]:
@@ -214,8 +216,8 @@ def _size_ratios(context: Context, change: _Change) -> tuple[Floats, Floats]:
     return then.total / now.total, then.active / now.active
 
 
-def _per_token(of: Estimate, amount: Floats, dims: ParallelDims) -> Floats:
-    return amount * dims.tp / of.graph.tokens
+def _per_token(estimate: Estimate, amount: Floats, dims: ParallelDims) -> Floats:
+    return amount * dims.tp / estimate.graph.tokens
 
 
 def _choose(
@@ -271,7 +273,7 @@ def _breaks(context: Context, fix: Fix, suspicion: Suspicion, heard: set[tuple[s
     after = replace(context, workload=workload, dims=dims)
     before = {name for name, severity in heard if severity >= threshold}
     loud = (rule for rule in RULES if rule.worst.severity >= threshold and rule.name not in before)
-    return any(each.grade.severity >= threshold for rule in loud for each in rule.check(after))
+    return any(hint.grade.severity >= threshold for rule in loud for hint in rule.check(after))
 
 
 def _finding(context: Context, rule: Rule, suspicion: Suspicion, choice: _Choice) -> Finding | None:
@@ -294,7 +296,7 @@ def _finding(context: Context, rule: Rule, suspicion: Suspicion, choice: _Choice
         return None
     demoted = max(fraction, spared) < LEAST_GAIN and not (suspicion.blocking or suspicion.required)
     fix = _as_set(context.shape, choice.fix)
-    found = Finding(
+    finding = Finding(
         rule=rule.name,
         code=rule.code,
         grade=Grade.INFO if demoted else suspicion.grade,
@@ -314,19 +316,19 @@ def _finding(context: Context, rule: Rule, suspicion: Suspicion, choice: _Choice
         axis=suspicion.axis if suspicion.blocking else "",
     )
     if suspicion.blocking:
-        return replace(found, gain_s=None, gain_fraction=None, gain_low_s=None, gain_high_s=None)
-    return found
+        return replace(finding, gain_s=None, gain_fraction=None, gain_low_s=None, gain_high_s=None)
+    return finding
 
 
 def _as_set(shape: TransformerShape, fix: Fix) -> dict[str, int]:
     """The fix as ``--set`` takes it, which would make heads that fill the hidden size fill it again."""
-    given = dict(fix)
+    fields = dict(fix)
     if {"num_heads", "hidden_size"} & fix.keys() and "head_dim" in shape.fields() and "head_dim" not in fix:
         heads, hidden = (int(fix.get(name, getattr(shape, name))) for name in ("num_heads", "hidden_size"))
         width = int(shape.head_dim)
         if shape.num_heads * width == shape.hidden_size and heads * width != hidden:
-            given["head_dim"] = width
-    return given
+            fields["head_dim"] = width
+    return fields
 
 
 def _params_change(context: Context, fix: Fix) -> float:

@@ -84,13 +84,13 @@ class Context:
         A model that does not split over ``tp`` or ``ep`` is not refused: rules report it, and the other findings are
         priced at the largest split that works.
         """
-        asked = dims or ParallelDims()
-        known = run.calibration if run else calibration or load_calibration(gpu)
-        runs_at = largest_split(workload.shape, asked)
+        stated = dims or ParallelDims()
+        table = run.calibration if run else calibration or load_calibration(gpu)
+        runs_at = largest_split(workload.shape, stated)
         graph = lower(workload, runs_at, run.kernels if run else None)
-        baseline = price(graph, gpu, known, sigma_factor=sigma_factor)
+        baseline = price(graph, gpu, table, sigma_factor=sigma_factor)
         return cls(
-            workload=workload, gpu=gpu, dims=asked, baseline=baseline, calibration=known, run=run, runs_at=runs_at
+            workload=workload, gpu=gpu, dims=stated, baseline=baseline, calibration=table, run=run, runs_at=runs_at
         )
 
     @property
@@ -126,18 +126,18 @@ class Context:
         return next((op.name for op in self.baseline.graph.operators if op.role in roles), "")
 
 
-def largest_split(shape: TransformerShape, asked: ParallelDims) -> ParallelDims:
+def largest_split(shape: TransformerShape, dims: ParallelDims) -> ParallelDims:
     """The split asked for, or the largest that divides it at which the model can run."""
-    return next((split for split in _relaxed(asked) if feasible(shape, split)), ParallelDims())
+    return next((split for split in _relaxed(dims) if feasible(shape, split)), ParallelDims())
 
 
-def _relaxed(asked: ParallelDims) -> Iterator[ParallelDims]:
+def _relaxed(dims: ParallelDims) -> Iterator[ParallelDims]:
     """The requested split, then smaller ones that divide it (no model splits over more than ``MOST_TP``)."""
-    yield asked
-    for tp in range(min(int(asked.tp), MOST_TP), 0, -1):
-        if asked.tp % tp == 0:
-            yield replace(asked, tp=tp)
-            yield replace(asked, tp=tp, ep=1)
+    yield dims
+    for tp in range(min(int(dims.tp), MOST_TP), 0, -1):
+        if dims.tp % tp == 0:
+            yield replace(dims, tp=tp)
+            yield replace(dims, tp=tp, ep=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +205,7 @@ class Finding:
     @property
     def rules(self) -> tuple[str, ...]:
         """The names of all rules that it includes."""
-        return (self.rule, *(other.rule for other in self.others))
+        return (self.rule, *(finding.rule for finding in self.others))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,11 +256,13 @@ def rules_in(package: ModuleType, kind: type[AnyRule]) -> tuple[AnyRule, ...]:
 
 def rule_named(word: str, rules: Sequence[AnyRule], must: str) -> AnyRule:
     """The rule with a name (``ragged_vocab`` or ``ragged-vocab``) or code (``R1``); else ``InputError``."""
-    wanted = word.strip().lower().replace("-", "_")
-    known = {key: rule for rule in rules for key in (rule.name, rule.code.lower())}
-    if wanted in known:
-        return known[wanted]
-    near = dict.fromkeys(f"{known[key].name} ({known[key].code})" for key in get_close_matches(wanted, known, n=2))
+    spelling = word.strip().lower().replace("-", "_")
+    by_word = {key: rule for rule in rules for key in (rule.name, rule.code.lower())}
+    if spelling in by_word:
+        return by_word[spelling]
+    near = dict.fromkeys(
+        f"{by_word[key].name} ({by_word[key].code})" for key in get_close_matches(spelling, by_word, n=2)
+    )
     raise InputError("allow", word, must, ", ".join(near) or f"{rules[0].code} to {rules[-1].code}")
 
 

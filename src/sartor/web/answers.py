@@ -21,20 +21,20 @@ MOST_CANDIDATES = 200
 
 
 def estimate(body: Body) -> Reply:
-    found = api.estimate(model_of(body), device_of(body), **question_of(body))
-    return answered("estimate", found.to_dict())
+    answer = api.estimate(model_of(body), device_of(body), **question_of(body))
+    return answered("estimate", answer.to_dict())
 
 
 def gemm(body: Body) -> Reply:
     words = {name: body[name] for name in ("batch", "dtype", "layout", "kernels", "clock", "calibration")}
-    found = api.gemm(body["m"], body["n"], body["k"], device_of(body), **words)
-    return answered("gemm", found.to_dict())
+    answer = api.gemm(body["m"], body["n"], body["k"], device_of(body), **words)
+    return answered("gemm", answer.to_dict())
 
 
 def lint(body: Body) -> Reply:
     allow = names_of("allow", body["allow"])
-    found = api.lint(model_of(body), device_of(body), allow=allow, **question_of(body))
-    return answered("lint", found.to_dict())
+    answer = api.lint(model_of(body), device_of(body), allow=allow, **question_of(body))
+    return answered("lint", answer.to_dict())
 
 
 def shape(body: Body) -> Reply:
@@ -168,8 +168,8 @@ def catalog_toml(body: Body) -> Reply:
     return Reply(body=text.encode(), media="text/plain; charset=utf-8")
 
 
-def bounded(field: str, value: object, most: int) -> Any:
+def bounded(field: str, value: object, largest: int) -> Any:
     """A count limited to ``most`` over HTTP; other checks are made where it is used."""
-    if isinstance(value, int) and value > most:
-        raise InputError(field, value, f"must be at most {most} over HTTP", str(most))
+    if isinstance(value, int) and value > largest:
+        raise InputError(field, value, f"must be at most {largest} over HTTP", str(largest))
     return value

@@ -45,7 +45,7 @@ def create_app(settings: Settings, lanes: dict[str, Lane], studies: Studies) -> 
 
 def by_path() -> dict[str, list[str]]:
     """Every path with its methods."""
-    return {route.path: [each.method for each in ROUTES if each.path == route.path] for route in ROUTES}
+    return {route.path: [item.method for item in ROUTES if item.path == route.path] for route in ROUTES}
 
 
 def _paths(path: str, lanes: dict[str, Lane], studies: Studies, settings: Settings) -> Any:
@@ -60,8 +60,8 @@ def _paths(path: str, lanes: dict[str, Lane], studies: Studies, settings: Settin
 
     async def endpoint(request: Request) -> Response:
         method = "GET" if request.method == "HEAD" else request.method
-        found: Response = await questions[method](request)
-        return found
+        response: Response = await questions[method](request)
+        return response
 
     return endpoint
 
@@ -138,9 +138,9 @@ async def read_body(request: Request, route: Route, settings: Settings, into: IO
     if kind != route.takes:
         return refused(InputError("Content-Type", kind or "missing", f"must be {route.takes}", route.takes), status=415)
     limit = max(settings.body_bytes, route.body_bytes)
-    said = request.headers.get("content-length", "")
-    if said.isascii() and said.isdigit() and int(said[:20]) > limit:
-        return _too_large(said[:20], limit)
+    length = request.headers.get("content-length", "")
+    if length.isascii() and length.isdigit() and int(length[:20]) > limit:
+        return _too_large(length[:20], limit)
     try:
         async with asyncio.timeout(settings.upload_s):
             return await _gather(request, limit, into)

@@ -60,9 +60,9 @@ def device_of(body: JsonMap) -> Gpu:
 
 def devices_of(body: JsonMap) -> list[Gpu]:
     """The devices of ``gpus``, where the device of ``gpu_toml`` is called by its own name. Raises ``InputError``."""
-    own = None if body.get("gpu_toml") is None else own_gpu(body["gpu_toml"])
-    names = body["gpus"] or [own.name if own else "h100"]
-    return [own if own and name == own.name else gpu_of(name) for name in names]
+    own_device = None if body.get("gpu_toml") is None else own_gpu(body["gpu_toml"])
+    names = body["gpus"] or [own_device.name if own_device else "h100"]
+    return [own_device if own_device and name == own_device.name else gpu_of(name) for name in names]
 
 
 def cluster_of(body: JsonMap) -> Cluster | None:

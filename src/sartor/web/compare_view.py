@@ -18,7 +18,7 @@ def compare_body(body: JsonMap) -> JsonDict:
     Errors of operator families are shared by all shapes, so the comparison of two shapes is more certain than either
     time (``cost.compare.compare``). A calibration applies to the first device. Raises ``InputError``.
     """
-    shapes = [_named(entry, at) for at, entry in enumerate(body["shapes"])]
+    shapes = [_named(entry, index) for index, entry in enumerate(body["shapes"])]
     gpus = devices_of(body)
     return {
         "gpus": [gpu.name for gpu in gpus],
@@ -27,13 +27,13 @@ def compare_body(body: JsonMap) -> JsonDict:
     }
 
 
-def _named(entry: JsonMap, at: int) -> tuple[str, JsonDict]:
+def _named(entry: JsonMap, index: int) -> tuple[str, JsonDict]:
     for key in entry:
         if key not in ("name", "set"):
-            raise InputError(f"shapes[{at}].{key}"[:60], entry[key], "is not a field of a shape", "name, set")
-    name, sets = entry.get("name", f"shape {at}"), entry.get("set") or {}
+            raise InputError(f"shapes[{index}].{key}"[:60], entry[key], "is not a field of a shape", "name, set")
+    name, sets = entry.get("name", f"shape {index}"), entry.get("set") or {}
     if not isinstance(name, str) or not isinstance(sets, dict):
-        raise InputError(f"shapes[{at}]", dict(entry), "must be {name: a word, set: {field: whole number}}")
+        raise InputError(f"shapes[{index}]", dict(entry), "must be {name: a word, set: {field: whole number}}")
     return name[:80], sets
 
 
@@ -53,7 +53,7 @@ def _on(body: JsonMap, gpu: Gpu, shapes: list[tuple[str, JsonDict]]) -> JsonDict
     return {
         "gpu": gpu.name,
         "dtype": answers[0].question.workload.dtype.value,
-        "totals": [{**to_json(each, TOTALS), **_against(first, each)} for each in answers],
+        "totals": [{**to_json(answer, TOTALS), **_against(first, answer)} for answer in answers],
         "beats": [[_beats(row, column) for column in answers] for row in answers],
     }
 

@@ -29,27 +29,27 @@ def written_config(body: JsonMap) -> bytes:
     """The bytes of a config.json with the requested shape. Raises ``InputError`` if no such file exists."""
     reading = model_of(body)
     changes = body["set"] or {}
-    wanted, _ = edit_fields(reading.shape, changes) if changes else (reading.shape, ())
+    edited, _ = edit_fields(reading.shape, changes) if changes else (reading.shape, ())
     config = body["config"]
     if config is None:
-        return _bytes(_of_zoo(reading.shape, wanted, str(body["model"]), changes))
+        return _bytes(_of_zoo(reading.shape, edited, str(body["model"]), changes))
     parsed = parse_config(config.encode()) if isinstance(config, str) else config
-    return _bytes(_changed(parsed, reading.shape, wanted) if changes else parsed)
+    return _bytes(_changed(parsed, reading.shape, edited) if changes else parsed)
 
 
-def _of_zoo(own: TransformerShape, wanted: TransformerShape, name: str, changes: JsonMap) -> JsonDict:
+def _of_zoo(original: TransformerShape, edited: TransformerShape, name: str, changes: JsonMap) -> JsonDict:
     """The file of a zoo model with changes. Raises ``InputError``; if the unchanged model has a file, at the change."""
     try:
-        return zoo_config(wanted, name)
+        return zoo_config(edited, name)
     except InputError:
         if not changes:
             raise
-    zoo_config(own, name)
+    zoo_config(original, name)
     field = next(iter(changes))
     must = (
         "has no config.json: with it, no published class holds all sizes of this model; leave it, or change others too"
     )
-    raise InputError(field, changes[field], must, str(int(own.fields()[field])))
+    raise InputError(field, changes[field], must, str(int(original.fields()[field])))
 
 
 def _bytes(config: JsonMap) -> bytes:
@@ -107,15 +107,15 @@ def _twin(out: JsonMap, section: JsonDict, field: str, old: int, value: int) -> 
 def _name(out: JsonMap, section: JsonDict, field: str, old: int, value: int) -> None:
     """Write the value under the first of the field's keys that the file's class reads."""
     for key in CONFIG_KEYS[field]:
-        there = section.get(key)
-        if there is not None or not _is_own(field, key):
+        current = section.get(key)
+        if current is not None or not _is_own(field, key):
             continue
         was_there = key in section
         section[key] = value
         if _reads_as(out, {field: value}):
             return
         if was_there:
-            section[key] = there
+            section[key] = current
         else:
             del section[key]
 
@@ -128,8 +128,8 @@ def _is_own(field: str, key: str) -> bool:
 
 def _reads_as(config: JsonMap, fields: JsonMap) -> bool:
     """Whether the file is read with these sizes."""
-    found = _fields(config)
-    return all(found.get(field) == value for field, value in fields.items())
+    read_back = _fields(config)
+    return all(read_back.get(field) == value for field, value in fields.items())
 
 
 def _fields(config: JsonMap) -> JsonMap:

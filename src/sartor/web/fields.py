@@ -57,7 +57,7 @@ class Field:
     @property
     def example(self) -> str:
         """A valid example value; empty if there is none."""
-        return "".join(str(each) for each in self.about.get("examples", ()))
+        return "".join(str(value) for value in self.about.get("examples", ()))
 
     def schema(self) -> JsonDict:
         """The field as OpenAPI 3.1 embeds it."""
@@ -72,11 +72,11 @@ def checked(fields: Sequence[Field], body: JsonMap) -> JsonDict:
 
     Unknown fields are rejected with the nearest known one; null means "not given".
     """
-    known = {field.name: field for field in fields}
+    by_name = {field.name: field for field in fields}
     for name in body:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 3, 0.5)
-            raise InputError(name, body[name], "is not a field of this request", ", ".join(near or known))
+        if name not in by_name:
+            near = difflib.get_close_matches(name, by_name, 3, 0.5)
+            raise InputError(name, body[name], "is not a field of this request", ", ".join(near or by_name))
     return {field.name: _value(field, body.get(field.name)) for field in fields}
 
 
@@ -88,8 +88,8 @@ def _value(field: Field, value: object) -> object:
             )
         return field.default
     if not any(_is(kind, value) for kind in field.kinds):
-        given = value if "string" in field.kinds else quoted(value)
-        raise InputError(field.name, given, f"must be {_kinds(field.kinds)}", _near(field, value))
+        word = value if "string" in field.kinds else quoted(value)
+        raise InputError(field.name, word, f"must be {_kinds(field.kinds)}", _near(field, value))
     if isinstance(value, list):
         _check_list(field, value)
     return float(value) if isinstance(value, int | float) and field.kinds == ("number",) else value
@@ -108,9 +108,9 @@ def _near(field: Field, value: object) -> str:
 
 
 def _check_list(field: Field, values: list[object]) -> None:
-    most = field.about.get("maxItems", len(values))
-    if "maxItems" in field.about and not 1 <= len(values) <= most:
-        raise InputError(field.name, Stated(f"has {len(values)} entries"), f"must be a list of 1 to {most}")
+    longest = field.about.get("maxItems", len(values))
+    if "maxItems" in field.about and not 1 <= len(values) <= longest:
+        raise InputError(field.name, Stated(f"has {len(values)} entries"), f"must be a list of 1 to {longest}")
     for value in values:
         if field.items and not _is(field.items, value):
             raise InputError(field.name, value, f"must be a list of which each is {_kinds((field.items,))}")

@@ -100,11 +100,11 @@ def worker_limits(settings: Settings) -> WorkerLimits:
 async def _send_page(page: Page, scope: Scope, send: Send) -> None:
     if scope["method"] not in ("GET", "HEAD"):
         error = InputError(scope["path"][:100], scope["method"], "does not support this method; see /openapi.json")
-        await respond(send, refused(error, status=405), more={"allow": "GET, HEAD"}, close=True)
+        await respond(send, refused(error, status=405), extra={"allow": "GET, HEAD"}, close=True)
         return
     headers: Mapping[bytes, bytes] = dict(scope["headers"])
-    more = {"etag": page.tag}
+    tag_header = {"etag": page.tag}
     if headers.get(b"if-none-match", b"").decode("latin-1") == page.tag:
-        await respond(send, Reply(status=304, body=b"", media=page.media), cache="no-cache", more=more)
+        await respond(send, Reply(status=304, body=b"", media=page.media), cache="no-cache", extra=tag_header)
         return
-    await respond(send, Reply(body=page.data, media=page.media), cache="no-cache", more=more)
+    await respond(send, Reply(body=page.data, media=page.media), cache="no-cache", extra=tag_header)

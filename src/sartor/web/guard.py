@@ -60,10 +60,10 @@ class Guard:
 
         async def headed(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                own = {name for name, _ in message.get("headers", ())}
-                every = {**HEADERS, "sartor-run": self.run}
-                more = [(k.encode(), v.encode()) for k, v in every.items() if k.encode() not in own]
-                message = {**message, "headers": [*message.get("headers", ()), *more, *extra]}
+                names = {name for name, _ in message.get("headers", ())}
+                headers = {**HEADERS, "sartor-run": self.run}
+                missing = [(k.encode(), v.encode()) for k, v in headers.items() if k.encode() not in names]
+                message = {**message, "headers": [*message.get("headers", ()), *missing, *extra]}
             await send(message)
 
         if refusal is not None:
@@ -131,10 +131,10 @@ def _asked_token(scope: Scope) -> str:
 
 def split_host(host: str) -> tuple[str, int | None]:
     """``"[::1]:80"`` -> ``("::1", 80)``; None without a port, -1 for an invalid host."""
-    found = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.\-]+)(?::([0-9]{1,5}))?", host)
-    if found is None:
+    match = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.\-]+)(?::([0-9]{1,5}))?", host)
+    if match is None:
         return "", -1
-    return found[1].lower().strip("[]").rstrip("."), int(found[2]) if found[2] else None
+    return match[1].lower().strip("[]").rstrip("."), int(match[2]) if match[2] else None
 
 
 def is_address(name: str) -> bool:
@@ -146,10 +146,10 @@ def is_address(name: str) -> bool:
 
 
 async def respond(
-    send: Send, reply: Reply, *, close: bool = False, cache: str = "no-store", more: Mapping[str, str] | None = None
+    send: Send, reply: Reply, *, close: bool = False, cache: str = "no-store", extra: Mapping[str, str] | None = None
 ) -> None:
     """Send a whole reply. ``close`` ends the connection, so that the rest of a body need not be read."""
-    headers = {"cache-control": cache, **(more or {})}
+    headers = {"cache-control": cache, **(extra or {})}
     if reply.status != 304:
         headers |= {"content-type": reply.media, "content-length": str(len(reply.body))}
     if reply.retry_s:

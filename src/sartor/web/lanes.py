@@ -88,11 +88,11 @@ class Lane:
         return refused(InputError("request", "as given", must))
 
 
-async def in_a_process(job: Callable[..., T], *given: object) -> T:
+async def in_a_process(job: Callable[..., T], *args: object) -> T:
     """Run ``job`` in a process of anyio's pool, which is killed if this is cancelled."""
     from anyio import CapacityLimiter, to_process
 
-    return await to_process.run_sync(job, *given, cancellable=True, limiter=CapacityLimiter(1))
+    return await to_process.run_sync(job, *args, cancellable=True, limiter=CapacityLimiter(1))
 
 
 async def start(workers: int, worker: WorkerLimits) -> None:

@@ -44,17 +44,21 @@ def _paths() -> JsonDict:
 
 
 def _operation(route: Route) -> JsonDict:
-    found: JsonDict = {"operationId": route.name, "summary": route.summary}
+    operation: JsonDict = {"operationId": route.name, "summary": route.summary}
     if route.about:
-        found["description"] = route.about
+        operation["description"] = route.about
     if names := re.findall(r"{(\w+)}", route.path):
-        found["parameters"] = [_parameter(name) for name in names]
+        operation["parameters"] = [_parameter(name) for name in names]
     if route.method == "POST":
-        found["requestBody"] = {"required": True, "content": {route.takes: _taken(route)}}
+        operation["requestBody"] = {"required": True, "content": {route.takes: _taken(route)}}
     ok = {"description": "The answer.", "content": {route.media.partition(";")[0]: {"schema": _answer(route)}}}
     refusals = {code: _refusal(text) for code, text in REFUSALS.items() if code != "413" or route.method == "POST"}
-    found["responses"] = {"200": ok, **refusals, "default": _refusal("Refused: host, origin, token or kind of body.")}
-    return found
+    operation["responses"] = {
+        "200": ok,
+        **refusals,
+        "default": _refusal("Refused: host, origin, token or kind of body."),
+    }
+    return operation
 
 
 def _taken(route: Route) -> JsonDict:
@@ -66,12 +70,12 @@ def _taken(route: Route) -> JsonDict:
 def request_schema(route: Route) -> JsonDict:
     """The body of a POST as JSON Schema."""
     required = [field.name for field in route.fields if field.required]
-    found: JsonDict = {
+    schema: JsonDict = {
         "type": "object",
         "properties": {field.name: field.schema() for field in route.fields},
         "additionalProperties": False,
     }
-    return {**found, "required": required} if required else found
+    return {**schema, "required": required} if required else schema
 
 
 def _answer(route: Route) -> JsonDict:

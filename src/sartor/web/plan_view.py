@@ -25,10 +25,10 @@ MOST_POINTS = 2000
 
 def planned(body: JsonMap) -> PlanAnswer:
     """The answer of ``api.plan`` to a request. Raises ``InputError``."""
-    asked = {name: value for name, value in body.items() if name not in ("trainer", "why_not")}
-    key = json.dumps(question_key(asked), sort_keys=True)
+    fields = {name: value for name, value in body.items() if name not in ("trainer", "why_not")}
+    key = json.dumps(question_key(fields), sort_keys=True)
     if key not in _REMEMBERED:
-        _REMEMBERED[key] = _plan(asked)
+        _REMEMBERED[key] = _plan(fields)
         while len(_REMEMBERED) > REMEMBERED:
             _REMEMBERED.popitem(last=False)
     _REMEMBERED.move_to_end(key)
@@ -51,10 +51,10 @@ def _plan(body: JsonMap) -> PlanAnswer:
     )
 
 
-def fixed_axes(given: JsonMap | None, field: str = "fix") -> JsonDict:
+def fixed_axes(axes: JsonMap | None, field: str = "fix") -> JsonDict:
     """Fixed axes as words, as on the command line. Raises ``InputError``."""
     out = {}
-    for name, value in (given or {}).items():
+    for name, value in (axes or {}).items():
         if isinstance(value, (dict, list)) or value is None:
             raise InputError(field, name, "must be a number or a word", "tp=8,pp=4")
         out[name] = str(value).lower() if isinstance(value, bool) else str(value)
@@ -67,7 +67,9 @@ def figures_body(answer: PlanAnswer) -> JsonDict:
     from sartor.report.plan_words import headline, plan_words
 
     points = plan_points(answer, MOST_TASKS)
-    figures = {name: record(_fewer(each) if isinstance(each, PlanCloud) else each) for name, each in points.items()}
+    figures = {
+        name: record(_fewer(figure) if isinstance(figure, PlanCloud) else figure) for name, figure in points.items()
+    }
     words = {} if answer.best is None else {"headline": headline(answer), "best": plan_words(answer.best.plan)}
     return {"status": answer.search.status.value, **words, "figures": plain(figures)}
 
@@ -92,16 +94,16 @@ def _fewer(cloud: Any) -> Any:
     )
 
 
-def why_body(answer: PlanAnswer, asked: JsonMap) -> JsonDict:
+def why_body(answer: PlanAnswer, request: JsonMap) -> JsonDict:
     """Another plan compared with the best one of an answer. Raises ``InputError``."""
     from sartor.answers.field import to_json
     from sartor.answers.plan import WHY_NOT
     from sartor.api.plans import beside_best
 
-    found = beside_best(answer.search, fixed_axes(asked, "why_not"), answer.calibration)
-    if found is None:
+    beside = beside_best(answer.search, fixed_axes(request, "why_not"), answer.calibration)
+    if beside is None:
         raise InputError("why_not", "given", "nothing fits at all, so there is no best plan to compare with")
-    return dict(to_json(found, WHY_NOT))
+    return dict(to_json(beside, WHY_NOT))
 
 
 def trace_of(answer: PlanAnswer) -> bytes:
@@ -115,9 +117,9 @@ def trace_of(answer: PlanAnswer) -> bytes:
 
 def launch_body(answer: PlanAnswer, trainer: str) -> JsonDict:
     """The launch files of the best plan for a trainer. Raises ``InputError``."""
-    made, _ = api.launch(answer, trainer)
+    written, _ = api.launch(answer, trainer)
     return {
-        "trainer": made.kind.value,
-        "files": [{"name": file.name, "text": file.text} for file in made.files],
-        "notes": list(made.notes),
+        "trainer": written.kind.value,
+        "files": [{"name": file.name, "text": file.text} for file in written.files],
+        "notes": list(written.notes),
     }

@@ -28,21 +28,21 @@ def run_body(body: JsonMap) -> JsonDict:
     from sartor.report.diagnose_words import diagnose_answer
     from sartor.report.run_points import run_points
 
-    found = _diagnosed(body)
-    title, lines = diagnose_answer(found)
-    names = {part.kind: part_words(part.kind) for part in found.run_parts}
+    answer = _diagnosed(body)
+    title, lines = diagnose_answer(answer)
+    names = {part.kind: part_words(part.kind) for part in answer.run_parts}
     says = {"title": title, "lines": [printable(line) for line in lines], "parts": names}
-    return {**found.to_dict(), "says": says, "figures": plain(run_points(found))}
+    return {**answer.to_dict(), "says": says, "figures": plain(run_points(answer))}
 
 
 def _diagnosed(body: JsonMap) -> LogDiagnosis | TraceDiagnosis:
     name = Path(str(body["file"] or "the file sent")).name[:100]
-    asked = _asked(body)
+    request = _asked(body)
     with tempfile.TemporaryDirectory(prefix="sartor-run-") as folder:
         path = Path(folder) / f"run{''.join(end for end in REPORTS if name.endswith(end))}"
         path.write_bytes(_decoded(body["run"]))
         try:
-            return replace(api.diagnose(path, **asked), path=name)
+            return replace(api.diagnose(path, **request), path=name)
         except InputError as error:
             value = name if str(error.value) == str(path) else error.value
             raise InputError(error.field, value, error.must.replace(str(path), name), error.nearest) from None

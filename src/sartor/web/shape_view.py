@@ -53,21 +53,21 @@ NEARLY = 0.8
 
 def shape_body(body: JsonMap) -> JsonDict:
     """The answer of POST /api/shape: see ``routes``. Raises ``InputError``."""
-    gpu, asked = device_of(body), _question(body)
-    runs = largest_split(asked.workload.shape, asked.dims) == asked.dims
-    checked = None if body["moving"] and runs else api.lint_question(asked)
-    found = replace(api.answer_question(asked), question=asked) if checked is None else checked.base
+    gpu, question = device_of(body), _question(body)
+    runs = largest_split(question.workload.shape, question.dims) == question.dims
+    checked = None if body["moving"] and runs else api.lint_question(question)
+    answer = replace(api.answer_question(question), question=question) if checked is None else checked.base
     return {
-        "model": to_json(found.question, MODEL),
-        "workload": to_json(found, WORKLOAD),
-        "says": {"takes": takes(found), "memory": memory_words(found)},
-        "totals": to_json(found, TOTALS_WITHOUT_REMEDIES if body["moving"] else TOTALS),
-        "baseline": _baseline(body) if body["set"] else _unchanged(found) if runs else None,
+        "model": to_json(answer.question, MODEL),
+        "workload": to_json(answer, WORKLOAD),
+        "says": {"takes": takes(answer), "memory": memory_words(answer)},
+        "totals": to_json(answer, TOTALS_WITHOUT_REMEDIES if body["moving"] else TOTALS),
+        "baseline": _baseline(body) if body["set"] else _unchanged(answer) if runs else None,
         "runs": runs,
-        "operators": to_json(found.pairs, ListOf(OPERATOR)),
+        "operators": to_json(answer.pairs, ListOf(OPERATOR)),
         "findings": [] if checked is None else to_json(checked.findings, ListOf(FINDING)),
-        "sweeps": [] if body["moving"] else sweeps_of(asked, body["around"] or {}, found.run),
-        "roofline": record(roofline_points(found.estimate)),
+        "sweeps": [] if body["moving"] else sweeps_of(question, body["around"] or {}, answer.run),
+        "roofline": record(roofline_points(answer.estimate)),
         "gpu": {"name": gpu.name, "num_sms": gpu.num_sms, "hbm_bytes": plain(gpu.hbm_bytes)},
     }
 
@@ -122,59 +122,63 @@ def _sizes(answer: Any) -> JsonDict:
     }
 
 
-def sweeps_of(asked: Question, around: JsonMap, run: InRun | None = None) -> list[JsonDict]:
+def sweeps_of(question: Question, around: JsonMap, run: InRun | None = None) -> list[JsonDict]:
     """A sweep of every field that can be swept, in the shape's order, priced in one pass. In training the seconds are
     those of a microbatch in ``run``."""
-    fields = asked.workload.shape.fields()
+    fields = question.workload.shape.fields()
     for name, value in around.items():
         if name not in fields or not isinstance(value, int) or isinstance(value, bool):
             raise InputError(f"around.{name}"[:60], value, "must be a size of this model and a whole number")
-    laid = [one for field in fields if (one := _laid(asked, field, around.get(field), run))]
-    return [_sweep_body(asked, each) for each in price_sweeps(laid, [asked.gpu], _known(asked, run))]
+    laid = [laid_field for field in fields if (laid_field := _laid(question, field, around.get(field), run))]
+    return [
+        _sweep_body(question, sweep_grid) for sweep_grid in price_sweeps(laid, [question.gpu], _known(question, run))
+    ]
 
 
-def _laid(asked: Question, field: str, around: object, run: InRun | None) -> Laid | None:
+def _laid(question: Question, field: str, around: object, run: InRun | None) -> Laid | None:
     kernels = run.kernels if run else None
     try:
-        return lay(asked.workload, asked.dims, field=field, values=_values(asked, field, around), kernels=kernels)
+        return lay(
+            question.workload, question.dims, field=field, values=_values(question, field, around), kernels=kernels
+        )
     except (InputError, OverflowError):
         return None  # fixed by the model's structure (head dimension of latent attention), or too large: no slider
 
 
 def sweep_answer(body: JsonMap) -> JsonDict:
     """The answer of POST /api/sweep. Raises ``InputError``."""
-    asked = _question(body)
+    question = _question(body)
     field, values = body["field"], body["values"]
-    wanted = _values(asked, field, None) if values is None else _given(field, values)
-    run = api.answer_question(asked).run
-    found = sweep(
-        asked.workload,
-        [asked.gpu],
-        asked.dims,
+    chosen = _values(question, field, None) if values is None else _given(field, values)
+    run = api.answer_question(question).run
+    result = sweep(
+        question.workload,
+        [question.gpu],
+        question.dims,
         field=field,
-        values=wanted,
-        calibrations=_known(asked, run),
+        values=chosen,
+        calibrations=_known(question, run),
         kernels=run.kernels if run else None,
     )
-    return _sweep_body(asked, found)
+    return _sweep_body(question, result)
 
 
-def _known(asked: Question, run: InRun | None) -> dict[str, Calibration]:
-    known = run.calibration if run else asked.calibration
-    return {asked.gpu.name: known} if known else {}
+def _known(question: Question, run: InRun | None) -> dict[str, Calibration]:
+    calibration = run.calibration if run else question.calibration
+    return {question.gpu.name: calibration} if calibration else {}
 
 
-def _sweep_body(asked: Question, found: Sweep) -> JsonDict:
+def _sweep_body(question: Question, result: Sweep) -> JsonDict:
     """One field's sweep: arrays by value, None for invalid values, and the nearest better values."""
-    time_s = found.time_s[asked.gpu.name]
+    time_s = result.time_s[question.gpu.name]
     return {
-        "field": found.field,
-        "asked": found.baseline,
-        "values": found.values.tolist(),
+        "field": result.field,
+        "asked": result.baseline,
+        "values": result.values.tolist(),
         "time_s": rounded(time_s),
-        "num_params": np.asarray(found.num_params).tolist(),
-        "flops": rounded(found.matmul_flops),
-        "better": better_values(found, time_s),
+        "num_params": np.asarray(result.num_params).tolist(),
+        "flops": rounded(result.matmul_flops),
+        "better": better_values(result, time_s),
     }
 
 
@@ -189,22 +193,25 @@ def rounded(values: object, digits: int = 7) -> list[float | None]:
 
 
 def _given(field: str, values: Sequence[int]) -> Integers:
-    most = LARGEST.get(field, 2**24)
+    largest = LARGEST.get(field, 2**24)
     for value in values:
-        if not 1 <= value <= most:
-            raise InputError(field, value, f"must be an integer from 1 to {most}")
+        if not 1 <= value <= largest:
+            raise InputError(field, value, f"must be an integer from 1 to {largest}")
     return np.asarray(values, dtype=np.int64)
 
 
-def _values(asked: Question, field: str, around: object) -> Integers:
+def _values(question: Question, field: str, around: object) -> Integers:
     """Values to sweep: a grid on both sides of the model's own, and every value close by."""
-    own = {**asked.workload.shape.fields(), **{name: getattr(asked.workload, name) for name in WORKLOAD_FIELDS}}
-    if field not in own:
-        raise InputError("field", field, "is not a size of this model", ", ".join(own))
-    now = max(int(own[field]), 1)
+    current = {
+        **question.workload.shape.fields(),
+        **{name: getattr(question.workload, name) for name in WORKLOAD_FIELDS},
+    }
+    if field not in current:
+        raise InputError("field", field, "is not a size of this model", ", ".join(current))
+    now = max(int(current[field]), 1)
     centre = around if isinstance(around, int) and 1 <= around <= LARGEST.get(field, 2**24) else now
     low, high = _span(field, centre)
-    low, high = _within(field, own, low, high)
+    low, high = _within(field, current, low, high)
     step = _step(high - low)
     grid = np.arange(-(-low // step) * step, high + 1, step)
     fine = np.arange(max(1, now - FINE), now + FINE + 1) if now % step else np.array([now])
@@ -220,11 +227,11 @@ def _span(field: str, centre: int) -> tuple[int, int]:
     return max(1, int(centre * (1 - REACH))), int(centre * (1 + REACH)) + 8
 
 
-def _within(field: str, own: JsonMap, low: int, high: int) -> tuple[int, int]:
+def _within(field: str, current: JsonMap, low: int, high: int) -> tuple[int, int]:
     """Limit the range so that there are no more experts per token than experts."""
     if field == "num_experts":
-        return max(low, int(own["experts_per_token"])), high
-    return low, min(high, int(own["num_experts"])) if field == "experts_per_token" else high
+        return max(low, int(current["experts_per_token"])), high
+    return low, min(high, int(current["num_experts"])) if field == "experts_per_token" else high
 
 
 def _step(width: int) -> int:
@@ -235,32 +242,38 @@ def _step(width: int) -> int:
     return step
 
 
-def better_values(found: Sweep, time_s: npt.NDArray[np.float64]) -> list[JsonDict]:
+def better_values(result: Sweep, time_s: npt.NDArray[np.float64]) -> list[JsonDict]:
     """The nearest value below and above that is faster at equal work, with its time.
 
     Work is the GEMM FLOPs or the parameters, whichever changes less: a smaller model is not better just for being
     smaller, nor a memory-bound one for computing more.
     """
-    now = np.flatnonzero(found.values == found.baseline)
+    now = np.flatnonzero(result.values == result.baseline)
     if not len(now) or not np.isfinite(time_s[now[0]]):
         return []
-    here = int(now[0])
+    index = int(now[0])
     with np.errstate(invalid="ignore"):
-        work = np.minimum(found.matmul_flops / found.matmul_flops[here], found.num_params / found.num_params[here])
-        saving = np.asarray(1 - time_s / time_s[here] / work, dtype=np.float64)  # sizes beyond 2^63 are objects
-    few = found.field in FEW
-    away = np.abs(np.log(found.values / found.baseline))
+        work = np.minimum(
+            result.matmul_flops / result.matmul_flops[index], result.num_params / result.num_params[index]
+        )
+        saving = np.asarray(1 - time_s / time_s[index] / work, dtype=np.float64)  # sizes beyond 2^63 are objects
+    few = result.field in FEW
+    away = np.abs(np.log(result.values / result.baseline))
     saving = np.where(np.isfinite(saving) & (away <= (np.log(2) if few else NEAR)), saving, -np.inf)
-    sides = (np.arange(len(saving)) < here, np.arange(len(saving)) > here)
-    far = np.abs(found.values - found.baseline) / _roundness(found)
-    return [_offer(found, time_s, saving, int(at), here) for side in sides if (at := _nearest(saving, side, far)) >= 0]
+    sides = (np.arange(len(saving)) < index, np.arange(len(saving)) > index)
+    far = np.abs(result.values - result.baseline) / _roundness(result)
+    return [
+        _offer(result, time_s, saving, int(place), index)
+        for side in sides
+        if (place := _nearest(saving, side, far)) >= 0
+    ]
 
 
-def _roundness(found: Sweep) -> Integers:
+def _roundness(result: Sweep) -> Integers:
     """Alignment of widths: the power of two in the value, at most 64."""
-    if found.field.endswith(("_size", "_dim")):
-        return np.asarray(np.minimum(largest_power_of_two_dividing(found.values), 64))
-    return np.ones_like(found.values)
+    if result.field.endswith(("_size", "_dim")):
+        return np.asarray(np.minimum(largest_power_of_two_dividing(result.values), 64))
+    return np.ones_like(result.values)
 
 
 def _nearest(saving: npt.NDArray[np.float64], side: npt.NDArray[np.bool_], far: npt.NDArray[np.float64]) -> int:
@@ -272,10 +285,10 @@ def _nearest(saving: npt.NDArray[np.float64], side: npt.NDArray[np.bool_], far: 
     return int(good[np.argmin(far[good])])
 
 
-def _offer(found: Sweep, time_s: Any, saving: Any, at: int, here: int) -> JsonDict:
+def _offer(result: Sweep, time_s: Any, saving: Any, place: int, index: int) -> JsonDict:
     return {
-        "value": int(found.values[at]),
-        "saving": float(f"{saving[at]:.6g}"),
-        "time_change": float(f"{time_s[at] / time_s[here] - 1:.6g}"),
-        "params_change": float(f"{float(found.num_params[at]) / float(found.num_params[here]) - 1:.6g}"),
+        "value": int(result.values[place]),
+        "saving": float(f"{saving[place]:.6g}"),
+        "time_change": float(f"{time_s[place] / time_s[index] - 1:.6g}"),
+        "params_change": float(f"{float(result.num_params[place]) / float(result.num_params[index]) - 1:.6g}"),
     }

@@ -56,9 +56,9 @@ class Started:
         return None if reply.status == 200 else reply
 
 
-def _reply_of(said: bytes) -> Reply:
+def _reply_of(output: bytes) -> Reply:
     """A process's output as a reply: its status and answer; an error if it ran out of memory (no output)."""
-    status, _, body = said.partition(b"\n")
+    status, _, body = output.partition(b"\n")
     if not status:
         return refused(InputError("study", "as given", "needs more memory than a process may have; take a smaller one"))
     return Reply(status=int(status), body=body)
@@ -75,22 +75,22 @@ class Studies:
 
     async def start(self, body: bytes) -> Reply | None:
         """Start a search; the reply is its study once the question is written to it, or the reason for rejecting it."""
-        running = next((name for name, one in self.started.items() if one.running), None)
+        running = next((name for name, study in self.started.items() if study.running), None)
         if running is not None:
             must = f"of this server is still being searched; cancel it, or wait (GET /api/design/{running})"
             return refused(InputError("study", running, must))
         checked = await self.quick.do({"route": "design", "path": {}}, body, _never())
         if checked is None or checked.status != 200:
             return checked
-        name, one = await self._begin(body)
-        while one.running:
+        name, study = await self._begin(body)
+        while study.running:
             await asyncio.sleep(LOOK_S)
-            reply = await self._read(name, one) if one.path.exists() else None
+            reply = await self._read(name, study) if study.path.exists() else None
             if reply is not None and reply.status == 200:
                 return reply
-        if one.failure:
+        if study.failure:
             del self.started[name]
-        return one.failure or await self._read(name, one)
+        return study.failure or await self._read(name, study)
 
     async def _begin(self, body: bytes) -> tuple[str, Started]:
         import secrets
@@ -105,36 +105,36 @@ class Studies:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(b"%d\n%b" % (len(body), body))
-        one = Started(path=path, process=process, said=asyncio.create_task(process.stdout.read()))
-        self.started[name] = one
+        study = Started(path=path, process=process, said=asyncio.create_task(process.stdout.read()))
+        self.started[name] = study
         while len(self.started) > MOST_KEPT:
             self.started.pop(next(iter(self.started))).path.unlink(missing_ok=True)
-        return name, one
+        return name, study
 
     async def state(self, name: str) -> Reply | None:
         """The current state of a study."""
-        one = self.named(name)
-        if isinstance(one, Reply):
-            return one
-        return one.failure or await self._read(name, one)
+        study = self.named(name)
+        if isinstance(study, Reply):
+            return study
+        return study.failure or await self._read(name, study)
 
     async def stop(self, name: str) -> Reply | None:
         """Stop a search, keeping the best so far; the reply is its study."""
-        one = self.named(name)
-        if isinstance(one, Reply):
-            return one
-        self.end(one)
-        await asyncio.wait([one.said], timeout=self.settings.quick_s)
+        study = self.named(name)
+        if isinstance(study, Reply):
+            return study
+        self.end(study)
+        await asyncio.wait([study.said], timeout=self.settings.quick_s)
         return await self.state(name)
 
     async def file(self, name: str) -> Reply | None:
         """The study's file, once its search has ended."""
-        one = self.named(name)
-        if isinstance(one, Reply):
-            return one
-        if one.running:
+        study = self.named(name)
+        if isinstance(study, Reply):
+            return study
+        if study.running:
             return refused(InputError("study", name, "is still being searched; its file is complete when it has ended"))
-        return one.failure or Reply(body=one.path.read_bytes(), media="application/vnd.sqlite3")
+        return study.failure or Reply(body=study.path.read_bytes(), media="application/vnd.sqlite3")
 
     async def read(self, name: str, field: str, path: Path) -> Reply:
         """Read a large study for a route, in a separate process, one at a time."""
@@ -160,20 +160,20 @@ class Studies:
         must = "is not a study of this server, which keeps the last 16 until it ends; start the search again"
         return refused(InputError("study", name[:40], must))
 
-    async def _read(self, name: str, one: Started) -> Reply | None:
-        path: JsonDict = {"study": str(one.path), "id": name}
+    async def _read(self, name: str, study: Started) -> Reply | None:
+        path: JsonDict = {"study": str(study.path), "id": name}
         return await self.lane.do({"route": "watched", "path": path}, b"", _never())
 
-    def end(self, one: Started) -> None:
+    def end(self, study: Started) -> None:
         """Ask a search to stop, by closing its standard input."""
-        if one.running and one.process.stdin is not None:
-            one.process.stdin.close()
+        if study.running and study.process.stdin is not None:
+            study.process.stdin.close()
 
     async def close(self) -> None:
         """Kill running searches and remove the files."""
-        for one in self.started.values():
-            if one.running:
-                one.process.kill()
+        for study in self.started.values():
+            if study.running:
+                study.process.kill()
         if self.folder is not None:
             self.folder.cleanup()
 

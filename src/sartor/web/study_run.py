@@ -72,8 +72,8 @@ def _end_with_input() -> None:
 
 def searched(body: JsonMap, study: str) -> Reply:
     """Run the search of a request and keep it in ``study``. Raises ``InputError``."""
-    found = api.design(**asked_of(body), study=Path(study))
-    return answered("design", {"status": found.result.status.value})
+    answer = api.design(**asked_of(body), study=Path(study))
+    return answered("design", {"status": answer.result.status.value})
 
 
 def asked_of(body: JsonMap) -> JsonDict:

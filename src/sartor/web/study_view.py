@@ -48,12 +48,12 @@ def _cut_log(path: Path) -> None:
     with path.open("r+b") as file:
         page = int.from_bytes(file.read(18)[16:18], "big") or 1
         page = 65536 if page == 1 else page
-        for at in range(page, size, page) if page >= 512 else ():
-            file.seek(at)
+        for offset in range(page, size, page) if page >= 512 else ():
+            file.seek(offset)
             if file.read(4) in LOG_MAGIC:
-                file.seek(at)
+                file.seek(offset)
                 path.with_name(path.name + "-wal").write_bytes(file.read())
-                file.truncate(at)
+                file.truncate(offset)
                 return
 
 
@@ -95,19 +95,19 @@ def _gap(bound: float | None, best: StudyPoint | None) -> float | None:
     return None if best is None or bound is None else max(bound / best.objective - 1.0, 0.0)
 
 
-def _question(asked: JsonMap) -> JsonDict:
+def _question(request: JsonMap) -> JsonDict:
     """The question in short."""
     keys = ("phase", "seq_len", "context_len")
-    models = [{"name": str(m.get("name")), **{key: m.get(key) for key in keys}} for m in asked.get("models", ())]
+    models = [{"name": str(m.get("name")), **{key: m.get(key) for key in keys}} for m in request.get("models", ())]
     trains = any(model["phase"] in (None, Phase.TRAIN.value) for model in models)
     names = ("num_devices", "objective", "mean", "budgets", "tolerance")
-    space = asked.get("space") or {}
+    space = request.get("space") or {}
     return {
         "models": models,
-        "global_batch_size": asked.get("global_batch_size") if trains else None,
+        "global_batch_size": request.get("global_batch_size") if trains else None,
         "space": space.get("name"),
         "num_points": space.get("num_points"),
-        **{name: plain(asked.get(name)) for name in names},
+        **{name: plain(request.get(name)) for name in names},
     }
 
 
@@ -135,8 +135,8 @@ def _label(a: JsonMap) -> str:
 def _convergence(study: StudyRecord) -> JsonDict:
     """Bound and incumbent over time; None while a bound is unknown."""
     steps = study.history
-    every = max(-(-len(steps) // MOST_STEPS), 1)
-    chosen = [step for i, step in enumerate(steps) if i % every == 0 or i == len(steps) - 1]
+    stride = max(-(-len(steps) // MOST_STEPS), 1)
+    chosen = [step for i, step in enumerate(steps) if i % stride == 0 or i == len(steps) - 1]
     names = ("seconds", "bound", "incumbent", "evaluated")
     return {name: [plain(getattr(step, name)) for step in chosen] for name in names}
 
@@ -145,13 +145,13 @@ def _best(study: StudyRecord, best: StudyPoint) -> JsonDict:
     """The winner's sizes, with its parts, plans and schedules if the study's question can be reconstructed."""
     from sartor.web.study_winner import winner_body
 
-    found = {
+    record = {
         "architecture": plain(dict(best.architecture)),
         "label": _label(best.architecture),
         **picked(best, "area_mm2", "power_w", "die_usd", "objective"),
         "models": [None if o is None else _outcome(o) for o in best.outcomes],
     }
-    return {**found, "detail": winner_body(study, best)}
+    return {**record, "detail": winner_body(study, best)}
 
 
 def _outcome(outcome: ModelOutcome) -> JsonDict:

@@ -34,11 +34,11 @@ def winner_body(study: StudyRecord, best: StudyPoint) -> JsonDict | None:
     key = (study.fingerprint, best.candidate, best.hbm_bytes)
     if key not in _LAST:
         try:
-            found = _detail(study, best)
+            detail = _detail(study, best)
         except (InputError, KeyError, TypeError, ValueError, AttributeError, AssertionError, IndexError):
             return None
         _LAST.clear()
-        _LAST[key] = found
+        _LAST[key] = detail
     return _LAST[key]
 
 
@@ -83,17 +83,17 @@ def _model(detail: Any) -> JsonDict:
 
 def accelerator_of(table: JsonMap) -> Accelerator:
     """The accelerator stored in a study."""
-    known = {each.name for each in dataclasses.fields(Accelerator)}
-    fields: JsonDict = {name: value for name, value in table.items() if name in known}
+    names = {field.name for field in dataclasses.fields(Accelerator)}
+    fields: JsonDict = {name: value for name, value in table.items() if name in names}
     return Accelerator(**{**fields, "memory": Memory(table["memory"]), "dataflow": Dataflow(table["dataflow"])})
 
 
 def question_of(table: JsonMap) -> DesignQuestion:
     """The question stored in a study (``engine.codec``). Raises ``ValueError`` if it is invalid."""
-    known = {each.name for each in dataclasses.fields(DesignQuestion)}
-    found = revived(DesignQuestion, {name: value for name, value in table.items() if name in known or name == "is"})
-    assert isinstance(found, DesignQuestion)
-    return found
+    names = {field.name for field in dataclasses.fields(DesignQuestion)}
+    question = revived(DesignQuestion, {name: value for name, value in table.items() if name in names or name == "is"})
+    assert isinstance(question, DesignQuestion)
+    return question
 
 
 def revived(kind: Any, value: Any) -> Any:
@@ -102,13 +102,13 @@ def revived(kind: Any, value: Any) -> Any:
         return _one_of(get_args(kind), value)
     if get_origin(kind) is tuple:
         inner = get_args(kind)
-        each = [inner[0]] * len(value) if len(inner) == 2 and inner[1] is Ellipsis else inner
-        return tuple(revived(one, item) for one, item in zip(each, value, strict=True))
+        kinds = [inner[0]] * len(value) if len(inner) == 2 and inner[1] is Ellipsis else inner
+        return tuple(revived(kind_of_item, item) for kind_of_item, item in zip(kinds, value, strict=True))
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         if not isinstance(value, Mapping) or value.get("is") != kind.__name__:
             raise ValueError(f"no {kind.__name__}")
         hints = get_type_hints(kind)
-        names = [each.name for each in dataclasses.fields(kind) if each.init and each.name in value]
+        names = [kinds.name for kinds in dataclasses.fields(kind) if kinds.init and kinds.name in value]
         return kind(**{name: revived(hints[name], value[name]) for name in names})
     if isinstance(kind, type) and issubclass(kind, Enum):
         return {member.name.lower(): member for member in kind}[value]

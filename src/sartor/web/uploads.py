@@ -30,9 +30,9 @@ def own_cluster(text: str) -> Cluster:
     """The cluster of a TOML text. Raises ``InputError``."""
     table = parse_toml(text, "cluster_toml", "the text sent")
     pools = table.get("others", [])
-    for each in (table, *(pools if isinstance(pools, list) else [])):
-        if isinstance(each, dict) and isinstance(each.get("gpu"), str):
-            plain_name("gpu", each["gpu"])
+    for pool in (table, *(pools if isinstance(pools, list) else [])):
+        if isinstance(pool, dict) and isinstance(pool.get("gpu"), str):
+            plain_name("gpu", pool["gpu"])
     return cluster_from_table(table, "own")
 
 

@@ -130,20 +130,20 @@ class Answerer:
         if name == "study":
             return answered("study", study_view.uploaded_body(Path(path["file"])))
         if name == "watched":
-            own = {"id": path["id"]} if "id" in path else {}
-            return answered("study", {**own, **study_view.watched_body(path.get("study", self.study))})
+            path_fields = {"id": path["id"]} if "id" in path else {}
+            return answered("study", {**path_fields, **study_view.watched_body(path.get("study", self.study))})
         if name == "design":
             from sartor.web.study_run import asked_of, searched
 
-            wanted = checked(route.fields, body_of(body))
+            request = checked(route.fields, body_of(body))
             if path:
-                return searched(wanted, path["study"])
-            return compact("design", {"models": len(asked_of(wanted)["model"])})
+                return searched(request, path["study"])
+            return compact("design", {"models": len(asked_of(request)["model"])})
         handler: Callable[[JsonMap], Reply] = getattr(answers, name)
         if route.method == "GET":
             return handler(path)
-        with calibration_at_hand(checked(route.fields, body_of(body))) as asked:
-            return handler(asked)
+        with calibration_at_hand(checked(route.fields, body_of(body))) as fields:
+            return handler(fields)
 
 
 def limit_memory(size: int) -> None:
@@ -158,17 +158,17 @@ def limit_memory(size: int) -> None:
     try:
         import resource
 
-        most = _own_memory() + size
+        largest = _own_memory() + size
         data = int(STATM.read_text().split()[5]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_DATA, (data + size + BEYOND_BYTES,) * 2)
     except (ImportError, ValueError, OSError):
         print("sartor: this system does not limit a worker's memory", file=sys.stderr)
         return
-    threading.Thread(target=_end_above, args=(most,), daemon=True).start()
+    threading.Thread(target=_end_above, args=(largest,), daemon=True).start()
 
 
-def _end_above(most: int) -> None:
-    while _own_memory() <= most:
+def _end_above(largest: int) -> None:
+    while _own_memory() <= largest:
         time.sleep(LOOK_S)
     os._exit(NO_MEMORY)
 

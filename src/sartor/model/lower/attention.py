@@ -48,18 +48,20 @@ def latent_attention(setting: Setting, mixer: LatentAttentionMixer) -> Piece:
     """Multi-head latent attention. Training and prefill expand keys and values from the latent. Decoding absorbs the
     up-projections into queries and outputs and attends over the latent itself (DeepSeek-V2, arXiv 2405.04434,
     sec. 2.1.2) in one fused kernel, with one key/value head of width kv_lora_rank + rope for all query heads."""
-    own = {linear.role: linear for linear in mixer.linears(setting.hidden_size) if linear.role is not Role.PROJECTION}
-    downs = [own[role] for role in (Role.Q_DOWN, Role.KV_DOWN) if role in own]
+    linears = {
+        linear.role: linear for linear in mixer.linears(setting.hidden_size) if linear.role is not Role.PROJECTION
+    }
+    downs = [linears[role] for role in (Role.Q_DOWN, Role.KV_DOWN) if role in linears]
     down = chain(*(linear_group(setting, linear.name, [linear]) for linear in downs))
     norms = chain(*(norm(setting, setting.outer_tokens, width, name) for name, width in _latent_norms(mixer)))
-    query = own[Role.Q_UP if Role.Q_UP in own else Role.QKV]
+    query = linears[Role.Q_UP if Role.Q_UP in linears else Role.QKV]
     up = linear_group(setting, query.name, [query])
-    inner = _absorbed(setting, mixer) if setting.decoding else _expanded(setting, mixer, own[Role.KV_UP])
+    inner = _absorbed(setting, mixer) if setting.decoding else _expanded(setting, mixer, linears[Role.KV_UP])
     turned = rotary(setting, setting.tokens, (ceil_div(mixer.num_heads, setting.tp) + 1) * mixer.qk_rope_head_dim)
-    out = linear_group(setting, "attn_out", [own[Role.ATTENTION_OUTPUT]])
+    out = linear_group(setting, "attn_out", [linears[Role.ATTENTION_OUTPUT]])
     others = chain(*(linear_group(setting, linear.name, [linear]) for linear in mixer.projections))
     width = mixer.kv_lora_rank + mixer.qk_rope_head_dim
-    gathered = width + (mixer.q_lora_rank if Role.Q_DOWN in own else setting.hidden_size)
+    gathered = width + (mixer.q_lora_rank if Role.Q_DOWN in linears else setting.hidden_size)
     return chain(down, norms, region(setting, "attention", chain(up, others, turned, inner, out), gathered))
 
 

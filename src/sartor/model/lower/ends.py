@@ -44,17 +44,17 @@ def embedding(setting: Setting, shape: TransformerShape) -> Piece:
 
 def head(setting: Setting, shape: TransformerShape) -> Piece:
     """Final norms, the head's own linears, logits and (training) the loss."""
-    own = [linear_group(setting, linear.name, [linear]) for linear in shape.linears]
+    groups = [linear_group(setting, linear.name, [linear]) for linear in shape.linears]
     final = [logits(setting, shape), cross_entropy(setting, shape)] if shape.lm_head else []
-    return chain(final_norms(setting, shape.main), *own, *final)
+    return chain(final_norms(setting, shape.main), *groups, *final)
 
 
 def final_norms(setting: Setting, stack: Stack) -> Piece:
     """A stack's norms outside its layers."""
     if not stack.norms:
         return Piece()
-    one = norm(setting, setting.outer_tokens, setting.hidden_size, "final_norm", stack.norms[0].kind)
-    return repeat(one, len(stack.norms))
+    final_norm = norm(setting, setting.outer_tokens, setting.hidden_size, "final_norm", stack.norms[0].kind)
+    return repeat(final_norm, len(stack.norms))
 
 
 def logits(setting: Setting, shape: TransformerShape, name: str = "logits") -> Piece:

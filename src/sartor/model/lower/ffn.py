@@ -90,8 +90,8 @@ def _fullest(setting: Setting, part: MoeFfn) -> Floats:
     if not setting.training or skew == 1.0 or (isinstance(ep, int) and ep == 1):
         return 1.0
     experts = np.asarray(part.num_experts, dtype=np.float64)
-    here = np.maximum(experts / ep, 1.0)
-    return (skew + (here - 1) * (experts - skew) / np.maximum(experts - 1, 1)) / here
+    per_rank = np.maximum(experts / ep, 1.0)
+    return (skew + (per_rank - 1) * (experts - skew) / np.maximum(experts - 1, 1)) / per_rank
 
 
 def outer_linears(setting: Setting, part: MoeFfn) -> list[Linear]:
@@ -225,9 +225,9 @@ def _reachable(groups: Ints, part: MoeFfn) -> Any:
     """Expected number of device groups with experts that a token may choose: of the G routing groups it takes M; each
     of P device groups has G / P of them or part of one, and is missed with C(G - G/P, M) / C(G, M)."""
     whole, chosen = part.routing_groups, part.groups_per_token
-    held, missed = np.maximum(whole / groups, 1.0), 1.0
+    per_group, missed = np.maximum(whole / groups, 1.0), 1.0
     for i in range(chosen):
-        missed = missed * np.maximum(whole - held - i, 0.0) / (whole - i)
+        missed = missed * np.maximum(whole - per_group - i, 0.0) / (whole - i)
     return groups * (1 - missed)
 
 
@@ -272,8 +272,8 @@ def _one_kernel(setting: Setting, expert: DenseFfn, width: Ints, h: Ints) -> boo
     so for the first: MXFP8, gated without bias, widths that are multiples of 256 (Transformer Engine,
     ops/fused/forward_grouped_mlp.py, read 2026-11-25)."""
     plain = expert.gated and expert.fused_gate and not (expert.up_bias or expert.down_bias)
-    wanted = plain and setting.kernels.fused_experts and setting.dtype is DType.MXFP8 and setting.training
-    return bool(wanted and np.all(np.mod(width, 256) == 0) and np.all(np.mod(h, 256) == 0))
+    fused = plain and setting.kernels.fused_experts and setting.dtype is DType.MXFP8 and setting.training
+    return bool(fused and np.all(np.mod(width, 256) == 0) and np.all(np.mod(h, 256) == 0))
 
 
 def _clamped(setting: Setting, rows: Any, cols: Ints) -> Piece:
@@ -296,7 +296,7 @@ def _bias_of_outputs(setting: Setting, part: MoeFfn) -> Piece:
     0.15, transformer/moe/experts.py, ``TEGroupedMLP._apply_bias``, read 2026-11-24)."""
     if not (part.expert.down_bias and setting.training and setting.kernels.expert_bias_apart):
         return Piece()
-    e, each = setting.element, active_experts(setting, part)
+    e, active = setting.element, active_experts(setting, part)
     return streamed(
         setting,
         "expert_bias",
@@ -306,8 +306,8 @@ def _bias_of_outputs(setting: Setting, part: MoeFfn) -> Piece:
         24 + 2 * e,
         32 + 4 * e,
         flops=2,
-        kernels=2 * each + 2,
-        backward_kernels=5 * each + 2,
+        kernels=2 * active + 2,
+        backward_kernels=5 * active + 2,
         role=Role.EXPERT_DOWN,
     )
 
@@ -366,5 +366,5 @@ def _grouped(
         *(casts(setting, name, rows, d_out, dtype, Pass.BACKWARD, weights) if grad_cast else ()),
         *widening(setting, name, role, groups * d_out, d_in, Pass.BACKWARD),
     )
-    kept = ((wgrad,),) if habits.weight_gradients else ()
-    return Piece(forward=forward, backward=(*grad_casts, Fork(((dgrad,),), kept)))
+    flows = ((wgrad,),) if habits.weight_gradients else ()
+    return Piece(forward=forward, backward=(*grad_casts, Fork(((dgrad,),), flows)))

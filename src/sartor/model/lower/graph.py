@@ -76,10 +76,10 @@ class _Site:
 
 def _sites(workload: Workload, dims: ParallelDims, kernels: Kernels) -> Iterator[_Site]:
     """Stacks that text passes, the main one last; a decoding step does not run the encoder."""
-    every = list(enumerate(blocks(workload.shape)))
+    numbered = list(enumerate(blocks(workload.shape)))
     for stack, prefix in text_stacks(workload.shape):
         if workload.phase is not Phase.DECODE or stack is workload.shape.main:
-            mine = {i: block for i, block in every if block.stack is stack}
+            mine = {i: block for i, block in numbered if block.stack is stack}
             yield _Site(stack, setting_of(workload, dims, stack, kernels), prefix, mine)
 
 

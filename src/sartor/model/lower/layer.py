@@ -26,8 +26,10 @@ def layer(setting: Setting, part: Layer) -> Piece:
 
 def whole_layer(setting: Setting, part: Layer) -> Piece:
     """The same layer with each norm and each residual sum in its place."""
-    one = _sum(setting) if part.mixers or part.all_ffns else Piece()
-    return chain(*(around(chain(*block.before, block.inside, *block.after), one) for block in blocks_of(setting, part)))
+    layer = _sum(setting) if part.mixers or part.all_ffns else Piece()
+    return chain(
+        *(around(chain(*block.before, block.inside, *block.after), layer) for block in blocks_of(setting, part))
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +48,12 @@ def blocks_of(setting: Setting, part: Layer) -> list[ResidualBlock]:
         insides = [beside(*_parallel(setting, part))]
     else:
         insides = [_block(setting, x) for x in _parts(part)] or [Piece()]
-    own = (linear_group(setting, linear.name, [linear]) for linear in part.linears)
-    insides[-1] = chain(insides[-1], *own)
-    each, more = divmod(len(part.norms), len(insides))
+    groups = (linear_group(setting, linear.name, [linear]) for linear in part.linears)
+    insides[-1] = chain(insides[-1], *groups)
+    count, rest = divmod(len(part.norms), len(insides))
     out = []
     for i, inside in enumerate(insides):
-        mine = [_norm(setting, part) for _ in range(each + (i < more))]
+        mine = [_norm(setting, part) for _ in range(count + (i < rest))]
         before = len(mine) if part.parallel else 1
         out.append(ResidualBlock(before=tuple(mine[:before]), inside=inside, after=tuple(mine[before:])))
     return out

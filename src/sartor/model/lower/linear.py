@@ -66,7 +66,7 @@ def linear_group(
         rows = setting.batch * first.rows
     elif rows is None:
         rows = setting.outer_tokens if first.split is Split.REPLICATED else setting.tokens
-    if any(isinstance(each, int) and each == 0 for each in (first.rows, rows)):
+    if any(isinstance(size, int) and size == 0 for size in (first.rows, rows)):
         return Piece()
     d_out = sum(local_width(linear, setting.tp, kv_heads) for linear in group)
     dtype = setting.wide if role is Role.ROUTER else setting.dtype
@@ -112,8 +112,8 @@ def product(
     habits, narrowed = setting.kernels, setting.kernels.narrowing is not None and dtype.bytes < 2
     weights = 1.0 * d_out * d_in
     forward = Gemm(name=name, role=role, m=rows, n=d_out, k=d_in, dtype=dtype, quantized=narrowed)
-    own = ceil_div(rows, setting.tp) if gathers_narrow(setting) else rows
-    entering, leaving = (rows if split is Split.ROW else own), (own if split is Split.ROW else rows)
+    local_rows = ceil_div(rows, setting.tp) if gathers_narrow(setting) else rows
+    entering, leaving = (rows if split is Split.ROW else local_rows), (local_rows if split is Split.ROW else rows)
     if split is Split.REPLICATED:
         entering = leaving = rows
     cast = (
@@ -138,16 +138,16 @@ def product(
         *casts(setting, name, leaving, d_out, dtype, Pass.BACKWARD, weights),
         *widening(setting, name, role, d_out, d_in, Pass.BACKWARD),
     )
-    kept: tuple[Flow, ...] = ((wgrad, *accumulation(setting, name, d_out, d_in)),) if habits.weight_gradients else ()
-    return Piece(forward=(*cast, forward), backward=(*grad_cast, Fork(((dgrad,),), kept)))
+    flows: tuple[Flow, ...] = ((wgrad, *accumulation(setting, name, d_out, d_in)),) if habits.weight_gradients else ()
+    return Piece(forward=(*cast, forward), backward=(*grad_cast, Fork(((dgrad,),), flows)))
 
 
 def accumulation(setting: Setting, name: str, d_out: Ints, d_in: Ints) -> tuple[MemoryBound, ...]:
     """The kernel that adds a weight gradient to that of earlier microbatches if the GEMM does not."""
-    each = setting.kernels.gradient_bytes
-    if not each:
+    element = setting.kernels.gradient_bytes
+    if not element:
         return ()
-    kind, size = MemoryBoundKind.RESIDUAL, 1.0 * d_out * d_in * each
+    kind, size = MemoryBoundKind.RESIDUAL, 1.0 * d_out * d_in * element
     return (
         MemoryBound(
             name=f"{name}.accumulate",
@@ -163,8 +163,8 @@ def accumulation(setting: Setting, name: str, d_out: Ints, d_in: Ints) -> tuple[
 
 def widening(setting: Setting, name: str, role: Role, rows: Ints, cols: Ints, pass_: Pass) -> tuple[MemoryBound, ...]:
     """The kernel that converts frozen 4-bit weights to 16 bits before a GEMM; the head is stored in 16 bits."""
-    held = setting.kernels.widened_bytes
-    if not held or role is Role.LOGITS:
+    element = setting.kernels.widened_bytes
+    if not element or role is Role.LOGITS:
         return ()
     return (
         MemoryBound(
@@ -173,7 +173,7 @@ def widening(setting: Setting, name: str, role: Role, rows: Ints, cols: Ints, pa
             kind=MemoryBoundKind.CAST,
             rows=rows,
             cols=cols,
-            bytes_moved=1.0 * rows * cols * (held + setting.element),
+            bytes_moved=1.0 * rows * cols * (element + setting.element),
             dtype=setting.wide,
             pass_=pass_,
         ),
@@ -195,7 +195,7 @@ def casts(
     if dtype.activation_bytes >= 2:
         return ()
     how = setting.kernels.narrowing or Narrowing(copies=1)
-    each = how.reads * setting.element + how.copies * dtype.bytes
+    bytes_each = how.reads * setting.element + how.copies * dtype.bytes
     weights = weights * (how.reads * setting.element + dtype.bytes) if how.weights else 0.0
     suffix = "cast" if pass_ is Pass.FORWARD else "grad_cast"
     return (
@@ -205,7 +205,7 @@ def casts(
             kind=MemoryBoundKind.CAST,
             rows=rows,
             cols=cols,
-            bytes_moved=1.0 * rows * cols * each + weights,
+            bytes_moved=1.0 * rows * cols * bytes_each + weights,
             kernels=how.kernels * (2 if how.weights else 1),
             dtype=dtype,
             pass_=pass_,

@@ -66,9 +66,9 @@ def ffn_params(setting: Setting, part: Ffn) -> Ints:
 def common_ffn_params(setting: Setting, part: Ffn) -> Ints:
     """Parameters that every token uses: all of a dense part; router, shared experts and projections of a MoE part."""
     h, tp = setting.hidden_size, setting.tp
-    own: Ints = sum((local_params(x, tp) for x in part.linears(h)), 0) + _vectors(h, (), part.vectors)
+    params: Ints = sum((local_params(x, tp) for x in part.linears(h)), 0) + _vectors(h, (), part.vectors)
     shared = None if isinstance(part, DenseFfn) else part.shared
-    return own if shared is None else own + _vectors(h, (), shared.vectors)
+    return params if shared is None else params + _vectors(h, (), shared.vectors)
 
 
 def expert_params(setting: Setting, part: Ffn) -> Ints:
@@ -78,8 +78,8 @@ def expert_params(setting: Setting, part: Ffn) -> Ints:
     tp = setting.tp if setting.kernels.splits_experts else 1
     expert: Ints = sum((local_params(x, tp) for x in part.expert_linears(setting.hidden_size)), 0)
     expert = expert + _vectors(expert_width(setting, part), (), part.expert.vectors)
-    held: Ints = ceil_div(part.num_experts, setting.dims.ep) * expert
-    return held
+    local_experts: Ints = ceil_div(part.num_experts, setting.dims.ep) * expert
+    return local_experts
 
 
 def outer_params(setting: Setting, shape: TransformerShape) -> Iterator[tuple[str, Ints]]:

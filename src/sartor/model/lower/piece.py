@@ -129,10 +129,10 @@ class _Wiring:
         return tuple(dict.fromkeys(i for end in ends for i in end))
 
     def _put(self, after: tuple[int, ...]) -> tuple[int, ...]:
-        here = self.count
+        index = self.count
         self.count += 1
-        self.edges += [(before, here) for before in after]
-        return (here,)
+        self.edges += [(before, index) for before in after]
+        return (index,)
 
 
 def _fork(flows: Iterator[Flow]) -> Flow:

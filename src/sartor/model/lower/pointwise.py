@@ -147,6 +147,8 @@ def softmax(setting: Setting, rows: Ints, cols: Ints, name: str = "softmax", *, 
     )
     if not setting.dropout:
         return probabilities
-    each, role = 2 * e + 1, Role.SOFTMAX
-    dropped = streamed(setting, f"{name}_dropout", MemoryBoundKind.RESIDUAL, rows, cols, each, each, flops=1, role=role)
+    bytes_each, role = 2 * e + 1, Role.SOFTMAX
+    dropped = streamed(
+        setting, f"{name}_dropout", MemoryBoundKind.RESIDUAL, rows, cols, bytes_each, bytes_each, flops=1, role=role
+    )
     return chain(probabilities, dropped)

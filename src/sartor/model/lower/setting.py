@@ -129,8 +129,8 @@ class Setting:
     @property
     def documents(self) -> Ints:
         """Documents in a sequence."""
-        each = self.workload.document_len if self.training else 0
-        return self.seq_q // each if each else 1
+        length = self.workload.document_len if self.training else 0
+        return self.seq_q // length if length else 1
 
     @property
     def flash(self) -> bool:

@@ -59,11 +59,11 @@ def near_degrees(shape: TransformerShape, by: str, degree: int) -> str:
     """The valid degrees below and above one that is not; the model runs on one device in any case."""
     degrees = np.arange(1, min(2 * degree, MOST_DEGREES) + 1)
     single = (
-        each
-        for each in divisions(shape, ParallelDims(tp=degrees) if by == "tp" else ParallelDims(ep=degrees))
-        if np.ndim(each.value) == 0
+        division
+        for division in divisions(shape, ParallelDims(tp=degrees) if by == "tp" else ParallelDims(ep=degrees))
+        if np.ndim(division.value) == 0
     )
-    works = degrees[np.logical_and.reduce([each.ok for each in single]) | (degrees == 1)]
+    works = degrees[np.logical_and.reduce([division.ok for division in single]) | (degrees == 1)]
     near = [*works[works < degree][-1:], *works[works > degree][:1]]
     return " or ".join(map(str, near))
 
@@ -89,9 +89,9 @@ def check_sizes(workload: Workload, dims: ParallelDims) -> None:
         ("cp", dims.cp, 1),
         ("ep", dims.ep, 1),
     ]
-    for name, value, least in counts:
-        if np.ndim(value) == 0 and value < least:
-            raise InputError(name, value, f"must be at least {least}", str(least))
+    for name, value, smallest in counts:
+        if np.ndim(value) == 0 and value < smallest:
+            raise InputError(name, value, f"must be at least {smallest}", str(smallest))
 
 
 def divisions(shape: TransformerShape, dims: ParallelDims) -> Iterator[Division]:

@@ -165,7 +165,7 @@ def _kernel(
 ) -> Callable[..., MemoryBound]:
     """A kernel that streams ``rows`` x ``cols``, given bytes and FLOPs per element."""
 
-    def of(each: float, flops: float, pass_: Pass = Pass.FORWARD, called: str = name) -> MemoryBound:
+    def of(bytes_each: float, flops: float, pass_: Pass = Pass.FORWARD, called: str = name) -> MemoryBound:
         elements = rows * cols
         return MemoryBound(
             name=f"{mixer.name}_{called}" + ("" if pass_ is Pass.FORWARD else ".backward"),
@@ -173,7 +173,7 @@ def _kernel(
             kind=kind,
             rows=np.asarray(rows, dtype=np.int64) if np.ndim(rows) else int(rows),
             cols=cols,
-            bytes_moved=elements * each,
+            bytes_moved=elements * bytes_each,
             flops=elements * flops,
             dtype=setting.wide,
             pass_=pass_,

@@ -69,17 +69,17 @@ def lower_traced_layer(
 
 def _part(traced: TracedModel, layer: int, scale: object, tokens: Ints, *, backward: bool) -> OperatorGraph:
     alone = len(traced.layers) == 1 and all(call.layer is None for call in traced.calls)
-    kept = [
+    forward = [
         i
         for i, (op, call) in enumerate(zip(traced.graph.operators, traced.calls, strict=True))
         if (call.layer == layer or alone) and (op.pass_ is not Pass.FORWARD) == backward
     ]
     times = traced.layers[layer].count
     operators = []
-    for i in kept:
+    for i in forward:
         op = grown(traced.graph.operators[i], traced.calls[i], scale)
         operators.append(replace(op, count=max(int(op.count) // times, 1)))
-    new = {old: here for here, old in enumerate(kept)}
+    new = {old: index for index, old in enumerate(forward)}
     edges = tuple((new[a], new[b]) for a, b in traced.graph.edges if a in new and b in new)
     return OperatorGraph(operators=tuple(operators), edges=edges, tokens=tokens)
 
@@ -155,14 +155,14 @@ def _block(op: Operator, call: TracedCall, last: int) -> int:
 
 
 def _adam(name: str, params: int, count: int, dtype: DType, block: int) -> MemoryBound:
-    each = ADAM_BYTES_PER_PARAM + (dtype.bytes if dtype.bytes < 4 else 0.0)
+    bytes_each = ADAM_BYTES_PER_PARAM + (dtype.bytes if dtype.bytes < 4 else 0.0)
     return MemoryBound(
         name=name,
         role=Role.OPTIMIZER,
         kind=MemoryBoundKind.OPTIMIZER,
         rows=1,
         cols=max(params, 1),
-        bytes_moved=each * params,
+        bytes_moved=bytes_each * params,
         flops=12.0 * params,
         count=count,
         block=block,
@@ -174,6 +174,6 @@ def _adam(name: str, params: int, count: int, dtype: DType, block: int) -> Memor
 def _edges(traced: TracedModel, training: bool) -> tuple[tuple[int, int], ...]:
     if training:
         return traced.graph.edges
-    kept = [i for i, op in enumerate(traced.graph.operators) if op.pass_ is Pass.FORWARD]
-    new = {old: here for here, old in enumerate(kept)}
+    forward = [i for i, op in enumerate(traced.graph.operators) if op.pass_ is Pass.FORWARD]
+    new = {old: index for index, old in enumerate(forward)}
     return tuple((new[a], new[b]) for a, b in traced.graph.edges if a in new and b in new)

@@ -56,17 +56,17 @@ def canonical(name: str) -> str:
 
 
 def _find(name: str) -> Path:
-    known, other_names = _entries(), {canonical(alias): slug for alias, slug in model_aliases().items()}
-    wanted = canonical(name)
-    wanted = canonical(other_names.get(wanted, wanted))
-    if wanted in known:
-        return known[wanted]
-    near = difflib.get_close_matches(wanted, list(known), n=4, cutoff=0.5)
+    entries, other_names = _entries(), {canonical(alias): slug for alias, slug in model_aliases().items()}
+    search_key = canonical(name)
+    search_key = canonical(other_names.get(search_key, search_key))
+    if search_key in entries:
+        return entries[search_key]
+    near = difflib.get_close_matches(search_key, list(entries), n=4, cutoff=0.5)
     raise InputError(
         "model",
         name,
         "not in the zoo (sartor catalog models); a path to a config.json works too",
-        ", ".join(known[key].stem for key in near),
+        ", ".join(entries[key].stem for key in near),
     )
 
 

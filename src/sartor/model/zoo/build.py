@@ -75,17 +75,17 @@ def _around(narrow: int, hidden: int) -> tuple[tuple[str, int, int], ...]:
 
 
 def _check(entry: JsonMap) -> None:
-    for what, said, known in (
+    for what, stated, expected in (
         ("key", entry, KEYS),
         ("bias", entry["biases"], BIASES),
         ("norm", (entry["norm"],), NORMS),
         ("architecture", (entry["architecture"],), ("decoder", "encoder", "encoder-decoder")),
         ("qk_norm", (entry.get("qk_norm", "none"),), ("none", "head", "width")),
     ):
-        for word in said:
-            if word not in known:
+        for word in stated:
+            if word not in expected:
                 title = entry.get("name", "zoo entry")
-                raise InputError(f"{title}: {what}", word, "must be one of those the zoo knows", ", ".join(known))
+                raise InputError(f"{title}: {what}", word, "must be one of those the zoo knows", ", ".join(expected))
     if entry["num_layers"] > MAX_LAYERS:
         raise InputError("num_layers", entry["num_layers"], f"must be at most {MAX_LAYERS} layers")
 
@@ -130,7 +130,7 @@ def _kind_of(entry: JsonMap, index: int) -> tuple[int, bool, str]:
 def _runs(kinds: list[tuple[int, bool, str]], layers: Mapping[tuple[int, bool, str], Layer]) -> tuple[Run, ...]:
     """Equal layers as runs in order of first appearance; positions are given unless every run is one block."""
     where = {kind: tuple(i for i, k in enumerate(kinds) if k == kind) for kind in layers}
-    blocks = all(at[-1] - at[0] + 1 == len(at) for at in where.values())
+    blocks = all(indices[-1] - indices[0] + 1 == len(indices) for indices in where.values())
     return tuple(
         Run(layer=layer, count=len(where[kind]), positions=() if blocks else where[kind])
         for kind, layer in layers.items()

@@ -194,11 +194,11 @@ def modernbert_decoder(f: Fields) -> TransformerShape:
     )
     sizes = read_sizes(f, family)
     kinds = f.words("layer_types", length=sizes.layers)
-    every = f.optional_size("global_attn_every_n_layers") or 3
+    period = f.optional_size("global_attn_every_n_layers") or 3
     window = (f.optional_size("local_attention") or 128) // 2
-    local = [k != "full_attention" for k in kinds] if kinds else [i % every != 0 for i in range(sizes.layers)]
+    local = [k != "full_attention" for k in kinds] if kinds else [i % period != 0 for i in range(sizes.layers)]
     ffn, h = dense_ffn(f, sizes, family), sizes.hidden
-    made = {
+    built = {
         (is_local, first): Layer(
             mixers=(attention(f, sizes, family, Reach(window if is_local else 0)),),
             ffn=ffn,
@@ -207,7 +207,7 @@ def modernbert_decoder(f: Fields) -> TransformerShape:
         for is_local in (True, False)
         for first in (True, False)
     }
-    layers = [made[is_local, i == 0] for i, is_local in enumerate(local)]
+    layers = [built[is_local, i == 0] for i, is_local in enumerate(local)]
     head: tuple[Linear, ...] = ()
     vectors: tuple[Vectors, ...] = ()
     if head_of(f) is not parts.Head.NONE:

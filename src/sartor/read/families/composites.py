@@ -42,10 +42,10 @@ def read_composed(f: Fields) -> TransformerShape:
 
 def part(f: Fields, name: str) -> Fields:
     """One of the two configs; both must be present with a model_type."""
-    found = f.nested(name)
-    if found is None or not found.model_type:
+    fields = f.nested(name)
+    if fields is None or not fields.model_type:
         raise f.refuse(name, "missing", "must be an object with its own model_type")
-    return found
+    return fields
 
 
 def read_side_of_class(f: Fields, ending: str) -> TransformerShape:
@@ -60,12 +60,12 @@ def attending(stack: Stack, f: Fields) -> Stack:
 
 def with_cross(layer: Layer, f: Fields) -> Layer:
     """A layer with causal self-attention, cross-attention and a norm for it."""
-    own = layer.mixers[0]
-    assert isinstance(own, AttentionMixer)
+    mixer = layer.mixers[0]
+    assert isinstance(mixer, AttentionMixer)
     if any(isinstance(m, AttentionMixer) and m.cross for m in layer.mixers):
         return layer
-    cross = replace(own, cross=True, causal=False, name="cross_attention")
-    return replace(layer, mixers=(replace(own, causal=True), cross), norms=(*layer.norms, layer.norms[-1]))
+    cross = replace(mixer, cross=True, causal=False, name="cross_attention")
+    return replace(layer, mixers=(replace(mixer, causal=True), cross), norms=(*layer.norms, layer.norms[-1]))
 
 
 def read_trocr(f: Fields) -> TransformerShape:
@@ -91,9 +91,9 @@ def read_trocr(f: Fields) -> TransformerShape:
 
 
 def _from_width(layer: Layer, width: int | None) -> Layer:
-    own, cross = layer.mixers
+    mixer, cross = layer.mixers
     assert isinstance(cross, AttentionMixer)
-    return replace(layer, mixers=(own, replace(cross, kv_hidden_size=width)))
+    return replace(layer, mixers=(mixer, replace(cross, kv_hidden_size=width)))
 
 
 PLAIN = Encoder(token_types=False, pooler=False)
@@ -180,9 +180,9 @@ def read_pix2struct(f: Fields) -> TransformerShape:
     """Pix2Struct: T5's decoder with gated feed-forward parts over patches (arXiv 2210.03347)."""
     t = f.part("text_config", "pix2struct_text_model")
     hidden, heads, width = t.size("hidden_size"), t.size("num_heads"), t.size("d_ff")
-    own = AttentionMixer(num_heads=heads, num_kv_heads=heads, head_dim=hidden // heads)
-    cross = replace(own, cross=True, causal=False, name="cross_attention")
-    layer = Layer(mixers=(own, cross), ffn=DenseFfn(ffn_hidden_size=width), norms=(rms(),) * 3)
+    mixer = AttentionMixer(num_heads=heads, num_kv_heads=heads, head_dim=hidden // heads)
+    cross = replace(mixer, cross=True, causal=False, name="cross_attention")
+    layer = Layer(mixers=(mixer, cross), ffn=DenseFfn(ffn_hidden_size=width), norms=(rms(),) * 3)
     table = Vectors(name="relative_bias", fixed=t.size("relative_attention_num_buckets") * heads, embedding=True)
     layers = [replace(layer, vectors=(table,)), *[layer] * (t.layers("num_layers") - 1)]
     return TransformerShape(

@@ -161,13 +161,13 @@ def layers_of(
     moe = moe_ffn(f, sizes, family) if any(sparse) else None
     norms = (family.norm,) * family.norms
 
-    made: dict[tuple[int, bool], Layer] = {}
-    kept = list(mixers)
-    for mixer, is_sparse in zip(kept, sparse, strict=True):
+    built: dict[tuple[int, bool], Layer] = {}
+    mixer_list = list(mixers)
+    for mixer, is_sparse in zip(mixer_list, sparse, strict=True):
         part: Ffn | None = moe if is_sparse else dense
         layer = Layer(mixers=(mixer,), ffn=part, norms=norms, parallel=parallel, linears=linears, vectors=vectors)
-        made.setdefault((id(mixer), is_sparse), layer)
-    return [made[id(mixer), is_sparse] for mixer, is_sparse in zip(kept, sparse, strict=True)]
+        built.setdefault((id(mixer), is_sparse), layer)
+    return [built[id(mixer), is_sparse] for mixer, is_sparse in zip(mixer_list, sparse, strict=True)]
 
 
 def read_sizes(f: Fields, family: Family) -> Sizes:
@@ -211,8 +211,8 @@ def assemble(
 
 def mtp_layers(f: Fields) -> int:
     """Multi-token-prediction modules in the file; no main-model count includes them."""
-    given = f.given("num_nextn_predict_layers", f.given("num_mtp_layers"))
-    return given if isinstance(given, int) and 0 < given < 1000 else 0
+    value = f.given("num_nextn_predict_layers", f.given("num_mtp_layers"))
+    return value if isinstance(value, int) and 0 < value < 1000 else 0
 
 
 def classifier(f: Fields, head: Head, hidden: int) -> tuple[Linear, ...]:
@@ -232,8 +232,8 @@ def classifier(f: Fields, head: Head, hidden: int) -> tuple[Linear, ...]:
 
 def max_positions(f: Fields) -> int:
     """Longest sequence; 0 if neither file nor class says."""
-    given = next((f.raw[n] for n in parts.POSITIONS if isinstance(f.given(n), int)), None)
-    value = given if given is not None else f.defaults.values.get("max_position_embeddings", 0)
+    number = next((f.raw[n] for n in parts.POSITIONS if isinstance(f.given(n), int)), None)
+    value = number if number is not None else f.defaults.values.get("max_position_embeddings", 0)
     return value if isinstance(value, int) and 0 < value < 2**31 else 0
 
 
@@ -266,12 +266,12 @@ def rotary_dim(f: Fields, family: Family, head_dim: int) -> int:
         return 0
     nested = f.given("rope_parameters") or f.given("rope_scaling")
     inner = nested if isinstance(nested, dict) else {}
-    given = inner.get("partial_rotary_factor", f.given("partial_rotary_factor", f.given("rotary_pct")))
+    fraction = inner.get("partial_rotary_factor", f.given("partial_rotary_factor", f.given("rotary_pct")))
     fixed = f.given("rotary_dim")
-    if isinstance(fixed, int) and given is None:
+    if isinstance(fixed, int) and fraction is None:
         return min(max(fixed, 0), head_dim)
-    valid = isinstance(given, (int, float)) and 0 <= given <= 1
-    share = float(given) if valid and given is not None else family.rotary
+    valid = isinstance(fraction, (int, float)) and 0 <= fraction <= 1
+    share = float(fraction) if valid and fraction is not None else family.rotary
     return int(head_dim * share)
 
 
@@ -306,9 +306,9 @@ def qk_norms(f: Fields, sizes: Sizes, family: Family) -> tuple[Vectors, ...]:
     """Weights (and biases) of the query and key norms."""
     if family.qk_norm is QkNorm.NONE or not choose(f, family.qk_norm_if):
         return ()
-    d, each = sizes.head_dim, 2 if family.qk_norm_bias else 1
+    d, per_dim = sizes.head_dim, 2 if family.qk_norm_bias else 1
     q, k = (d, d) if family.qk_norm is QkNorm.HEAD else (sizes.heads * d, sizes.kv_heads * d)
-    return (Vectors(name="q_norm", fixed=each * q), Vectors(name="k_norm", fixed=each * k))
+    return (Vectors(name="q_norm", fixed=per_dim * q), Vectors(name="k_norm", fixed=per_dim * k))
 
 
 def dense_ffn(f: Fields, sizes: Sizes, family: Family) -> DenseFfn:
@@ -331,8 +331,8 @@ def dense_ffn(f: Fields, sizes: Sizes, family: Family) -> DenseFfn:
 
 def activation(f: Fields, family: Family) -> str:
     """The activation's name; no count depends on it, so its default is not reported."""
-    given = next((f.raw[n] for n in family.activation if isinstance(f.given(n), str)), None)
-    return given if given and len(given) < 40 and given.isprintable() else "silu" if family.gated else "gelu"
+    word = next((f.raw[n] for n in family.activation if isinstance(f.given(n), str)), None)
+    return word if word and len(word) < 40 and word.isprintable() else "silu" if family.gated else "gelu"
 
 
 def moe_ffn(f: Fields, sizes: Sizes, family: Family) -> MoeFfn:
@@ -340,8 +340,8 @@ def moe_ffn(f: Fields, sizes: Sizes, family: Family) -> MoeFfn:
     e = family.experts
     assert e is not None
     num, top_k = f.size(*e.num), f.size(*e.top_k)
-    own = next((name for name in e.width if f.has(name)), "")
-    width = f.size(own) if own else f.size(*e.width)
+    width_name = next((name for name in e.width if f.has(name)), "")
+    width = f.size(width_name) if width_name else f.size(*e.width)
     check_experts(f, num, top_k, next((n for n in e.top_k if f.has(n)), e.top_k[0]))
     groups, chosen = _routing_groups(f, num)
     latent = (f.optional_size(*e.latent) if e.latent else None) or 0

@@ -90,8 +90,8 @@ def build_stack(f: Fields, family: Seq2Seq, side: Side, rows: int, *, cross: boo
     """One of the two stacks."""
     extra = family.decoder_extra if cross else family.encoder_extra
     linears, vectors = extra(f, side.hidden) if extra else ((), ())
-    own = attention(f, family, side, causal=cross)
-    mixers = (own, replace(own, cross=True, causal=False, name="cross_attention")) if cross else (own,)
+    mixer = attention(f, family, side, causal=cross)
+    mixers = (mixer, replace(mixer, cross=True, causal=False, name="cross_attention")) if cross else (mixer,)
     norms = (family.norm,) * (family.decoder_norms if cross else family.encoder_norms)
     plain_layer = Layer(
         mixers=mixers, ffn=ffn_of(f, family, side, cross=cross), norms=norms, linears=linears, vectors=vectors
@@ -158,10 +158,10 @@ def decoder_alone(stack: Stack) -> Stack:
 
 def without_source(layer: Layer, hidden: int) -> Layer:
     """The layer with its cross-attention not run."""
-    own, cross = layer.mixers
+    mixer, cross = layer.mixers
     assert isinstance(cross, AttentionMixer)
     idle = tuple(replace(x, rows=0) for x in cross.linears(hidden))
-    return replace(layer, mixers=(own, replace(cross, own_linears=idle)))
+    return replace(layer, mixers=(mixer, replace(cross, own_linears=idle)))
 
 
 def around_stacks(f: Fields, family: Seq2Seq, stacks: tuple[Stack, ...], hidden: int) -> TransformerShape:
@@ -284,14 +284,14 @@ def read_mvp(f: Fields, family: Seq2Seq) -> TransformerShape:
     hidden, middle, rows = int(shape.hidden_size), f.size("prompt_mid_dim"), f.size("prompt_length")
     prompts = []
     for stack, sets in zip(shape.stacks, (1, 2), strict=True):
-        each = (
+        prompt = (
             rows * hidden
             + hidden * middle
             + middle
             + middle * 2 * hidden * stack.num_layers
             + 2 * hidden * stack.num_layers
         )
-        prompts.append(Vectors(name=f"{stack.name}_prompts", fixed=sets * each))
+        prompts.append(Vectors(name=f"{stack.name}_prompts", fixed=sets * prompt))
     return replace(shape, vectors=(*shape.vectors, *prompts))
 
 

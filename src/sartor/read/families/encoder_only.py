@@ -52,10 +52,10 @@ def relative_projections(f: Fields, hidden: int) -> Around:
     reach = reach if reach > 0 else f.size(*parts.POSITIONS)
     rows = 2 * (buckets if buckets > 0 and not v1 else reach)
     shared = not v1 and f.flag("share_att_key", default=False)
-    wanted = [("pos_key", "c2p", not v1), ("pos_query", "p2c", True)]
+    projections = [("pos_key", "c2p", not v1), ("pos_query", "p2c", True)]
     linears = tuple(
         replace(plain(name, hidden, hidden, bias=bias, rows=rows), reused=shared)
-        for name, kind, bias in wanted
+        for name, kind, bias in projections
         if kind in kinds
     )
     return Around(linears=linears, vectors=(Vectors(name="v_bias", fixed=hidden),) if v1 else ())
@@ -63,9 +63,9 @@ def relative_projections(f: Fields, hidden: int) -> Around:
 
 def position_kinds(f: Fields) -> list[str]:
     """``pos_att_type``: a list, or words separated by bars."""
-    given = f.given("pos_att_type")
-    if isinstance(given, str):
-        return [x.strip() for x in given.lower().split("|")]
+    kinds = f.given("pos_att_type")
+    if isinstance(kinds, str):
+        return [x.strip() for x in kinds.lower().split("|")]
     return f.words("pos_att_type") or []
 
 
@@ -216,7 +216,7 @@ def read_squeezebert(f: Fields, family: Encoder) -> TransformerShape:
         assert isinstance(mixer, AttentionMixer)
         assert isinstance(ffn, DenseFfn)
         width = int(ffn.ffn_hidden_size)
-        own = (
+        linears = (
             blocks(f, "q", hidden, hidden, "q_groups"),
             blocks(f, "k", hidden, hidden, "k_groups"),
             blocks(f, "v", hidden, hidden, "v_groups"),
@@ -227,7 +227,10 @@ def read_squeezebert(f: Fields, family: Encoder) -> TransformerShape:
             blocks(f, "down", width, hidden, "output_groups"),
         )
         return replace(
-            layer, mixers=(replace(mixer, own_linears=parts.with_roles(own)),), ffn=None, linears=parts.with_roles(both)
+            layer,
+            mixers=(replace(mixer, own_linears=parts.with_roles(linears)),),
+            ffn=None,
+            linears=parts.with_roles(both),
         )
 
     return parts.in_main_layers(shape, grouped)
@@ -248,8 +251,8 @@ def read_mobilebert(f: Fields, family: Encoder) -> TransformerShape:
         f.ledger.guess("MobileBERT without its shared key/query bottleneck: its bottlenecks are counted as usual")
     num_heads, width = f.size(*parts.HEADS), f.essential("intermediate_size")
     pair = (plain("up", inner, width, bias=True), plain("down", width, inner, bias=True))
-    more = f.size("num_feedforward_networks") - 1
-    norms = 2 * (4 * inner + hidden + more * inner)
+    repeats = f.size("num_feedforward_networks") - 1
+    norms = 2 * (4 * inner + hidden + repeats * inner)
     mixer = AttentionMixer(num_heads=num_heads, num_kv_heads=num_heads, head_dim=inner // num_heads, causal=False)
     linears = (
         plain("q", inner, inner, bias=True),
@@ -259,7 +262,7 @@ def read_mobilebert(f: Fields, family: Encoder) -> TransformerShape:
         plain("bottleneck_in", hidden, inner, bias=True),
         plain("bottleneck_shared", hidden, inner, bias=True),
         plain("bottleneck_out", inner, hidden, bias=True),
-        *(replace(x, count=more + 1) for x in pair),
+        *(replace(x, count=repeats + 1) for x in pair),
     )
     layer = Layer(
         mixers=(replace(mixer, own_linears=parts.with_roles(linears)),), vectors=(Vectors(name="norms", fixed=norms),)
@@ -301,11 +304,11 @@ def read_luke(f: Fields, family: Encoder) -> TransformerShape:
     positions, types = f.size(*parts.POSITIONS), f.optional_size("type_vocab_size", least=0) or 0
     side = [plain("entity_dense", width, hidden, rows=0)] if width != hidden else []
     head = [plain("entity_transform", hidden, width, bias=True, rows=0)] if shape.lm_head else []
-    own = 0 if f.flag("tie_word_embeddings") else entities * width + int(shape.vocab_size)
+    entity_head = 0 if f.flag("tie_word_embeddings") else entities * width + int(shape.vocab_size)
     tables = (
         Vectors(name="entities", fixed=entities * width + (positions + types) * hidden, embedding=True),
         Vectors(name="entity_norm", fixed=2 * hidden),
-        *((Vectors(name="entity_head", fixed=2 * width + entities + own),) if shape.lm_head else ()),
+        *((Vectors(name="entity_head", fixed=2 * width + entities + entity_head),) if shape.lm_head else ()),
     )
     return replace(shape, linears=(*shape.linears, *side, *head), vectors=(*shape.vectors, *tables))
 

@@ -216,8 +216,8 @@ def windows(f: Fields, family: Encoder, count: int) -> list[int]:
         return [window if "sliding" in kind else 0 for kind in types]
     if not family.global_every:
         return [window] * count
-    every = f.optional_size(family.global_every) or 1
-    return [0 if i % every == 0 else window for i in range(count)]
+    period = f.optional_size(family.global_every) or 1
+    return [0 if i % period == 0 else window for i in range(count)]
 
 
 def qk_norm_vectors(kind: QkNorm, num_heads: int, num_kv_heads: int, head_dim: int) -> tuple[Vectors, ...]:
@@ -291,8 +291,8 @@ def head_parts(
     f: Fields, family: Encoder, head: Head, hidden: int, table_width: int
 ) -> tuple[tuple[Linear, ...], tuple[Vectors, ...]]:
     """Linear layers and norms of the head; layers that read only the first token have one row per sequence."""
-    if family.own_head and (own := family.own_head(f, head, hidden)):
-        return own
+    if family.own_head and (built := family.own_head(f, head, hidden)):
+        return built
     pooler = plain("pooler", hidden, hidden, bias=True, rows=1)
     norm = family.transform_norm
     dense = replace(

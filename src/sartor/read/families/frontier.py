@@ -72,15 +72,15 @@ def inkling_text(f: Fields) -> TransformerShape:
         head_dim=f.size("swa_head_dim"),
     )
     mixers: dict[str, Mixer] = {}
-    for kind, one, span in (("hybrid_sliding", narrow, window), ("hybrid", sizes, 0)):
-        mixer = attention(f, one, family, Reach(span))
+    for kind, span_sizes, span in (("hybrid_sliding", narrow, window), ("hybrid", sizes, 0)):
+        mixer = attention(f, span_sizes, family, Reach(span))
         extent = span or f.size("rel_extent")
         mixers[kind] = replace(
             mixer,
-            projections=(Linear(name="relative", d_in=h, d_out=one.heads * rel),),
+            projections=(Linear(name="relative", d_in=h, d_out=span_sizes.heads * rel),),
             vectors=(
                 *mixer.vectors,
-                Vectors(name="convs", fixed=2 * one.kv_heads * one.head_dim * taps),
+                Vectors(name="convs", fixed=2 * span_sizes.kv_heads * span_sizes.head_dim * taps),
                 Vectors(name="relative_logits", fixed=rel * extent),
             ),
         )
@@ -124,8 +124,8 @@ def mistral_large4_text(f: Fields) -> TransformerShape:
     )
     sizes = read_sizes(f, family)
     h, n = sizes.hidden, sizes.layers
-    every = f.optional_size("no_rope_layer_interval") or 4
-    rotary = f.sizes("no_rope_layers", length=n, least=0) or [int((i + 1) % every != 0) for i in range(n)]
+    period = f.optional_size("no_rope_layer_interval") or 4
+    rotary = f.sizes("no_rope_layers", length=n, least=0) or [int((i + 1) % period != 0) for i in range(n)]
     num, d = f.size("index_n_heads"), f.size("index_head_dim")
     linears = (
         parts.plain("index_q", h, num * d),

@@ -61,10 +61,10 @@ def gemma3n_text(f: Fields) -> TransformerShape:
     )
     scale = int(f.flag("altup_correct_scale"))
     vectors = (Vectors(name="altup_laurel_norms", per_hidden=3 + scale),)
-    made: dict[Any, Layer] = {}
+    built: dict[Any, Layer] = {}
     for key in dict.fromkeys((local[i], i >= shared, widths[i]) for i in range(layers)):
         mixer = attention(f, sizes, GEMMA, Reach(window if key[0] else 0))
-        made[key] = Layer(
+        built[key] = Layer(
             mixers=(without_kv(mixer) if key[1] else mixer,),
             ffn=DenseFfn(ffn_hidden_size=key[2], activation="gelu_pytorch_tanh"),
             norms=(GEMMA.norm,) * 4,
@@ -80,7 +80,7 @@ def gemma3n_text(f: Fields) -> TransformerShape:
         f,
         GEMMA,
         h,
-        [made[local[i], i >= shared, widths[i]] for i in range(layers)],
+        [built[local[i], i >= shared, widths[i]] for i in range(layers)],
         linears=(*around, tables[0]),
         vectors=tables[1],
     )
@@ -124,13 +124,13 @@ def gemma4_text(f: Fields) -> TransformerShape:
     same = f.flag("attention_k_eq_v", default=False)
     width, experts = f.size("intermediate_size"), gemma4_experts(f, h)
     norms = (GEMMA.norm,) * (4 + (3 if experts else 0) + (1 if per_layer else 0))
-    made: dict[GemmaLayer, Layer] = {}
+    built: dict[GemmaLayer, Layer] = {}
     for kind in dict.fromkeys(kinds):
         check_kv_heads(f, sizes.heads, kind.kv_heads)
-        one = replace(sizes, head_dim=kind.head_dim, kv_heads=kind.kv_heads)
-        mixer = attention(f, one, GEMMA, Reach(window if kind.local else 0))
+        kind_sizes = replace(sizes, head_dim=kind.head_dim, kv_heads=kind.kv_heads)
+        mixer = attention(f, kind_sizes, GEMMA, Reach(window if kind.local else 0))
         mixer = replace(mixer, shares_k_as_v=same and not kind.local)
-        made[kind] = Layer(
+        built[kind] = Layer(
             mixers=(without_kv(mixer) if kind.shared else mixer,),
             ffn=DenseFfn(ffn_hidden_size=width * (wide if kind.shared else 1), activation="gelu_pytorch_tanh"),
             ffns=experts,
@@ -142,7 +142,7 @@ def gemma4_text(f: Fields) -> TransformerShape:
         f,
         GEMMA,
         h,
-        [made[kind] for kind in kinds],
+        [built[kind] for kind in kinds],
         linears=(tables[0],) if tables else (),
         vectors=tables[1] if tables else (),
     )
@@ -152,8 +152,8 @@ def gemma4_kinds(f: Fields, sizes: Sizes) -> list[GemmaLayer]:
     """The kind of every layer, from ``per_layer_config`` if the file has it, else from the global sizes."""
     local = layer_kinds(f, sizes.layers, 6, last_is_full=True)
     shared = first_shared(f, sizes.layers)
-    said = f.given("per_layer_config")
-    overrides = said if isinstance(said, dict) else None
+    listed = f.given("per_layer_config")
+    overrides = listed if isinstance(listed, dict) else None
     wide = f.optional_size("global_head_dim") or 512
     gated = f.flag("attention_k_eq_v", default=False) if "attention_k_eq_v" in f.defaults.values else True
     kv = (f.optional_size("num_global_key_value_heads") if gated else None) or sizes.kv_heads
@@ -161,8 +161,10 @@ def gemma4_kinds(f: Fields, sizes: Sizes) -> list[GemmaLayer]:
     for i in range(sizes.layers):
         head_dim, kv_heads = (sizes.head_dim, sizes.kv_heads) if local[i] else (wide, kv)
         if overrides is not None:
-            own = overrides.get(str(i), overrides.get(f"{i:02d}", {}))
-            inner = Fields(own if isinstance(own, dict) else {}, "", f"{f.path}per_layer_config.{i}.", f.ledger)
+            override = overrides.get(str(i), overrides.get(f"{i:02d}", {}))
+            inner = Fields(
+                override if isinstance(override, dict) else {}, "", f"{f.path}per_layer_config.{i}.", f.ledger
+            )
             head_dim = inner.optional_size("head_dim") or sizes.head_dim
             kv_heads = inner.optional_size("num_key_value_heads") or sizes.kv_heads
         out.append(GemmaLayer(local[i], i >= shared, head_dim, kv_heads))

@@ -38,8 +38,8 @@ def read_image_model(f: Fields, model: ImageModel) -> TransformerShape:
     if f.architecture.endswith("ForImageClassification"):
         top = (plain("classifier", hidden * (2 if model.doubled else 1), num_labels(f), bias=True, rows=1),)
     elif f.architecture.endswith("ForImageClassificationWithTeacher"):
-        one = plain("classifier", hidden, num_labels(f), bias=True, rows=1)
-        top = (one, replace(one, name="distillation_classifier"))
+        classifier = plain("classifier", hidden, num_labels(f), bias=True, rows=1)
+        top = (classifier, replace(classifier, name="distillation_classifier"))
     elif f.architecture.endswith("ForObjectDetection"):
         top = detection_heads(f, hidden)
     elif model.pooler and head_of(f) in (Head.NONE, Head.LM):
@@ -226,12 +226,12 @@ def last_width(f: Fields) -> int:
 def front(f: Fields, family: Sound, hidden: int) -> tuple[Vectors, ...]:
     """Convolutions over the waveform, their norms, the position convolution, the learned mask."""
     widths, taps = f.sizes("conv_dim") or [512], f.sizes("conv_kernel") or [10]
-    every = family.stacked or f.word("feat_extract_norm", default="group") == "layer"
+    all_layers = family.stacked or f.word("feat_extract_norm", default="group") == "layer"
     bias = f.flag("conv_bias", default=False)
     total = 0
     for i, (width, kernel) in enumerate(zip(widths, taps, strict=False)):
         total += (widths[i - 1] if i else 1) * width * kernel
-        total += (width if bias else 0) + (2 * width if every or i == 0 else 0)
+        total += (width if bias else 0) + (2 * width if all_layers or i == 0 else 0)
     normed = 2 * widths[-1] if f.flag("feat_proj_layer_norm", default=True) else 0
     kernel, groups = f.size("num_conv_pos_embeddings"), f.size("num_conv_pos_embedding_groups")
     positions = hidden * (hidden // groups) * kernel + kernel + hidden

@@ -47,18 +47,18 @@ def sparse_latent(f: Fields) -> TransformerShape:
 
 def indexer_kinds(f: Fields, layers: int) -> list[str]:
     """For each layer "full" (has its own indexer) or "shared" (reuses an earlier layer's choice)."""
-    said = f.words("indexer_types", length=layers)
-    if said is not None:
-        return said
+    listed = f.words("indexer_types", length=layers)
+    if listed is not None:
+        return listed
     if f.model_type != "glm_moe_dsa":
         return ["full"] * layers
     pattern = f.given("index_topk_pattern")
     if isinstance(pattern, str) and len(pattern) == layers:
         return ["full" if c == "F" else "shared" for c in pattern]
-    every = f.optional_size("index_topk_freq") or 1
+    period = f.optional_size("index_topk_freq") or 1
     offset = f.given("index_skip_topk_offset", 2)
     offset = offset if isinstance(offset, int) else 2
-    return ["full" if max(i - offset + 1, 0) % every == 0 else "shared" for i in range(layers)]
+    return ["full" if max(i - offset + 1, 0) % period == 0 else "shared" for i in range(layers)]
 
 
 def hyper_connections(hidden: int, streams: int, outputs: int, scales: int, name: str) -> tuple[Linear, Vectors]:
@@ -112,16 +112,16 @@ def dots3_note_text(f: Fields) -> TransformerShape:
     kinds = [full if kind in ("full_attention", "indexed_attention") else kind for kind in kinds]
     linears, vectors = indexer(f, h)
     window = f.optional_size("sliding_window", "sliding_window_size") or 512
-    made: JsonDict = {}
+    built: JsonDict = {}
     for kind in dict.fromkeys(kinds):
-        one = _sliding_fields(f, kinds.index(kind)) if kind == "sliding_attention" else f
-        own = read_sizes(one, family)
-        mixer = latent_attention(one, own, family, Reach(window if kind == "sliding_attention" else 0))
-        gate = parts.plain("gate", h, own.heads)
+        fields = _sliding_fields(f, kinds.index(kind)) if kind == "sliding_attention" else f
+        kind_sizes = read_sizes(fields, family)
+        mixer = latent_attention(fields, kind_sizes, family, Reach(window if kind == "sliding_attention" else 0))
+        gate = parts.plain("gate", h, kind_sizes.heads)
         rope = Vectors(name="rope_norm", fixed=int(mixer.qk_rope_head_dim))
-        more = (linears, vectors) if kind == "indexed_attention" else ((), ())
-        made[kind] = replace(mixer, projections=(gate, *more[0]), vectors=(*mixer.vectors, rope, *more[1]))
-    layers = layers_of(f, family, sizes, [made[kind] for kind in kinds])
+        extra = (linears, vectors) if kind == "indexed_attention" else ((), ())
+        built[kind] = replace(mixer, projections=(gate, *extra[0]), vectors=(*mixer.vectors, rope, *extra[1]))
+    layers = layers_of(f, family, sizes, [built[kind] for kind in kinds])
     return assemble(f, family, h, layers)
 
 
@@ -141,12 +141,14 @@ def _sliding_fields(f: Fields, layer: int) -> Fields:
     """The fields with the sliding layers' values, from ``per_layer_config`` or ``swa_*``."""
     overrides = f.given("per_layer_config")
     if isinstance(overrides, dict):
-        own = overrides.get(str(layer), overrides.get(f"{layer:02d}", {}))
-        own = own if isinstance(own, dict) else {}
+        override = overrides.get(str(layer), overrides.get(f"{layer:02d}", {}))
+        override = override if isinstance(override, dict) else {}
     else:
-        own = {name: f.given(f"swa_{name}", default) for name, default in _SLIDING.items()}
-        own["qk_rope_head_dim"] = f.given("swa_qk_rope_head_dim", own["head_dim"] - own["qk_nope_head_dim"])
-    return replace(f, raw={**f.raw, **own})
+        override = {name: f.given(f"swa_{name}", default) for name, default in _SLIDING.items()}
+        override["qk_rope_head_dim"] = f.given(
+            "swa_qk_rope_head_dim", override["head_dim"] - override["qk_nope_head_dim"]
+        )
+    return replace(f, raw={**f.raw, **override})
 
 
 def deepseek_v4(f: Fields) -> TransformerShape:
@@ -161,7 +163,7 @@ def deepseek_v4(f: Fields) -> TransformerShape:
     h, n, d, rank = sizes.hidden, sizes.layers, sizes.head_dim, f.size("q_lora_rank")
     kinds = f.words("layer_types", length=n) or _compressed_kinds(f, n)
     window, streams = f.optional_size("sliding_window") or 0, f.size("hc_mult")
-    made: dict[str, Layer] = {}
+    built: dict[str, Layer] = {}
     mixed = [hyper_connections(h, streams, (2 + streams) * streams, 3, x) for x in ("attention_streams", "ffn_streams")]
     moe = moe_ffn(f, sizes, family)
     for kind in dict.fromkeys(kinds):
@@ -181,7 +183,7 @@ def deepseek_v4(f: Fields) -> TransformerShape:
                 *vectors,
             ),
         )
-        made[kind] = Layer(
+        built[kind] = Layer(
             mixers=(mixer,),
             ffn=moe,
             norms=(family.norm, family.norm),
@@ -189,7 +191,7 @@ def deepseek_v4(f: Fields) -> TransformerShape:
             vectors=tuple(v for _, v in mixed),
         )
     top = hyper_connections(h, streams, streams, 1, "head_streams")
-    return assemble(f, family, h, [made[kind] for kind in kinds], linears=(top[0],), vectors=(top[1],))
+    return assemble(f, family, h, [built[kind] for kind in kinds], linears=(top[0],), vectors=(top[1],))
 
 
 def _v4_linears(f: Fields, h: int, width: int, d: int, rank: int) -> tuple[Linear, ...]:
@@ -223,8 +225,8 @@ def _rate(f: Fields, kind: str) -> int:
     """Number of tokens per compressed key; 0 for layers without a compressor."""
     if kind not in _RATES:
         return 0
-    said = f.given("compress_rates")
-    inner = Fields(said if isinstance(said, dict) else {}, "", f"{f.path}compress_rates.", f.ledger)
+    rates = f.given("compress_rates")
+    inner = Fields(rates if isinstance(rates, dict) else {}, "", f"{f.path}compress_rates.", f.ledger)
     return inner.optional_size(kind) or _RATES[kind]
 
 

@@ -47,8 +47,8 @@ def alternating(
 
 def kinds_of(f: Fields, layers: int, period: int, *, last: str, others: str) -> list[str]:
     """``layer_types``, or by default ``others`` with every ``period``-th layer ``last``."""
-    said = f.words("layer_types", length=layers)
-    return said or [last if (i + 1) % period == 0 else others for i in range(layers)]
+    listed = f.words("layer_types", length=layers)
+    return listed or [last if (i + 1) % period == 0 else others for i in range(layers)]
 
 
 # -- Qwen3-Next and Qwen3.5 -------------------------------------------------------------------------------------
@@ -306,9 +306,9 @@ def _with_width(f: Fields) -> Fields:
 
 
 def _lfm_kinds(f: Fields, sizes: Sizes) -> list[str]:
-    said = f.words("layer_types", length=sizes.layers)
-    if said is not None:
-        return said
+    listed = f.words("layer_types", length=sizes.layers)
+    if listed is not None:
+        return listed
     full = f.sizes("full_attn_idxs", least=0)
     if full is None and f.model_type == "lfm3":
         cycle = ("sliding_attention", "conv", "full_attention", "conv")

@@ -77,10 +77,10 @@ def _llama4_sparse(f: Fields, layers: int) -> list[bool]:
 
 
 def _llama4_spans(f: Fields, layers: int) -> list[Reach]:
-    if (said := by_layer_types(f, layers)) is not None:
-        return said
-    every = f.optional_size("no_rope_layer_interval") or 4
-    rotary = f.sizes("no_rope_layers", least=0) or [int((i + 1) % every != 0) for i in range(layers)]
+    if (spans := by_layer_types(f, layers)) is not None:
+        return spans
+    period = f.optional_size("no_rope_layer_interval") or 4
+    rotary = f.sizes("no_rope_layers", least=0) or [int((i + 1) % period != 0) for i in range(layers)]
     if len(rotary) != layers:
         raise f.refuse(
             "no_rope_layers", Stated(f"has {len(rotary)} entries"), f"must have {layers} entries, one per layer"
@@ -169,11 +169,11 @@ def longcat_flash(f: Fields) -> TransformerShape:
     check_experts(f, num + idle, top_k, "moe_topk")
     # Zero experts' weights spread over the real experts, so that the share of active experts applies to them too.
     whole = idle * 2 * width % num == 0
-    each = (Vectors(name="zero_experts", per_hidden=idle * 2 * width // num),)
+    vectors = (Vectors(name="zero_experts", per_hidden=idle * 2 * width // num),)
     moe = MoeFfn(
         num_experts=num,
         experts_per_token=top_k,
-        expert=DenseFfn(ffn_hidden_size=width, vectors=each if whole else ()),
+        expert=DenseFfn(ffn_hidden_size=width, vectors=vectors if whole else ()),
         router_bias=f.flag("router_bias", default=False),
         vectors=() if whole else (Vectors(name="zero_experts", per_hidden=idle * 2 * width, idle=True),),
         projections=(parts.plain("zero_router", sizes.hidden, idle),) if idle else (),
@@ -230,10 +230,12 @@ def laguna(f: Fields) -> TransformerShape:
 
     def mixer(i: int) -> AttentionMixer:
         check_kv_heads(f, listed[i], sizes.kv_heads)
-        one = replace(sizes, heads=listed[i])
-        width = one.heads if gating is True or gating == "per-head" else one.heads * one.head_dim
-        gate = parts.plain("gate", one.hidden, width)
-        return replace(attention(f, one, family, spans[i]), projections=(gate,))
+        layer_sizes = replace(sizes, heads=listed[i])
+        width = (
+            layer_sizes.heads if gating is True or gating == "per-head" else layer_sizes.heads * layer_sizes.head_dim
+        )
+        gate = parts.plain("gate", layer_sizes.hidden, width)
+        return replace(attention(f, layer_sizes, family, spans[i]), projections=(gate,))
 
     types = f.words("mlp_layer_types", length=sizes.layers)
     sparse = [t != "dense" for t in types] if types else [i > 0 for i in range(sizes.layers)]
@@ -252,10 +254,10 @@ def mimo_v2_flash(f: Fields) -> TransformerShape:
 
     def mixer(i: int) -> AttentionMixer:
         local = types[i] == "sliding_attention"
-        one = replace(sizes, kv_heads=sizes.kv_heads * (2 if local else 1))
-        check_kv_heads(f, one.heads, one.kv_heads)
-        made = attention(f, one, family, Reach(window if local else 0))
-        return replace(made, v_head_dim=values, vectors=sinks(f, one) if local else ())
+        layer_sizes = replace(sizes, kv_heads=sizes.kv_heads * (2 if local else 1))
+        check_kv_heads(f, layer_sizes.heads, layer_sizes.kv_heads)
+        built = attention(f, layer_sizes, family, Reach(window if local else 0))
+        return replace(built, v_head_dim=values, vectors=sinks(f, layer_sizes) if local else ())
 
     kinds = f.words("mlp_layer_types", length=sizes.layers)
     sparse = [t != "dense" for t in kinds] if kinds else [i > 0 for i in range(sizes.layers)]
@@ -315,9 +317,13 @@ def step3(f: Fields) -> TransformerShape:
     )
     sizes = read_sizes(f, family)
     n = sizes.layers
-    other = f.given("attention_other_setting")
-    said = other.get("num_attention_heads") if isinstance(other, dict) else None
-    wide = f.optional_size("num_sliding_attention_heads") or (said if isinstance(said, int) else None) or sizes.heads
+    setting = f.given("attention_other_setting")
+    wide_heads = setting.get("num_attention_heads") if isinstance(setting, dict) else None
+    wide = (
+        f.optional_size("num_sliding_attention_heads")
+        or (wide_heads if isinstance(wide_heads, int) else None)
+        or sizes.heads
+    )
     trimmed = replace(f, raw={k: v[:n] if isinstance(v, list) and len(v) > n else v for k, v in f.raw.items()})
     spans = by_layer_types(trimmed, n) or [Reach()] * n
     kinds = trimmed.words("mlp_layer_types", length=n)
@@ -326,9 +332,9 @@ def step3(f: Fields) -> TransformerShape:
     sparse = [kind != "dense" for kind in kinds] if kinds else [i in chosen for i in range(n)]
 
     def mixer(i: int) -> AttentionMixer:
-        one = replace(sizes, heads=wide if spans[i].window else sizes.heads)
-        check_kv_heads(f, one.heads, one.kv_heads)
-        return replace(attention(f, one, family, spans[i]), projections=(per_head_gate(f, one)))
+        layer_sizes = replace(sizes, heads=wide if spans[i].window else sizes.heads)
+        check_kv_heads(f, layer_sizes.heads, layer_sizes.kv_heads)
+        return replace(attention(f, layer_sizes, family, spans[i]), projections=(per_head_gate(f, layer_sizes)))
 
     return layered(f, family, sizes, mixer, sparse)
 

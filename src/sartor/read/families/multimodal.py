@@ -92,13 +92,13 @@ def tower_stacks(f: Fields, t: Fields, beside: FurtherTower, text: int, copies: 
         return ()
     name = beside.tower_field.removesuffix("_config")
     stack = read_tower(v, tower, name=name)
-    made = beside.projector(Bridge(f=f, v=v, t=t, vision=int(stack.hidden_size), text=text))
+    bridge = beside.projector(Bridge(f=f, v=v, t=t, vision=int(stack.hidden_size), text=text))
     projector = Stack(
         name=f"{name}_projector",
         hidden_size=text,
         runs=(),
-        linears=made.linears,
-        vectors=made.vectors,
+        linears=bridge.linears,
+        vectors=bridge.vectors,
         is_text=False,
         tokens=0,
     )
@@ -291,7 +291,7 @@ def perceiver(b: Bridge) -> Parts:
     hidden, depth = p.optional_size("hidden_size") or b.text, p.size("resampler_depth")
     heads, kv_heads, head_dim = p.size("resampler_n_heads"), p.size("num_key_value_heads"), p.size("resampler_head_dim")
     linears = [plain("gate", b.vision, width), plain("up", b.vision, width), plain("down", width, b.text)]
-    one = (
+    block = (
         ("q", hidden, heads * head_dim),
         ("k", hidden, kv_heads * head_dim),
         ("v", hidden, kv_heads * head_dim),
@@ -300,7 +300,7 @@ def perceiver(b: Bridge) -> Parts:
         ("up", hidden, 4 * hidden),
         ("down", 4 * hidden, hidden),
     )
-    linears += [replace(plain(f"perceiver_{n}", a, c), count=depth) for n, a, c in one]
+    linears += [replace(plain(f"perceiver_{n}", a, c), count=depth) for n, a, c in block]
     vectors = Vectors(name="latents_and_norms", fixed=hidden * (p.size("resampler_n_latents") + 3 * depth + 1))
     return Parts(linears=tuple(linears), vectors=(vectors,))
 
@@ -310,8 +310,8 @@ def read_mllama_text(f: Fields) -> TransformerShape:
     shape = read_as(f, "llama")
     count, hidden = int(shape.num_layers), int(shape.hidden_size)
     where = f.sizes("cross_attention_layers", least=0) or []
-    own = shape.main.runs[0].layer
-    mixer, ffn = own.mixers[0], own.ffn
+    layer = shape.main.runs[0].layer
+    mixer, ffn = layer.mixers[0], layer.ffn
     assert isinstance(mixer, AttentionMixer)
     assert ffn is not None
     idle = tuple(replace(x, rows=0) for x in ffn.linears(hidden))
@@ -323,8 +323,8 @@ def read_mllama_text(f: Fields) -> TransformerShape:
         own_linears=tuple(replace(x, rows=0) for x in mixer.linears(hidden)),
         vectors=(Vectors(name="qk_norms", fixed=2 * int(mixer.head_dim)),),
     )
-    gated = replace(own, mixers=(cross,), ffn=None, linears=idle, vectors=(Vectors(name="gates", fixed=2),))
-    layers = [gated if i in where else own for i in range(count)]
+    gated = replace(layer, mixers=(cross,), ffn=None, linears=idle, vectors=(Vectors(name="gates", fixed=2),))
+    layers = [gated if i in where else layer for i in range(count)]
     stack = replace(shape.main, runs=group_layers(layers))
     special = Vectors(name="image_tokens", fixed=8 * hidden, embedding=True)
     return replace(shape, stacks=(stack,), vectors=(*shape.vectors, special))
@@ -364,5 +364,5 @@ KOSMOS = Family(
 def read_kosmos_text(f: Fields) -> TransformerShape:
     """Kosmos-2's text model (arXiv 2306.14824): norms inside attention and feed-forward part."""
     names = {"layers": "num_hidden_layers", "attention_heads": "num_attention_heads", "embed_dim": "hidden_size"}
-    given = {new: f.raw[old] for old, new in names.items() if f.given(old) is not None}
-    return read_decoder(replace(f, raw={**f.raw, **given}), KOSMOS)
+    renamed = {new: f.raw[old] for old, new in names.items() if f.given(old) is not None}
+    return read_decoder(replace(f, raw={**f.raw, **renamed}), KOSMOS)

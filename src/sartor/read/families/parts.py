@@ -56,8 +56,8 @@ def num_labels(f: Fields, default: int = 2) -> int:
     labels = f.given("id2label") or f.given("label2id")
     if isinstance(labels, dict) and labels:
         return len(labels)
-    given = f.optional_size("num_labels") if f.has("num_labels") else None
-    return default if given is None else given
+    count = f.optional_size("num_labels") if f.has("num_labels") else None
+    return default if count is None else count
 
 
 def rms(name: str = "norm") -> Norm:
@@ -97,7 +97,7 @@ def group_layers(layers: Sequence[Layer]) -> tuple[Run, ...]:
     index: dict[int, int] = {}
     for position, layer in enumerate(layers):
         if id(layer) not in index:
-            same = next((i for i, other in enumerate(seen) if other == layer), len(seen))
+            same = next((i for i, previous in enumerate(seen) if previous == layer), len(seen))
             if same == len(seen):
                 seen.append(layer)
             index[id(layer)] = same

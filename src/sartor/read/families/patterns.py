@@ -56,22 +56,22 @@ def window_everywhere(f: Fields, layers: int) -> list[Reach]:
 
 def window_where_used(f: Fields, layers: int) -> list[Reach]:
     """Qwen2: windows from ``max_window_layers`` on, and only with ``use_sliding_window``."""
-    if (said := by_layer_types(f, layers)) is not None:
-        return said
+    if (spans := by_layer_types(f, layers)) is not None:
+        return spans
     window = f.optional_size("sliding_window", least=0) if f.flag("use_sliding_window", default=False) else 0
     first = f.optional_size("max_window_layers", least=0) or 0
     return [Reach(window or 0) if i >= first else Reach() for i in range(layers)]
 
 
-def window_pattern(every: int, *names: str) -> Spans:
+def window_pattern(usual: int, *names: str) -> Spans:
     """Windows in all layers except every ``every``-th (Gemma 2: 2, Cohere 2: 4, Gemma 3: 6), or as a field says."""
 
     def spans(f: Fields, layers: int) -> list[Reach]:
-        if (said := by_layer_types(f, layers)) is not None:
-            return said
+        if (listed := by_layer_types(f, layers)) is not None:
+            return listed
         window = f.optional_size("sliding_window", least=0) or 0
-        given = next((n for n in (*names, "sliding_window_pattern") if f.has(n)), "")
-        period = f.size(given) if given else every
+        name = next((n for n in (*names, "sliding_window_pattern") if f.has(n)), "")
+        period = f.size(name) if name else usual
         return [Reach() if (i + 1) % period == 0 else Reach(window) for i in range(layers)]
 
     return spans
@@ -79,8 +79,8 @@ def window_pattern(every: int, *names: str) -> Spans:
 
 def flint_spans(f: Fields, layers: int) -> list[Reach]:
     """Flint: full attention in the first two layers, in every fourth and in the last."""
-    if (said := by_layer_types(f, layers)) is not None:
-        return said
+    if (spans := by_layer_types(f, layers)) is not None:
+        return spans
     window = f.optional_size("sliding_window", least=0) or 0
     full = [i < 2 or i % 4 == 1 or i == layers - 1 for i in range(layers)]
     return [Reach() if x else Reach(window) for x in full]
@@ -88,16 +88,16 @@ def flint_spans(f: Fields, layers: int) -> list[Reach]:
 
 def beam_spans(f: Fields, layers: int) -> list[Reach]:
     """Beam: full attention in every sixth layer and in the last."""
-    if (said := by_layer_types(f, layers)) is not None:
-        return said
+    if (spans := by_layer_types(f, layers)) is not None:
+        return spans
     window = f.optional_size("sliding_window", least=0) or 0
     return [Reach() if (i + 1) % 6 == 0 or i == layers - 1 else Reach(window) for i in range(layers)]
 
 
 def full_first_of_four(f: Fields, layers: int) -> list[Reach]:
     """Full attention in layers 0, 4, 8 ..., windows in the others (Granite with sliding windows)."""
-    if (said := by_layer_types(f, layers)) is not None:
-        return said
+    if (spans := by_layer_types(f, layers)) is not None:
+        return spans
     window = f.optional_size("sliding_window", least=0) or 0
     return [Reach() if i % 4 == 0 else Reach(window) for i in range(layers)]
 
@@ -136,8 +136,8 @@ def ernie_moe_sparse(f: Fields, layers: int) -> list[bool]:
     first = f.optional_size("moe_layer_start_index", least=0) or 0
     last = f.optional_size("moe_layer_end_index", least=-1)
     last = layers - 1 if last is None or last == -1 else last
-    every = f.optional_size("moe_layer_interval") or 1
-    return [(i + 1) % every == 0 and first <= i <= last for i in range(layers)]
+    period = f.optional_size("moe_layer_interval") or 1
+    return [(i + 1) % period == 0 and first <= i <= last for i in range(layers)]
 
 
 def flint_sparse(f: Fields, layers: int) -> list[bool]:
@@ -154,6 +154,6 @@ def first_three_dense(f: Fields, layers: int) -> list[bool]:
 # -- position tables ------------------------------------------------------------------------------------------
 
 
-def positions(*names: str, more: int = 0) -> Callable[[Fields], int]:
+def positions(*names: str, extra: int = 0) -> Callable[[Fields], int]:
     """Rows of a learned position table: the field's value plus ``more`` for padding."""
-    return lambda f: f.size(*names) + more
+    return lambda f: f.size(*names) + extra

@@ -193,7 +193,7 @@ def read_jamba(f: Fields) -> TransformerShape:
     family = Family(experts=experts)
     sizes = read_sizes(f, family)
     period, offset = f.size("attn_layer_period"), f.size("attn_layer_offset", least=0)
-    every, first = f.size("expert_layer_period"), f.size("expert_layer_offset", least=0)
+    step, first = f.size("expert_layer_period"), f.size("expert_layer_offset", least=0)
     num = f.size("num_experts", "num_local_experts")
     parts_of: dict[bool, Mixer] = {
         True: attention(f, sizes, family, Reach()),
@@ -202,7 +202,7 @@ def read_jamba(f: Fields) -> TransformerShape:
     dense, moe = dense_ffn(f, sizes, family), moe_ffn(f, sizes, family) if num > 1 else None
     layers = []
     for i in range(sizes.layers):
-        sparse = moe if moe and i % every == first else dense
+        sparse = moe if moe and i % step == first else dense
         layers.append(Layer(mixers=(parts_of[i % period == offset],), ffn=sparse, norms=(rms(), rms())))
     return assemble(f, family, sizes.hidden, layers)
 
@@ -213,11 +213,14 @@ BAMBA = Family(q_bias="attention_bias", out_bias="attention_bias", mlp_bias="mlp
 def read_bamba(f: Fields) -> TransformerShape:
     """Bamba: Mamba-2 layers with attention at ``attn_layer_indices``."""
     sizes = read_sizes(f, BAMBA)
-    at = set(f.sizes("attn_layer_indices", least=0) or ())
+    attention_layers = set(f.sizes("attn_layer_indices", least=0) or ())
     bias = f.flag("mamba_proj_bias", default=False)
     ssm = expanded_mamba2(f, sizes.hidden, in_bias=bias, out_bias=bias)
     attends, ffn = attention(f, sizes, BAMBA, Reach()), dense_ffn(f, sizes, BAMBA)
-    layers = [Layer(mixers=(attends if i in at else ssm,), ffn=ffn, norms=(rms(), rms())) for i in range(sizes.layers)]
+    layers = [
+        Layer(mixers=(attends if i in attention_layers else ssm,), ffn=ffn, norms=(rms(), rms()))
+        for i in range(sizes.layers)
+    ]
     return assemble(f, BAMBA, sizes.hidden, layers)
 
 
@@ -278,7 +281,7 @@ def read_nemotron_h(f: Fields) -> TransformerShape:
     sizes = Sizes(hidden=hidden, layers=len(kinds), heads=num_heads, kv_heads=num_kv_heads, head_dim=head_dim)
     bias = f.flag("use_bias", default=False)
     heads = f.size("mamba_num_heads")
-    made: dict[str, Layer] = {}
+    layers: dict[str, Layer] = {}
     for kind in dict.fromkeys(kinds):
         if kind == "attention":
             layer = Layer(mixers=(attention(f, sizes, family, Reach()),), norms=(rms(),))
@@ -289,8 +292,8 @@ def read_nemotron_h(f: Fields) -> TransformerShape:
         else:
             inner = heads * f.size("mamba_head_dim")
             layer = Layer(mixers=(mamba2(f, hidden, inner, heads, in_bias=bias, out_bias=bias),), norms=(rms(),))
-        made[kind] = layer
-    return assemble(f, family, hidden, [made[kind] for kind in kinds])
+        layers[kind] = layer
+    return assemble(f, family, hidden, [layers[kind] for kind in kinds])
 
 
 def nemotron_kinds(f: Fields) -> list[str]:

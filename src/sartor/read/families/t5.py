@@ -70,15 +70,18 @@ def t5_stack(f: Fields, kind: T5Kind, hidden: int, count: int, *, cross: bool) -
     """One of T5's stacks; its first layer has the relative bias that all layers use."""
     heads, head_dim, width = f.size(*parts.HEADS), f.size("d_kv"), f.size("d_ff")
     table = Vectors(name="relative_bias", fixed=f.size("relative_attention_num_buckets") * heads, embedding=True)
-    own = AttentionMixer(num_heads=heads, num_kv_heads=heads, head_dim=head_dim, causal=cross)
-    other = replace(own, cross=True, causal=False, name="cross_attention")
+    mixer = AttentionMixer(num_heads=heads, num_kv_heads=heads, head_dim=head_dim, causal=cross)
+    cross_mixer = replace(mixer, cross=True, causal=False, name="cross_attention")
     scheme = f.word("feed_forward_proj", default="relu")
     gated = f.flag("is_gated_act") if f.has("is_gated_act") else scheme.startswith("gated")
     ffn: Ffn = DenseFfn(ffn_hidden_size=width, gated=gated, activation=scheme.split("-")[-1])
     extra = () if cross else global_bias(f, heads)
     vectors = (*((table,) if kind.bias_everywhere else ()), *extra)
     layer = Layer(
-        mixers=(own, other) if cross else (own,), ffn=ffn, norms=(rms(),) * (3 if cross else 2), vectors=vectors
+        mixers=(mixer, cross_mixer) if cross else (mixer,),
+        ffn=ffn,
+        norms=(rms(),) * (3 if cross else 2),
+        vectors=vectors,
     )
     layers = [layer] * count
     if kind.sparse:
@@ -101,8 +104,8 @@ def switch_layers(f: Fields, layer: Layer, count: int, *, cross: bool) -> list[L
     assert isinstance(dense, DenseFfn)
     dense = replace(dense, gated=False, activation=f.word("dense_act_fn", default="relu"))
     num, side = f.size("num_experts"), "decoder" if cross else "encoder"
-    wanted = f.optional_size(f"num_sparse_{side}_layers", least=0) or 0
-    step = count // wanted if wanted else count
+    sparse = f.optional_size(f"num_sparse_{side}_layers", least=0) or 0
+    step = count // sparse if sparse else count
     if f.has(f"{side}_sparse_step"):
         step = f.size(f"{side}_sparse_step", least=0)
     bias = f.flag("router_bias", default=False)
@@ -153,7 +156,7 @@ def t5gemma_stack(side: Fields, source_width: int, *, cross: bool) -> Stack:
     heads, kv_heads, head_dim = parts.heads(side, hidden)
     types = side.words("layer_types", length=count) or ["sliding" if i % 2 == 0 else "full" for i in range(count)]
     window, bias = side.optional_size("sliding_window", least=0) or 0, side.flag("attention_bias", default=False)
-    own = AttentionMixer(
+    self_mixer = AttentionMixer(
         num_heads=heads,
         num_kv_heads=kv_heads,
         head_dim=head_dim,
@@ -162,12 +165,12 @@ def t5gemma_stack(side: Fields, source_width: int, *, cross: bool) -> Stack:
         kv_bias=bias,
         out_bias=bias,
     )
-    other = replace(own, cross=True, causal=False, kv_hidden_size=source_width, name="cross_attention")
+    cross_mixer = replace(self_mixer, cross=True, causal=False, kv_hidden_size=source_width, name="cross_attention")
     ffn = DenseFfn(ffn_hidden_size=side.essential("intermediate_size"), activation="gelu")
     layers = []
     for kind in types:
-        mixer = replace(own, window=window if "sliding" in kind else 0)
+        mixer = replace(self_mixer, window=window if "sliding" in kind else 0)
         layers.append(
-            Layer(mixers=(mixer, other) if cross else (mixer,), ffn=ffn, norms=(rms(),) * (6 if cross else 4))
+            Layer(mixers=(mixer, cross_mixer) if cross else (mixer,), ffn=ffn, norms=(rms(),) * (6 if cross else 4))
         )
     return Stack(name="decoder" if cross else "encoder", hidden_size=hidden, runs=group_layers(layers), norms=(rms(),))

@@ -52,11 +52,11 @@ def with_table(f: Fields, shape: TransformerShape) -> TransformerShape:
 
 def own_head(f: Fields, entry: JsonDict, shape: TransformerShape) -> int:
     """Parameters that untying the head adds to the table's count (negative for tying it)."""
-    kept, given = entry["guards"]["text"].get(TIED), f.given(TIED)
-    if not shape.lm_head or not isinstance(kept, bool) or not isinstance(given, bool):
+    guard, value = entry["guards"]["text"].get(TIED), f.given(TIED)
+    if not shape.lm_head or not isinstance(guard, bool) or not isinstance(value, bool):
         return 0
     width = shape.hidden_size if shape.embedding_size is None else shape.embedding_size
-    return (int(kept) - int(given)) * int(shape.vocab_size) * int(width)
+    return (int(guard) - int(value)) * int(shape.vocab_size) * int(width)
 
 
 def evaluate(f: Fields, terms: list[Any], values: dict[str, int]) -> int:
@@ -84,26 +84,26 @@ def value_at(f: Fields, path: str, default: int) -> int:
             f.ledger.assume(f"{f.path}{folder} is not in the file: the published defaults are taken")
             return default
         f = inner
-    given = f.given(name)
-    if isinstance(given, list) and given and all(x == given[0] for x in given):
-        f = replace(f, raw={**f.raw, name: given[0]})
-    found = f.optional_size(name, least=0)
-    return default if found is None else found
+    value = f.given(name)
+    if isinstance(value, list) and value and all(x == value[0] for x in value):
+        f = replace(f, raw={**f.raw, name: value[0]})
+    size = f.optional_size(name, least=0)
+    return default if size is None else size
 
 
 def check_guards(f: Fields, entry: JsonDict, kind: str) -> None:
     """Record which fields differ from those that the table holds for."""
-    for path, kept in entry["guards"][kind].items():
-        given = _given(f, path)
-        if given is not None and given != kept and path != TIED:
+    for path, guard in entry["guards"][kind].items():
+        value = _given(f, path)
+        if value is not None and value != guard and path != TIED:
             f.ledger.guess(
-                f"{path}={given!r:.40} differs from the configs that the sizes of {f.model_type} are known from"
+                f"{path}={value!r:.40} differs from the configs that the sizes of {f.model_type} are known from"
             )
-    for path, kept in entry["types"].items():
-        given = _given(f, f"{path}.model_type")
+    for path, guard in entry["types"].items():
+        value = _given(f, f"{path}.model_type")
         is_text = path == "text_config"
-        if given is not None and given != kept and is_text is (kind == "text"):
-            f.ledger.guess(f"{path}.model_type={given!r:.40} differs from {kept}, the one whose sizes are known")
+        if value is not None and value != guard and is_text is (kind == "text"):
+            f.ledger.guess(f"{path}.model_type={value!r:.40} differs from {guard}, the one whose sizes are known")
 
 
 def _given(f: Fields, path: str) -> Any:

@@ -157,8 +157,8 @@ def deepstack(v: Fields, hidden: int) -> tuple[tuple[Linear, ...], tuple[Vectors
     linears, vectors = merger(2, "out_hidden_size")(v, hidden)
     wide = hidden * v.size("spatial_merge_size") ** 2
     levels = v.sizes("deepstack_visual_indexes", least=0) or []
-    more = tuple(x for i in range(len(levels)) for x in (_named(linears[0], i), _named(linears[1], i)))
-    return (*linears, *more), (*vectors, Vectors(name="deepstack_norms", fixed=2 * wide * len(levels)))
+    renamed = tuple(x for i in range(len(levels)) for x in (_named(linears[0], i), _named(linears[1], i)))
+    return (*linears, *renamed), (*vectors, Vectors(name="deepstack_norms", fixed=2 * wide * len(levels)))
 
 
 def _named(x: Linear, level: int) -> Linear:
@@ -189,15 +189,15 @@ def gated_merger(v: Fields, hidden: int) -> tuple[tuple[Linear, ...], tuple[Vect
 def tiles_and_gates(v: Fields, hidden: int) -> tuple[tuple[Linear, ...], tuple[Vectors, ...]]:
     """Llama 3.2 Vision: aspect-ratio tables, gates, and a second, gated stack of global layers."""
     ratios, tiles = 9, v.size("max_num_tiles")
-    given = v.raw.get("supported_aspect_ratios")
-    ratios = len(given) + 1 if isinstance(given, list) and given else ratios
+    listed = v.raw.get("supported_aspect_ratios")
+    ratios = len(listed) + 1 if isinstance(listed, list) and listed else ratios
     rows = grid(v) + 1
     width, count = v.size("intermediate_size"), v.size("num_global_layers")
-    one = 4 * hidden * hidden + 2 * hidden * width + width + hidden + 4 * hidden + 2
+    per_layer = 4 * hidden * hidden + 2 * hidden * width + width + hidden + 4 * hidden + 2
     tables = ratios * tiles * hidden * (rows + 2)
     return (), (
         Vectors(name="aspect_ratios", fixed=tables + 3, embedding=True),
-        Vectors(name="global_layers", fixed=count * one),
+        Vectors(name="global_layers", fixed=count * per_layer),
     )
 
 

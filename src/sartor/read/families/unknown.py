@@ -138,8 +138,8 @@ def _as(f: Fields, model_type: str) -> Fields:
 
 def _with_own_head(f: Fields) -> Fields:
     """Treat a bare class as a language model if its repository has one for it: the weights then include the head."""
-    own = f.given("auto_map")
-    if not (isinstance(own, dict) and "AutoModelForCausalLM" in own and f.architecture.endswith("Model")):
+    auto_map = f.given("auto_map")
+    if not (isinstance(auto_map, dict) and "AutoModelForCausalLM" in auto_map and f.architecture.endswith("Model")):
         return f
     if f.architecture.endswith("LMHeadModel"):
         return f
@@ -198,22 +198,22 @@ def _guess_rms(f: Fields) -> bool:
 
 
 def _guess_gated(f: Fields, rms: bool) -> bool:
-    given = next((f.raw[n] for n in ACTIVATIONS if isinstance(f.given(n), str)), "")
-    gated = any(word in given.lower() for word in GATED) if given else rms
-    why = f"by its activation {given[:30]!r}" if given else "as no activation is named"
+    activation = next((f.raw[n] for n in ACTIVATIONS if isinstance(f.given(n), str)), "")
+    gated = any(word in activation.lower() for word in GATED) if activation else rms
+    why = f"by its activation {activation[:30]!r}" if activation else "as no activation is named"
     f.ledger.guess(f"feed-forward part: {'gated (three matrices)' if gated else 'plain (two matrices)'}, {why}")
     return gated
 
 
 def _bias_fields(f: Fields, rms: bool) -> tuple[Choice, Choice, Choice]:
     """Biases of query/key/value, output and feed-forward part."""
-    every = next((n for n in ("use_bias", "bias", "add_bias_linear", "no_bias") if isinstance(f.given(n), bool)), "")
-    everywhere_: Choice = f"!{every}" if every == "no_bias" else every or not rms
+    name = next((n for n in ("use_bias", "bias", "add_bias_linear", "no_bias") if isinstance(f.given(n), bool)), "")
+    everywhere_: Choice = f"!{name}" if name == "no_bias" else name or not rms
     qkv_names = ("attention_bias", "qkv_bias", "use_qkv_bias", "add_qkv_bias")
     qkv = next((n for n in qkv_names if isinstance(f.given(n), bool)), "")
     out: Choice = qkv if qkv == "attention_bias" else everywhere_
     mlp: Choice = "mlp_bias" if isinstance(f.given("mlp_bias"), bool) else everywhere_
-    if not every and not qkv:
+    if not name and not qkv:
         f.ledger.guess(f"biases: {'none' if rms else 'on every linear layer'}, as no field says")
     return qkv or everywhere_, out, mlp
 
@@ -221,8 +221,8 @@ def _bias_fields(f: Fields, rms: bool) -> tuple[Choice, Choice, Choice]:
 def _guess_spans(f: Fields, layers: int) -> list[Reach]:
     types = f.words("layer_types", length=layers)
     if types is not None and any("attention" not in t for t in types):
-        other = next(t for t in types if "attention" not in t)
-        raise f.refuse("layer_types", other, f"cannot be built without knowing model_type {_said(f)}")
+        kind = next(t for t in types if "attention" not in t)
+        raise f.refuse("layer_types", kind, f"cannot be built without knowing model_type {_said(f)}")
     if types is not None:
         window = f.optional_size("sliding_window", least=0) or 0
         return [Reach(window) if "sliding" in t or "local" in t else Reach() for t in types]

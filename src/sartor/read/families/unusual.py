@@ -101,8 +101,8 @@ def xlnet(f: Fields) -> TransformerShape:
         head = (summary, parts.plain("logits", h, 1, bias=True, rows=1))
     shape = assemble(f, family, h, [layer] * f.layers("n_layer", "num_hidden_layers"))
     vectors: tuple[Vectors, ...] = (Vectors(name="mask", per_hidden=1),)
-    if own := (summary_head(f, kind, h) if kind is Head.QUESTION_ANSWERING else None):
-        head, vectors = own[0], (*vectors, *own[1])
+    if own_head := (summary_head(f, kind, h) if kind is Head.QUESTION_ANSWERING else None):
+        head, vectors = own_head[0], (*vectors, *own_head[1])
     return replace(shape, vectors=vectors, linears=head or shape.linears)
 
 
@@ -155,14 +155,14 @@ def hrm_text(f: Fields) -> TransformerShape:
         final_norm=False,
     )
     slow, fast = f.size("H_cycles"), f.size("L_cycles")
-    own = f.optional_size("num_layers_per_stack") or f.layers()
-    sizes = replace(read_sizes(f, family), layers=own)
+    per_stack = f.optional_size("num_layers_per_stack") or f.layers()
+    sizes = replace(read_sizes(f, family), layers=per_stack)
     layer = Layer(mixers=(attention(f, sizes, family, Reach()),), ffn=dense_ffn(f, sizes, family))
     vectors = (Vectors(name="fast_start", per_hidden=1),)
-    shape = assemble(f, family, sizes.hidden, [layer] * own, vectors=vectors)
-    run = Run(layer=layer, count=own * slow * fast, weight_sets=own)
+    shape = assemble(f, family, sizes.hidden, [layer] * per_stack, vectors=vectors)
+    run = Run(layer=layer, count=per_stack * slow * fast, weight_sets=per_stack)
     main = replace(shape.main, runs=(run,))
-    return replace(shape, stacks=(main, replace(main, name="slow", runs=(replace(run, count=own * slow),))))
+    return replace(shape, stacks=(main, replace(main, name="slow", runs=(replace(run, count=per_stack * slow),))))
 
 
 # -- latent attention, hyper-connections ---------------------------------------------------------------------------
@@ -217,8 +217,8 @@ def embedding_gemma2_text(f: Fields) -> TransformerShape:
     ffn = DenseFfn(ffn_hidden_size=f.size("intermediate_size"), activation="gelu_pytorch_tanh")
     for kind in kinds:
         check_kv_heads(f, sizes.heads, kind.kv_heads)
-        one = replace(sizes, head_dim=kind.head_dim, kv_heads=kind.kv_heads)
-        mixer = replace(attention(f, one, family, Reach(window if kind.local else 0)), causal=False)
+        kind_sizes = replace(sizes, head_dim=kind.head_dim, kv_heads=kind.kv_heads)
+        mixer = replace(attention(f, kind_sizes, family, Reach(window if kind.local else 0)), causal=False)
         layers.append(
             Layer(
                 mixers=(mixer,),

@@ -33,9 +33,9 @@ def read_zamba(f: Fields, *, second: bool) -> TransformerShape:
     layers = [hybrid if kind == "hybrid" else plain_layer for kind in kinds]
     if adapters:
         layers = zamba_adapters(layers, kinds, adapters, blocks)
-        each = sum(int(x.params) for x in adapters)
+        adapter_params = sum(int(x.params) for x in adapters)
         counted = sum(-(-(hybrids - i % blocks) // blocks) for i in range(hybrids))
-        stack_vectors.append(Vectors(name="adapters_in_common", fixed=-(counted - hybrids) * each))
+        stack_vectors.append(Vectors(name="adapters_in_common", fixed=-(counted - hybrids) * adapter_params))
     shape = assemble(f, PURE, hidden, layers)
     return replace(shape, stacks=(replace(shape.main, vectors=tuple(stack_vectors)),))
 
@@ -63,13 +63,15 @@ def zamba_block(f: Fields, hidden: int, *, second: bool) -> tuple[AttentionMixer
     kv_heads = f.optional_size("num_key_value_heads") or heads
     head_dim = (None if second else f.optional_size("attention_head_dim")) or 2 * hidden // heads
     wide = 2 * hidden
-    own = (
+    self_mixer = (
         Linear(name="q", d_in=wide, d_out=heads * head_dim, fused="qkv"),
         Linear(name="k", d_in=wide, d_out=kv_heads * head_dim, fused="qkv", split=Split.KV_HEADS),
         Linear(name="v", d_in=wide, d_out=kv_heads * head_dim, fused="qkv", split=Split.KV_HEADS),
         Linear(name="out", d_in=heads * head_dim, d_out=hidden, split=Split.ROW),
     )
-    mixer = AttentionMixer(num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim, own_linears=with_roles(own))
+    mixer = AttentionMixer(
+        num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim, own_linears=with_roles(self_mixer)
+    )
     width = f.optional_size("intermediate_size") or 4 * hidden
     bias = second and f.flag("add_bias_linear", default=False)
     ffn = DenseFfn(ffn_hidden_size=width, up_bias=bias, down_bias=bias, activation="gelu")
@@ -98,8 +100,10 @@ def zamba_adapters(layers: list[Layer], kinds: list[str], adapters: tuple[Linear
         if kind != "hybrid":
             out.append(layer)
             continue
-        held = -(-(hybrids - seen % blocks) // blocks)
-        others = tuple(replace(x, name=f"other_{x.name}", count=held - 1, rows=0) for x in adapters) if held > 1 else ()
+        count = -(-(hybrids - seen % blocks) // blocks)
+        others = (
+            tuple(replace(x, name=f"other_{x.name}", count=count - 1, rows=0) for x in adapters) if count > 1 else ()
+        )
         out.append(replace(layer, linears=(*layer.linears, *adapters, *others)))
         seen += 1
     return out

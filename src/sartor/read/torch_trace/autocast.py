@@ -88,9 +88,9 @@ def autocasts() -> Iterator[None]:
     init, enter, leave = autocast.__init__, autocast.__enter__, autocast.__exit__
     infer: Any = getattr(torch.utils.checkpoint, "_infer_device_type", None)
 
-    def make(self: Any, device_type: str, *words: Any, enabled: bool = True, **more: Any) -> None:
+    def make(self: Any, device_type: str, *words: Any, enabled: bool = True, **options: Any) -> None:
         enabled = bool(words[1]) if len(words) > 1 else enabled
-        init(self, "cuda" if device_type == "meta" else device_type, *words[:1], enabled=False, **more)
+        init(self, "cuda" if device_type == "meta" else device_type, *words[:1], enabled=False, **options)
         self._enabled = enabled
 
     def begin(self: Any) -> Any:
@@ -104,15 +104,15 @@ def autocasts() -> Iterator[None]:
         return leave(self, *words)
 
     def on_the_gpu(*args: Any) -> str:
-        found = str(infer(*args))
-        return "cuda" if found == "meta" else found
+        device = str(infer(*args))
+        return "cuda" if device == "meta" else device
 
-    kept = (
+    originals = (
         (autocast, "__init__", init, make),
         (autocast, "__enter__", enter, begin),
         (autocast, "__exit__", leave, end),
     )
-    places = [*kept, (torch.utils.checkpoint, "_infer_device_type", infer, on_the_gpu)][: 4 if infer else 3]
+    places = [*originals, (torch.utils.checkpoint, "_infer_device_type", infer, on_the_gpu)][: 4 if infer else 3]
     for owner, name, _, new in places:
         setattr(owner, name, new)
     try:

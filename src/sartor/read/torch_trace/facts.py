@@ -89,18 +89,18 @@ def _trilinear(args: Sequence[Any]) -> JsonDict:
         total = tensor.dim() + len(axes)
         spread.append([1 if i in axes else int(next(lengths)) for i in range(total)])
     whole = [max(lengths) for lengths in zip(*spread, strict=True)]
-    kept = [length for i, length in enumerate(whole) if i not in summed]
-    return {"m": kept[0], "n": prod(kept[1:]), "k": prod(whole[i] for i in summed), "over_batch": 0 in summed}
+    remaining = [length for i, length in enumerate(whole) if i not in summed]
+    return {"m": remaining[0], "n": prod(remaining[1:]), "k": prod(whole[i] for i in summed), "over_batch": 0 in summed}
 
 
 def _attention(name: str, named: JsonMap) -> JsonDict:
     """Sizes of a fused attention kernel, from arguments named q, k and v or query, key and value: heads before tokens
     in PyTorch's own, tokens before heads elsewhere. Sequences of several lengths in one ([tokens, heads, width]) are
     taken as equally long."""
-    found = [named.get(short, named.get(long)) for short, long in (("q", "query"), ("k", "key"), ("v", "value"))]
-    if not all(isinstance(t, torch.Tensor) and t.dim() in (3, 4) for t in found):
+    operands = [named.get(short, named.get(long)) for short, long in (("q", "query"), ("k", "key"), ("v", "value"))]
+    if not all(isinstance(t, torch.Tensor) and t.dim() in (3, 4) for t in operands):
         return {}
-    shapes = [_heads_first(t, named, builtin=not has_no_rule(name)) for t in found]
+    shapes = [_heads_first(t, named, builtin=not has_no_rule(name)) for t in operands]
     q, k, v = shapes
     if q is None or k is None or v is None or q[3] != k[3] or k[:3] != v[:3] or q[0] != k[0] or q[1] % k[1]:
         return {}
@@ -115,7 +115,7 @@ def _attention(name: str, named: JsonMap) -> JsonDict:
         "v_head_dim": v[3],
         "causal": bool(named.get("causal", named.get("is_causal", False))) and q[2] > 1,
         "window": left + 1 if isinstance(left, int) and left >= 0 else 0,
-        "dtype": str(found[0].dtype).removeprefix("torch."),
+        "dtype": str(operands[0].dtype).removeprefix("torch."),
         "backward": "backward" in name or "bwd" in name,
     }
 

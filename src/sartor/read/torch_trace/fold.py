@@ -96,23 +96,23 @@ def fold(
 
 def _sections(records: list[Record], places: Sequence[LayerPlace]) -> dict[str, list[int]]:
     """Indices of records by the layer module they ran in; ``""`` outside all of them."""
-    known = {place.path for place in places}
-    depth = {path.count(".") + 1 for path in known}
-    found: dict[str, str] = {}
+    layer_paths = {place.path for place in places}
+    depth = {path.count(".") + 1 for path in layer_paths}
+    sections: dict[str, str] = {}
     out: dict[str, list[int]] = {}
     for i, record in enumerate(records):
-        if record.path not in found:
+        if record.path not in sections:
             words = record.path.split(".")
             heads = (".".join(words[:d]) for d in sorted(depth) if d <= len(words))
-            found[record.path] = next((head for head in heads if head in known), "")
-        out.setdefault(found[record.path], []).append(i)
+            sections[record.path] = next((head for head in heads if head in layer_paths), "")
+        out.setdefault(sections[record.path], []).append(i)
     return out
 
 
 def _kernel_owners(classes: dict[str, str]) -> dict[str, str]:
     """Activation functions belong to the kernel of the module around them, with its gate, bias or product."""
-    wanted = re.compile(r"(GELU|SiLU|ReLU|Activation|Tanh|Sigmoid|Softplus|Mish|ELU|Dropout|Identity|Swish)")
-    return {path: path.rpartition(".")[0] for path, name in classes.items() if path and wanted.search(name)}
+    owners = re.compile(r"(GELU|SiLU|ReLU|Activation|Tanh|Sigmoid|Softplus|Mish|ELU|Dropout|Identity|Swish)")
+    return {path: path.rpartition(".")[0] for path, name in classes.items() if path and owners.search(name)}
 
 
 def _entries(
@@ -129,21 +129,21 @@ def _entries(
     for group in groups:
         record = records[group[0]]
         where = record.path if is_product(record) else owner.get(record.path, record.path)
-        for made in _made(group, records, traffic, classes.get(where, "")):
-            call = _call(group, records, where, made)
-            name = _operator_name(where.removeprefix(path).lstrip("."), made, call.call)
-            operator = replace(made.operator, name=name, role=traced_role(made.operator, call.module))
-            key = (operator, call.call, made.grows)
+        for built in _made(group, records, traffic, classes.get(where, "")):
+            call = _call(group, records, where, built)
+            name = _operator_name(where.removeprefix(path).lstrip("."), built, call.call)
+            operator = replace(built.operator, name=name, role=traced_role(built.operator, call.module))
+            key = (operator, call.call, built.grows)
             out.setdefault(key, []).append(_Entry(operator, call, (key, 0), 1, group[-1], group))
-    return sorted((e for found in out.values() for e in _counted(found, times)), key=lambda e: e.first)
+    return sorted((e for entries in out.values() for e in _counted(entries, times)), key=lambda e: e.first)
 
 
-def _counted(found: list[_Entry], times: int) -> list[_Entry]:
+def _counted(entries: list[_Entry], times: int) -> list[_Entry]:
     """Equal operators of one part: separate if they are few, so that the edges stay exact; one with a count if they are
     many or the part itself ran several times."""
-    if times > 1 or len(found) > APART:
-        return [replace(found[0], count=len(found))]
-    return [replace(each, key=(each.key[0], i)) for i, each in enumerate(found)]
+    if times > 1 or len(entries) > APART:
+        return [replace(entries[0], count=len(entries))]
+    return [replace(entry, key=(entry.key[0], i)) for i, entry in enumerate(entries)]
 
 
 def _made(group: Group, records: list[Record], traffic: Traffic, module_class: str) -> tuple[Made, ...]:
@@ -151,30 +151,30 @@ def _made(group: Group, records: list[Record], traffic: Traffic, module_class: s
     return products(record, records) if is_product(record) else (memory_bound(group, records, traffic, module_class),)
 
 
-def _call(group: Group, records: list[Record], where: str, made: Made) -> TracedCall:
+def _call(group: Group, records: list[Record], where: str, built: Made) -> TracedCall:
     members = set(group)
     first = records[group[0]]
     inputs = tuple(r.shape for i in group for r in records[i].reads if r.producer not in members)
-    more = f" +{len(group) - 1}" if len(group) > 1 else ""
+    suffix = f" +{len(group) - 1}" if len(group) > 1 else ""
     return TracedCall(
         module=re.sub(r"\.\d+(?=\.|$)", ".*", where),
-        call=first.call + more,
+        call=first.call + suffix,
         inputs=inputs,
         outputs=records[group[-1]].outputs,
-        grows=made.grows,
+        grows=built.grows,
     )
 
 
-def _operator_name(where: str, made: Made, call: str) -> str:
+def _operator_name(where: str, built: Made, call: str) -> str:
     """The module's path, and the kind of operator unless the module is just that."""
-    operator = made.operator
+    operator = built.operator
     if isinstance(operator, MemoryBound) and operator.kind not in OWN_NAME | {
         MemoryBoundKind.SCAN,
         MemoryBoundKind.CONV,
     }:
         word = GRADIENTS.get(call, operator.kind.value) if operator.pass_ is Pass.BACKWARD else operator.kind.value
         where = f"{where}.{word}" if where else word
-    suffix = "" if where.endswith(tuple(GRADIENTS.values())) else made.suffix
+    suffix = "" if where.endswith(tuple(GRADIENTS.values())) else built.suffix
     return (where + suffix).lstrip(".") or type(operator).__name__.lower()
 
 
@@ -187,15 +187,15 @@ def _kinds(
     """Layer modules of one list with equal numbers of parameters and equal GEMMs are one kind (the first and the last
     may differ in a copy); its operators are those that most of them ran. It is named after the list and, if that has
     several kinds, the first module."""
-    found: dict[object, list[LayerPlace]] = {}
+    by_kind: dict[object, list[LayerPlace]] = {}
     for place in places:
         if place.path in entries:
-            found.setdefault(_signature(place, entries[place.path], sizes), []).append(place)
+            by_kind.setdefault(_signature(place, entries[place.path], sizes), []).append(place)
     kinds = []
-    for members in found.values():
+    for members in by_kind.values():
         times = sum(max(runs.get(member.path, 1), 1) for member in members)
         container = members[0].container
-        alone = sum(other[0].container == container for other in found.values()) == 1
+        alone = sum(places_of_kind[0].container == container for places_of_kind in by_kind.values()) == 1
         name = container if alone else f"{container}[{members[0].path.rpartition('.')[2]}]"
         kinds.append(FoldedLayer(name=name, path=_commonest(members, entries), members=members, count=times))
     return kinds
@@ -290,19 +290,19 @@ def _edges(
     row_of_key = {(number, e.key): i for i, (e, number, _) in enumerate(rows)}
     row_of_record: dict[int, int] = {}
     kind_of = {m.path: number for number, kind in enumerate(kinds) for m in kind.members}
-    for path, found in entries.items():
-        for e in found:
+    for path, rows_of_path in entries.items():
+        for e in rows_of_path:
             row = row_of_key.get((kind_of.get(path), e.key))
             if row is not None:
                 row_of_record |= dict.fromkeys(e.group, row)
     seen: set[tuple[int, int]] = set()
-    for here, (entry, _, _) in enumerate(rows):
+    for index, (entry, _, _) in enumerate(rows):
         for i in entry.group:
             for read in records[i].reads:
                 before = row_of_record.get(read.producer)
-                if before is not None and before < here and (before, here) not in seen:
-                    seen.add((before, here))
-                    yield before, here
+                if before is not None and before < index and (before, index) not in seen:
+                    seen.add((before, index))
+                    yield before, index
 
 
 def expert_share(graph: OperatorGraph, tokens: int) -> dict[int, float]:

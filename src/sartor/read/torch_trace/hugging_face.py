@@ -103,17 +103,19 @@ def _register(recorder: Recorder) -> None:
 
 
 def _config(fields: JsonMap, source: str) -> Any:
-    kept = {k: _numbers(v) for k, v in copy.deepcopy(dict(fields)).items() if k not in LEFT_OUT}
-    model_type = kept.pop("model_type", None)
+    numbers = {k: _numbers(v) for k, v in copy.deepcopy(dict(fields)).items() if k not in LEFT_OUT}
+    model_type = numbers.pop("model_type", None)
     if model_type not in known_types():
-        own = fields.get("auto_map")
+        auto_map = fields.get("auto_map")
         must = "is not a model type of the installed transformers"
         code = (
-            "; code that auto_map names is not run; give a factory of your own instead (file.py:factory)" if own else ""
+            "; code that auto_map names is not run; give a factory of your own instead (file.py:factory)"
+            if auto_map
+            else ""
         )
         raise InputError(source, str(model_type), must + code)
     try:
-        return AutoConfig.for_model(model_type, **kept)
+        return AutoConfig.for_model(model_type, **numbers)
     except Exception as error:
         raise InputError(source, str(model_type), f"transformers refuses this config: {said(error)}") from error
 
@@ -122,7 +124,7 @@ def _numbers(value: object) -> Any:
     """Replace infinities as transformers writes them, since JSON has none (``{"__float__": "Infinity"}``)."""
     if isinstance(value, dict):
         return float(value["__float__"]) if set(value) == {"__float__"} else {k: _numbers(v) for k, v in value.items()}
-    return [_numbers(each) for each in value] if isinstance(value, list) else value
+    return [_numbers(item) for item in value] if isinstance(value, list) else value
 
 
 def _build(
@@ -144,17 +146,17 @@ def _build(
             continue
         model.eval()
         model.tie_weights()
-        own = f"{name} has its own attention code: traced as separate GEMMs"
-        return model, ((own,) if attention == "eager" else ())
+        note = f"{name} has its own attention code: traced as separate GEMMs"
+        return model, ((note,) if attention == "eager" else ())
     raise InputError(source, name, f"transformers cannot build it: {said(refused)}") from refused
 
 
 def _auto_class(model_type: str) -> str:
     for word in AUTO:
         mapping = getattr(modeling_auto, f"MODEL_FOR_{word}_MAPPING_NAMES" if word else "MODEL_MAPPING_NAMES")
-        found = mapping.get(model_type)
-        if found:
-            return str(found if isinstance(found, str) else found[0])
+        class_name = mapping.get(model_type)
+        if class_name:
+            return str(class_name if isinstance(class_name, str) else class_name[0])
     return ""
 
 
@@ -173,10 +175,10 @@ def _longest(config: Any) -> int:
     """Number of positions of the model: rows of its table, or a large number if positions are computed."""
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     names = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "max_target_positions")
-    found = next((getattr(text, n) for n in names if isinstance(getattr(text, n, None), int)), None)
-    if not found or text.model_type in ("t5", "mt5", "umt5", "bloom"):
+    length = next((getattr(text, n) for n in names if isinstance(getattr(text, n, None), int)), None)
+    if not length or text.model_type in ("t5", "mt5", "umt5", "bloom"):
         return 2**20
-    return found - 2 if text.model_type in PADDED else int(found)
+    return length - 2 if text.model_type in PADDED else int(length)
 
 
 def _inputs(model: Module, config: object, batch: int, seq: int, train: bool) -> tuple[JsonDict, int]:

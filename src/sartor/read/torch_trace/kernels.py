@@ -63,22 +63,22 @@ def _joined(groups: list[Group], records: list[Record], owner: dict[str, str]) -
                 readers.setdefault(of_record[read.producer], set()).add(of_record[i])
     alive: dict[int, Group] = dict(enumerate(groups))
     last: dict[tuple[str, Pass], int] = {}
-    for here, group in enumerate(groups):
+    for index, group in enumerate(groups):
         first = records[group[0]]
         if is_product(first):
             continue
         key = (owner.get(first.path, first.path), first.pass_)
         before = last.get(key)
-        last[key] = here
-        if before is None or before not in alive or here not in readers.get(before, set()):
+        last[key] = index
+        if before is None or before not in alive or index not in readers.get(before, set()):
             continue
         outside = {r.producer for i in group for r in records[i].reads if r.producer not in group}
         if all(p <= alive[before][-1] for p in outside):
             alive[before] = (*group, *alive[before])
-            del alive[here]
+            del alive[index]
             last[key] = before
-        elif {r for r in readers[before] - {before} if records[groups[r][0]].pass_ is first.pass_} == {here}:
-            alive[here] = (*alive[before], *group)
+        elif {r for r in readers[before] - {before} if records[groups[r][0]].pass_ is first.pass_} == {index}:
+            alive[index] = (*alive[before], *group)
             del alive[before]
     return [alive[i] for i in sorted(alive)]
 
@@ -113,10 +113,10 @@ class Traffic:
                 before = self.group_of.get(read.producer) if read.producer >= 0 else None
                 hidden = backward and before is not None and len(before) > 1 and not self.records[before[0]].backward
                 if hidden and before is not None and not self.writes(read.producer, before):
-                    found = self._inputs(before, backward=False)
+                    sizes = self._inputs(before, backward=False)
                 else:
-                    found = {(read.producer, read.storage): _size(self.records[i], read)}
-                for key, size in found.items():
+                    sizes = {(read.producer, read.storage): _size(self.records[i], read)}
+                for key, size in sizes.items():
                     out[key] = max(out.get(key, 0.0), size)
         return out
 
@@ -129,11 +129,11 @@ class Traffic:
 
 def _distinct(record: Record) -> dict[tuple[int, int], float]:
     """Bytes of every tensor a record reads, each counted once."""
-    found: dict[tuple[int, int], float] = {}
+    sizes: dict[tuple[int, int], float] = {}
     for read in record.reads:
         key = (read.producer, read.storage)
-        found[key] = max(found.get(key, 0.0), _size(record, read))
-    return found
+        sizes[key] = max(sizes.get(key, 0.0), _size(record, read))
+    return sizes
 
 
 def _size(record: Record, read: Read) -> float:
@@ -199,25 +199,31 @@ def _kernel_name(kind: MemoryBoundKind, calls: set[str]) -> str:
 def kept_tensors(saved: Mapping[tuple[int, int], Saved], records: list[Record], traffic: Traffic) -> tuple[Saved, ...]:
     """Every tensor kept, once: those saved, or the inputs of the fused kernel that makes them and writes none out."""
     out: dict[tuple[int, int], Saved] = {}
-    for tensor, each in saved.items():
-        group = traffic.group_of.get(each.producer, ()) if each.producer >= 0 else ()
-        if len(group) < 2 or traffic.writes(each.producer, group):
-            out.setdefault(tensor, each)
+    for tensor, tensor_read in saved.items():
+        group = traffic.group_of.get(tensor_read.producer, ()) if tensor_read.producer >= 0 else ()
+        if len(group) < 2 or traffic.writes(tensor_read.producer, group):
+            out.setdefault(tensor, tensor_read)
             continue
         for read in (r for i in group for r in records[i].reads if r.producer not in group and not r.held):
-            found = Saved(path=each.path, producer=read.producer, bytes=read.whole_bytes, varies=read.varies)
-            out.setdefault(read.tensor, found)
+            tensor_saved = Saved(
+                path=tensor_read.path, producer=read.producer, bytes=read.whole_bytes, varies=read.varies
+            )
+            out.setdefault(read.tensor, tensor_saved)
     return tuple(out.values())
 
 
 def recomputed(records: list[Record], traffic: Traffic) -> tuple[Saved, ...]:
     """What checkpointing computes again and backward reads: there while one layer's backward runs."""
     read: dict[tuple[int, int], Saved] = {}
-    for record in (each for each in records if each.backward):
-        for one in record.reads:
-            if one.producer >= 0 and records[one.producer].pass_ is Pass.RECOMPUTE:
-                path = records[one.producer].path
-                found = Saved(path=path, producer=one.producer, bytes=one.whole_bytes, varies=one.varies)
-                read.setdefault(one.tensor, found)
-    kept = kept_tensors(read, records, traffic)
-    return tuple(each for each in kept if each.producer >= 0 and records[each.producer].pass_ is Pass.RECOMPUTE)
+    for record in (candidate for candidate in records if candidate.backward):
+        for source in record.reads:
+            if source.producer >= 0 and records[source.producer].pass_ is Pass.RECOMPUTE:
+                path = records[source.producer].path
+                tensor = Saved(path=path, producer=source.producer, bytes=source.whole_bytes, varies=source.varies)
+                read.setdefault(source.tensor, tensor)
+    tensors = kept_tensors(read, records, traffic)
+    return tuple(
+        candidate
+        for candidate in tensors
+        if candidate.producer >= 0 and records[candidate.producer].pass_ is Pass.RECOMPUTE
+    )

@@ -44,13 +44,13 @@ def is_product(record: Record) -> bool:
 
 def products(record: Record, records: list[Record]) -> tuple[Made, ...]:
     """The operators of a record for which ``is_product`` is true."""
-    made = tuple(_MAKERS.get(record.call, _attention)(record, records))
-    return made if record.pass_ is not Pass.RECOMPUTE else tuple(_again(each) for each in made)
+    built = tuple(_MAKERS.get(record.call, _attention)(record, records))
+    return built if record.pass_ is not Pass.RECOMPUTE else tuple(_again(product) for product in built)
 
 
-def _again(made: Made) -> Made:
+def _again(built: Made) -> Made:
     """A forward operator that checkpointing runs once more."""
-    return Made(replace(made.operator, pass_=Pass.RECOMPUTE), made.suffix + suffix_of(Pass.RECOMPUTE), made.grows)
+    return Made(replace(built.operator, pass_=Pass.RECOMPUTE), built.suffix + suffix_of(Pass.RECOMPUTE), built.grows)
 
 
 def dtype_of(word: str) -> DType:
@@ -137,8 +137,10 @@ def _forward_product(record: Record, records: list[Record]) -> Record | None:
     if record.twin < 0:
         return None
     path = records[record.twin].path
-    own = takewhile(lambda each: each.path == path and not each.backward, islice(records, record.twin, None))
-    return next((each for each in own if "operands" in each.facts), None)
+    twins = takewhile(
+        lambda candidate: candidate.path == path and not candidate.backward, islice(records, record.twin, None)
+    )
+    return next((candidate for candidate in twins if "operands" in candidate.facts), None)
 
 
 def _growth(record: Record) -> Grows:

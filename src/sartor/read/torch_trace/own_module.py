@@ -35,8 +35,8 @@ def own_module(source: str, inputs: Sequence[str], *, dtype: str | None, batch_a
     input: 0, or 1 if tokens come first. Raises ``InputError``.
     """
     with autocasts():  # a module may keep one that it makes here
-        made = _call(_factory(source), source)
-    model, given = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+        built = _call(_factory(source), source)
+    model, example = built if isinstance(built, tuple) and len(built) == 2 else (built, None)
     if not isinstance(model, torch.nn.Module):
         must = "must return an nn.Module, or an nn.Module and its example inputs"
         raise InputError(source, type(model).__name__, must)
@@ -44,7 +44,7 @@ def own_module(source: str, inputs: Sequence[str], *, dtype: str | None, batch_a
     model = model.to("meta")
     if dtype is not None:
         model = model.to(getattr(torch, dtype))
-    args, words = _inputs(model, inputs, given, source)
+    args, words = _inputs(model, inputs, example, source)
     if dtype is not None:
         args, words = _narrowed((args, words), getattr(torch, dtype))
     batch, seq = _sizes([*args, *words.values()], batch_axis)
@@ -91,8 +91,8 @@ def _factory(source: str) -> Callable[..., object]:
         raise InputError(source, name, f"is not in {where}", ", ".join(near))
     if not callable(factory):
         raise InputError(source, name, "must be a function or an nn.Module class", "make_model")
-    made: Callable[..., object] = factory
-    return made
+    built: Callable[..., object] = factory
+    return built
 
 
 def _import(where: str, source: str) -> ModuleType:
@@ -160,7 +160,7 @@ def _parameters(factory: Callable[..., object]) -> JsonMap:
         return {}
 
 
-def _inputs(model: Module, words: Sequence[str], given: object, source: str) -> tuple[tuple[object, ...], JsonDict]:
+def _inputs(model: Module, words: Sequence[str], example: object, source: str) -> tuple[tuple[object, ...], JsonDict]:
     """Inputs from the command line take precedence over the factory's."""
     if words:
         args: list[object] = []
@@ -173,22 +173,22 @@ def _inputs(model: Module, words: Sequence[str], given: object, source: str) -> 
             else:
                 args.append(tensor)
         return tuple(args), named
-    if given is None:
-        wanted = ", ".join(_forward_names(model)) or "x"
-        must = f"needs its inputs ({wanted}): give --input for each, or let the factory return (module, inputs)"
+    if example is None:
+        names = ", ".join(_forward_names(model)) or "x"
+        must = f"needs its inputs ({names}): give --input for each, or let the factory return (module, inputs)"
         raise InputError("input", "not given", must, EXAMPLE)
-    if isinstance(given, Mapping):
-        return (), {str(k): _meta(v) for k, v in given.items()}
-    if isinstance(given, (tuple, list)):
-        return tuple(_meta(v) for v in given), {}
-    return (_meta(given),), {}
+    if isinstance(example, Mapping):
+        return (), {str(k): _meta(v) for k, v in example.items()}
+    if isinstance(example, (tuple, list)):
+        return tuple(_meta(v) for v in example), {}
+    return (_meta(example),), {}
 
 
 def _check_name(model: Module, name: str) -> None:
     parameters = _parameters(model.forward)
     if name and name not in parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        known = ", ".join(_forward_names(model))
-        raise InputError("input", name, f"{type(model).__name__}.forward has no such argument; it has {known}", known)
+        names = ", ".join(_forward_names(model))
+        raise InputError("input", name, f"{type(model).__name__}.forward has no such argument; it has {names}", names)
 
 
 def _forward_names(model: Module) -> list[str]:
@@ -198,17 +198,17 @@ def _forward_names(model: Module) -> list[str]:
 
 def parse_input(word: str) -> tuple[str, Any]:
     """``x=8x1024:bfloat16`` as a name and a meta tensor. The default dtype is float32."""
-    found = _INPUT.match(word)
-    if not found:
+    match = _INPUT.match(word)
+    if not match:
         raise InputError("input", word, "must read NAME=SHAPE:DTYPE", EXAMPLE)
-    shape = () if found["shape"] == "scalar" else tuple(int(part) for part in found["shape"].split("x"))
-    said = found["dtype"] or "float32"
-    dtype = getattr(torch, SHORT.get(said, said), None)
+    shape = () if match["shape"] == "scalar" else tuple(int(part) for part in match["shape"].split("x"))
+    dtype_word = match["dtype"] or "float32"
+    dtype = getattr(torch, SHORT.get(dtype_word, dtype_word), None)
     if not isinstance(dtype, torch.dtype):
-        raise InputError("input", word, f"{said} is not a PyTorch dtype", "float32, bfloat16, int64")
+        raise InputError("input", word, f"{dtype_word} is not a PyTorch dtype", "float32, bfloat16, int64")
     if any(length < 1 for length in shape):
         raise InputError("input", word, "every length must be at least 1", EXAMPLE)
-    return found["name"] or "", torch.empty(shape, dtype=dtype, device="meta")
+    return match["name"] or "", torch.empty(shape, dtype=dtype, device="meta")
 
 
 def _meta(value: object) -> Any:
@@ -220,8 +220,8 @@ def _meta(value: object) -> Any:
 
 
 def _read_as(batch: int, seq: int, batch_axis: int) -> str:
-    said = f"the first input is read as {batch} sequence{'s' * (batch > 1)} of {seq} token{'s' * (seq > 1)}"
-    return said + ("; --batch-axis 1 if tokens come first" if batch_axis == 0 and seq > 1 else "")
+    sentence = f"the first input is read as {batch} sequence{'s' * (batch > 1)} of {seq} token{'s' * (seq > 1)}"
+    return sentence + ("; --batch-axis 1 if tokens come first" if batch_axis == 0 and seq > 1 else "")
 
 
 def _sizes(values: Sequence[Any], batch_axis: int) -> tuple[int, int]:

@@ -110,11 +110,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         """Record one operator that read ``tensors`` and wrote ``outputs``."""
         reads = tuple(self._read(t) for t in tensors)
         first = outputs[0] if outputs else tensors[0] if tensors else None
-        here, pass_ = self.path if path is None else path, self.pass_
+        where, pass_ = self.path if path is None else path, self.pass_
         self.records.append(
             Record(
                 call=call,
-                path=here,
+                path=where,
                 pass_=pass_,
                 reads=reads,
                 outputs=tuple(tuple(t.shape) for t in outputs),
@@ -126,11 +126,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         )
         varies = any(read.varies for read in reads)
         if pass_ is Pass.RECOMPUTE:
-            self._keep_inputs(reads, here)
-        there, last = {_storage(t) for t in tensors}, len(self.records) - 1
+            self._keep_inputs(reads, where)
+        storages, last = {_storage(t) for t in tensors}, len(self.records) - 1
         for storage in map(_storage, outputs):
             self._owner[storage] = (last, varies)
-            if storage not in there:
+            if storage not in storages:
                 self._born[storage] = last
 
     def _keep_inputs(self, reads: tuple[Read, ...], path: str) -> None:
@@ -170,12 +170,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         return out
 
     def _views(self, func: OpOverload) -> bool:
-        known = self._is_view.get(func)
-        if known is None:
+        is_view = self._is_view.get(func)
+        if is_view is None:
             returns = func._schema.returns
-            known = any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
-            self._is_view[func] = known
-        return known
+            is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+            self._is_view[func] = is_view
+        return is_view
 
     def _read(self, tensor: Tensor) -> Read:
         storage = _storage(tensor)
@@ -215,8 +215,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         storage = _storage(tensor)
         if torch._C._current_graph_task_id() == -1 and storage not in self._held:
             producer, varies = self._owner.get(storage, (-1, False))
-            found = Saved(path=self._stack[-1], producer=producer, bytes=_whole_bytes(tensor), varies=varies)
-            self.saved.setdefault((storage, self._born.get(storage, -1)), found)
+            packed = Saved(path=self._stack[-1], producer=producer, bytes=_whole_bytes(tensor), varies=varies)
+            self.saved.setdefault((storage, self._born.get(storage, -1)), packed)
         return tensor
 
     def place(self, error: BaseException) -> str:
@@ -248,8 +248,8 @@ def _elementwise(name: str, args: Any, kwargs: Any) -> Any:
         return torch.empty(first.shape, dtype=kwargs["dtype"], device="meta") if plain else None
     if name not in ELEMENTWISE or (kwargs and set(kwargs) - {"approximate"}) or not first.is_floating_point():
         return None
-    for other in args[1:]:
-        if isinstance(other, complex) or (isinstance(other, torch.Tensor) and not _joins(other, first)):
+    for operand in args[1:]:
+        if isinstance(operand, complex) or (isinstance(operand, torch.Tensor) and not _joins(operand, first)):
             return None
     return torch.empty(first.shape, dtype=first.dtype, device="meta")
 
@@ -258,12 +258,12 @@ def _is_plain(tensor: Tensor) -> bool:
     return bool(tensor.is_meta and tensor.is_contiguous())
 
 
-def _joins(other: Tensor, first: Tensor) -> bool:
+def _joins(operand: Tensor, first: Tensor) -> bool:
     """Whether combining with ``other`` keeps the first operand's shape and dtype."""
-    if other.dtype != first.dtype or not _is_plain(other):
+    if operand.dtype != first.dtype or not _is_plain(operand):
         return False
-    return bool(other.shape == first.shape) or (
-        other.dim() <= first.dim() and _spreads(tuple(other.shape), tuple(first.shape))
+    return bool(operand.shape == first.shape) or (
+        operand.dim() <= first.dim() and _spreads(tuple(operand.shape), tuple(first.shape))
     )
 
 

@@ -97,18 +97,22 @@ class LayerPlace:
 def find_layers(model: Module) -> tuple[LayerPlace, ...]:
     """Members of the outermost lists (``ModuleList``, ``Sequential``) that hold repeated parts; empty if there is no
     such list."""
-    found: list[LayerPlace] = []
-    _descend(model, "", found)
-    return tuple(found)
+    places: list[LayerPlace] = []
+    _descend(model, "", places)
+    return tuple(places)
 
 
-def _descend(module: Module, path: str, found: list[LayerPlace]) -> None:
+def _descend(module: Module, path: str, places: list[LayerPlace]) -> None:
     for name, child in module.named_children():
-        here = f"{path}.{name}" if path else name
+        child_path = f"{path}.{name}" if path else name
         if _is_stack(child):
-            found += [LayerPlace(f"{here}.{key}", here) for key, each in child.named_children() if _has_params(each)]
+            places += [
+                LayerPlace(f"{child_path}.{key}", child_path)
+                for key, grandchild in child.named_children()
+                if _has_params(grandchild)
+            ]
         else:
-            _descend(child, here, found)
+            _descend(child, child_path, places)
 
 
 def _is_stack(module: Module) -> bool:

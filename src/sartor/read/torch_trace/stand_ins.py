@@ -40,9 +40,9 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        kept = ctx.saved_tensors  # read once: a checkpoint gives them out once
-        grads = [torch.empty_like(t) for t in kept[:3]]
-        ctx.recorder.add("sartor::attention_backward", [*kept, grad], grads, ctx.facts, ctx.path)
+        tensors = ctx.saved_tensors  # read once: a checkpoint gives them out once
+        grads = [torch.empty_like(t) for t in tensors[:3]]
+        ctx.recorder.add("sartor::attention_backward", [*tensors, grad], grads, ctx.facts, ctx.path)
         return (*grads, None, None)
 
 
@@ -59,9 +59,9 @@ class _Scan(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        kept = ctx.saved_tensors
-        grads = [torch.empty_like(t) for t in kept]
-        ctx.recorder.add("sartor::scan_backward", [*kept, grad], grads, ctx.facts, ctx.path)
+        tensors = ctx.saved_tensors
+        grads = [torch.empty_like(t) for t in tensors]
+        ctx.recorder.add("sartor::scan_backward", [*tensors, grad], grads, ctx.facts, ctx.path)
         return (None, None, *grads)
 
 
@@ -72,20 +72,20 @@ class _RmsNorm(torch.autograd.Function):  # type: ignore[misc]
     def forward(ctx: FunctionCtx, x: Tensor, weight: Tensor | None, axes: int, recorder: Recorder) -> Tensor:
         out, roots = torch.empty_like(x), x.new_empty(x.shape[: x.dim() - axes], dtype=torch.float32)
         ctx.recorder, ctx.path, ctx.weighted = recorder, recorder.path, weight is not None
-        own = [] if weight is None else [weight]
-        ctx.save_for_backward(x, roots, *own)
-        recorder.add("aten::_fused_rms_norm", [x, *own], [out, roots], {})
+        weights = [] if weight is None else [weight]
+        ctx.save_for_backward(x, roots, *weights)
+        recorder.add("aten::_fused_rms_norm", [x, *weights], [out, roots], {})
         return out
 
     @staticmethod
     def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, roots, *own = ctx.saved_tensors
-        wanted = [
-            torch.empty_like(t) if need else None for t, need in zip((x, *own), ctx.needs_input_grad, strict=False)
+        x, roots, *weights = ctx.saved_tensors
+        inputs = [
+            torch.empty_like(t) if need else None for t, need in zip((x, *weights), ctx.needs_input_grad, strict=False)
         ]
-        found = [t for t in wanted if t is not None]
-        ctx.recorder.add("aten::_fused_rms_norm_backward", [grad, x, roots, *own], found, {}, ctx.path)
-        return (*wanted, *([] if own else [None]), None, None)
+        needed = [t for t in inputs if t is not None]
+        ctx.recorder.add("aten::_fused_rms_norm_backward", [grad, x, roots, *weights], needed, {}, ctx.path)
+        return (*inputs, *([] if weights else [None]), None, None)
 
 
 @contextmanager
@@ -218,11 +218,11 @@ def selective_scans(recorder: Recorder) -> Iterator[None]:
         for name in list(vars(module))
         if name in ("mamba_selective_scan", "selective_scan_fn") and callable(vars(module)[name])
     ]
-    kept = [(module, name, vars(module)[name]) for module, name in places]
+    originals = [(module, name, vars(module)[name]) for module, name in places]
     for module, name in places:
         setattr(module, name, scan)
     try:
         yield
     finally:
-        for module, name, value in kept:
+        for module, name, value in originals:
             setattr(module, name, value)

@@ -71,9 +71,9 @@ def _run(subject: Subject, recorder: Recorder, train: bool) -> tuple[str, ...]:
     lenient: Any = values_are_one() if subject.lenient else contextlib.nullcontext([])
     try:
         stand_ins = FusedAttention(recorder), selective_scans(recorder), fused_norms(recorder), autocasts()
-        with lenient as asked, recorder.watching(), contextlib.ExitStack() as stack:
-            for each in stand_ins:
-                stack.enter_context(each)
+        with lenient as calls, recorder.watching(), contextlib.ExitStack() as stack:
+            for stand_in in stand_ins:
+                stack.enter_context(stand_in)
             with torch.set_grad_enabled(train):
                 out = subject.model(*subject.args, **subject.inputs)
             if train:
@@ -82,16 +82,18 @@ def _run(subject: Subject, recorder: Recorder, train: bool) -> tuple[str, ...]:
         raise
     except Exception as error:
         raise _untraceable(subject, recorder, error) from error
-    return (f"the model reads values of tensors ({len(asked)} times): each was taken as 1",) if asked else ()
+    return (f"the model reads values of tensors ({len(calls)} times): each was taken as 1",) if calls else ()
 
 
 def _untraceable(subject: Subject, recorder: Recorder, error: Exception) -> InputError:
-    said = " ".join(str(error).split())[:240]
+    message = " ".join(str(error).split())[:240]
     why = "cannot be traced"
-    if any(word in said for word in ASKS_FOR_VALUES) or isinstance(error, NotImplementedError):
+    if any(word in message for word in ASKS_FOR_VALUES) or isinstance(error, NotImplementedError):
         why = "cannot be traced without values"
     return InputError(
-        subject.source, type(subject.model).__name__, f"{why}: {recorder.place(error)}: {type(error).__name__}: {said}"
+        subject.source,
+        type(subject.model).__name__,
+        f"{why}: {recorder.place(error)}: {type(error).__name__}: {message}",
     )
 
 
@@ -102,16 +104,16 @@ def _backward(out: object, subject: Subject, recorder: Recorder) -> None:
         loss.backward()
         return
     outputs = {id(t): t for t in _leaves(out) if t.requires_grad and t.is_floating_point()}
-    found = list(outputs.values())
-    if not found:
+    tensors = list(outputs.values())
+    if not tensors:
         must = (
             "returns nothing that depends on a parameter: there is no backward to trace; --phase prefill traces forward"
         )
         raise InputError(subject.source, type(subject.model).__name__, must)
-    gradients = [torch.empty_like(t) for t in found]
+    gradients = [torch.empty_like(t) for t in tensors]
     for gradient in gradients:
         recorder.mark(gradient)
-    torch.autograd.backward(found, gradients)
+    torch.autograd.backward(tensors, gradients)
 
 
 def _leaves(tree: object) -> Iterator[Any]:
@@ -131,14 +133,14 @@ def _leaves(tree: object) -> Iterator[Any]:
 def values_are_one() -> Iterator[list[str]]:
     """Let a forward pass read values of meta tensors: masks are all ones, scales are one."""
     names = ("item", "__bool__", "__int__", "__float__", "tolist")
-    kept = {name: getattr(torch.Tensor, name) for name in names}
-    asked: list[str] = []
+    originals = {name: getattr(torch.Tensor, name) for name in names}
+    names_read: list[str] = []
 
     def answer(name: str, value: object) -> Any:
         def say(tensor: Tensor, *words: object) -> object:
             if not tensor.is_meta:
-                return kept[name](tensor, *words)
-            asked.append(name)
+                return originals[name](tensor, *words)
+            names_read.append(name)
             return value
 
         return say
@@ -147,9 +149,9 @@ def values_are_one() -> Iterator[list[str]]:
     for name in names:
         setattr(torch.Tensor, name, answer(name, values[name]))
     try:
-        yield asked
+        yield names_read
     finally:
-        for name, method in kept.items():
+        for name, method in originals.items():
             setattr(torch.Tensor, name, method)
 
 
@@ -211,18 +213,19 @@ def _frozen(frozen: Mapping[str, int], total: int) -> tuple[str, ...]:
 
 def _buffer_bytes(model: Module, path: str = "", apart: Sequence[str] = ()) -> float:
     """Bytes of the buffers of a submodule, without those of the modules ``apart``."""
-    prefixes = tuple(f"{each}." for each in apart)
+    prefixes = tuple(f"{prefix}." for prefix in apart)
     buffers = model.get_submodule(path).named_buffers()
     return float(sum(b.numel() * b.element_size() for name, b in buffers if not name.startswith(prefixes)))
 
 
 def _layer(kind: Any, model: Module, sizes: Mapping[str, int], folded: Folded) -> TracedLayer:
     prefix = kind.path + "."
-    own = {name: size for name, size in sizes.items() if name.startswith(prefix)}
+    buffers = {name: size for name, size in sizes.items() if name.startswith(prefix)}
     number = folded.layers.index(kind)
     members = tuple(f"{m.path}." for m in kind.members)
-    kept, again = (
-        [each for each in found if f"{each.path}.".startswith(members)] for found in (folded.kept, folded.recomputed)
+    saved, again = (
+        [tensor for tensor in tensors if f"{tensor.path}.".startswith(members)]
+        for tensors in (folded.kept, folded.recomputed)
     )
     size = 1.0
     for length in _handed_on(folded, number):
@@ -232,12 +235,12 @@ def _layer(kind: Any, model: Module, sizes: Mapping[str, int], folded: Folded) -
         module=kind.members[0].container + ".*",
         count=kind.count,
         positions=tuple(kind.positions),
-        num_params=sum(own.values()),
+        num_params=sum(buffers.values()),
         frozen_params=_frozen_of(model.get_submodule(kind.path)),
-        buffer_bytes=_buffer_bytes(model, kind.path) + sum(k.bytes for k in kept if not k.varies) / len(members),
-        expert_params=sum(size for name, size in own.items() if any(word in f".{name}" for word in ROUTED)),
+        buffer_bytes=_buffer_bytes(model, kind.path) + sum(k.bytes for k in saved if not k.varies) / len(members),
+        expert_params=sum(size for name, size in buffers.items() if any(word in f".{name}" for word in ROUTED)),
         weight_sets=len(kind.members),
-        stash_bytes=sum(k.bytes for k in kept if k.varies) / kind.count,
+        stash_bytes=sum(k.bytes for k in saved if k.varies) / kind.count,
         recomputed_bytes=sum(k.bytes for k in again) / kind.count,
         output_bytes=size * _main_dtype(model).bytes,
     )
@@ -285,8 +288,8 @@ def _routed(sizes: Mapping[str, int], folded: Folded, subject: Subject) -> tuple
     shares = expert_share(folded.graph, subject.microbatch_size * subject.seq_len)
     if not shares or not routed:
         return 0, 0
-    held = {i: _weights(folded.graph.operators[i]) for i in shares}
-    share = sum(shares[i] * held[i] for i in shares) / sum(held.values())
+    weights = {i: _weights(folded.graph.operators[i]) for i in shares}
+    share = sum(shares[i] * weights[i] for i in shares) / sum(weights.values())
     return routed, round(routed * share)
 
 
@@ -296,11 +299,11 @@ def _weights(op: object) -> float:
 
 def _main_dtype(model: Module) -> Any:
     """The most common dtype of the parameters."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for p in model.parameters():
         word = str(p.dtype).removeprefix("torch.")
-        found[word] = found.get(word, 0) + p.numel()
-    return dtype_of(max(found, key=lambda word: found[word]) if found else "float32")
+        counts[word] = counts.get(word, 0) + p.numel()
+    return dtype_of(max(counts, key=lambda word: counts[word]) if counts else "float32")
 
 
 def _vocab(model: Module, width: int) -> int:
@@ -312,12 +315,12 @@ def _vocab(model: Module, width: int) -> int:
 def _handed_on(folded: Folded, number: int | None) -> tuple[int, ...]:
     """Shape of the last forward output of a kind of layer (None: of the last layer)."""
     pairs = zip(folded.graph.operators, folded.calls, strict=True)
-    found = [
+    handed = [
         call.outputs[0]
         for op, call in pairs
         if op.part is Part.LAYER and op.pass_ is Pass.FORWARD and call.outputs and number in (None, call.layer)
     ]
-    return found[-1] if found else ()
+    return handed[-1] if handed else ()
 
 
 def _inputs(subject: Subject) -> tuple[tuple[str, tuple[int, ...], str], ...]:

@@ -26,13 +26,13 @@ def lint_plan(context: PlanContext, *, allow: Iterable[str] = ()) -> tuple[PlanF
 
     Raises ``InputError`` for an unknown rule.
     """
-    found = [
+    findings = [
         finding
         for rule in without(PLAN_RULES, allow, "is not a plan rule")
         for suspicion in rule.check(context)
         if (finding := _priced(context, rule, suspicion)) is not None
     ]
-    return tuple(sorted(found, key=lambda f: (-f.grade.severity, -(f.gain_s or 0.0), int(f.code[1:]))))
+    return tuple(sorted(findings, key=lambda f: (-f.grade.severity, -(f.gain_s or 0.0), int(f.code[1:]))))
 
 
 def _priced(context: PlanContext, rule: PlanRule, suspicion: PlanSuspicion) -> PlanFinding | None:

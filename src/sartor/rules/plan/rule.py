@@ -148,9 +148,9 @@ def changed(context: PlanContext, **fields: Any) -> Iterator[Remedy]:
         return
     cuts = plan.stage_layers if int(dims.pp) == plan.dims.pp and "virtual_stages" not in fields else None
     new = replace(plan, **{"stage_layers": cuts, **rest}, dims=dims, num_microbatches=count)
-    said = {**fields, **({"dp": dp} if dp != plan.dims.dp else {})}
+    fixed = {**fields, **({"dp": dp} if dp != plan.dims.dp else {})}
     yield Remedy(
-        fix={name: _word(value) for name, value in said.items() if name != "recompute_layers" or value >= 0}, plan=new
+        fix={name: _word(value) for name, value in fixed.items() if name != "recompute_layers" or value >= 0}, plan=new
     )
 
 

@@ -53,8 +53,8 @@ def unbalanced_stages(context: PlanContext) -> Iterator[PlanSuspicion]:
 
 def _moved(context: PlanContext, chunks: list[list[int]], loads: list[float]) -> Iterator[Remedy]:
     """One layer after another from the slowest rank's largest chunk to the fastest rank's smallest."""
-    layers = sum(sum(held) for held in chunks)
-    each = sum(loads) / max(layers, 1)
+    layers = sum(sum(ranks) for ranks in chunks)
+    load = sum(loads) / max(layers, 1)
     for _ in range(MOST_MOVED):
         slow = max(range(len(loads)), key=loads.__getitem__)
         fast = min(range(len(loads)), key=lambda k: (loads[k], k))
@@ -64,7 +64,7 @@ def _moved(context: PlanContext, chunks: list[list[int]], loads: list[float]) ->
             return
         chunks[slow][largest] -= 1
         chunks[fast][smallest] += 1
-        loads[slow], loads[fast] = loads[slow] - each, loads[fast] + each
+        loads[slow], loads[fast] = loads[slow] - load, loads[fast] + load
         order = tuple(chunks[rank][k] for k in range(len(chunks[0])) for rank in range(len(chunks)))
         yield from changed(context, stage_layers=order)
 

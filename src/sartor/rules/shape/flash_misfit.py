@@ -76,20 +76,20 @@ def _wrong_width(context: Context, mixer: AttentionMixer) -> Iterator[Suspicion]
 
 def _few_blocks(context: Context, mixer: AttentionMixer) -> Iterator[Suspicion]:
     workload, tp = context.workload, int(context.dims.tp)
-    sequences, wanted = int(workload.microbatch_size), BLOCKS_PER_SM * context.gpu.num_sms
+    sequences, enough = int(workload.microbatch_size), BLOCKS_PER_SM * context.gpu.num_sms
     blocks = sequences * int(ceil_div(mixer.num_heads, tp)) * int(ceil_div(workload.seq_len, QUERY_ROWS))
-    if blocks >= wanted:
+    if blocks >= enough:
         return
-    more = sequences * int(ceil_div(wanted, blocks))
+    batch = sequences * int(ceil_div(enough, blocks))
     yield Suspicion(
         grade=Grade.INFO,
         message=f"microbatch_size={sequences} gives flash attention {blocks} thread blocks for {context.gpu.num_sms}"
         f" SMs;"
-        f" microbatch_size={more} gives at least two per SM",
+        f" microbatch_size={batch} gives at least two per SM",
         field="microbatch_size",
         value=sequences,
         operator=context.operator(Role.ATTENTION, Role.SCORE),
-        fixes=({"microbatch_size": more},),
+        fixes=({"microbatch_size": batch},),
         advisory=True,
     )
 

@@ -42,7 +42,7 @@ def narrow_heads(context: Context) -> Iterator[Suspicion]:
     if not isinstance(mixer, AttentionMixer) or mixer.head_dim >= WIDE[kernel]:
         return
     width, heads = int(mixer.head_dim), int(mixer.num_heads)
-    wider = [each for each in HEAD_DIMS if each > width and each <= 128]
+    wider = [size for size in HEAD_DIMS if size > width and size <= 128]
     yield Suspicion(
         grade=Grade.INFO,
         message=f"head_dim={width} keeps {kernel.value} attention far below {context.gpu.label}'s peak;"

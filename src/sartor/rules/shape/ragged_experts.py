@@ -97,15 +97,15 @@ def _thin(context: Context, part: MoeFfn) -> Iterator[Suspicion]:
     rows = int(workload.tokens) * int(part.experts_per_token) / int(part.num_experts)
     if rows >= context.grain:
         return
-    more = sequences * int(ceil_div(context.grain, max(rows, 1e-9)))
+    batch = sequences * int(ceil_div(context.grain, max(rows, 1e-9)))
     yield Suspicion(
         grade=Grade.INFO,
         message=f"microbatch_size={sequences} sends {rows:.0f} tokens to an expert on average, but a GEMM tile has"
-        f" {context.grain} rows; microbatch_size={more} fills one",
+        f" {context.grain} rows; microbatch_size={batch} fills one",
         field="microbatch_size",
         value=sequences,
         operator=context.operator(Role.EXPERT_UP),
-        fixes=({"microbatch_size": more},),
+        fixes=({"microbatch_size": batch},),
         advisory=True,
     )
 

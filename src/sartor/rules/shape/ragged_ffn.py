@@ -43,7 +43,7 @@ def ragged_ffn(context: Context) -> Iterator[Suspicion]:
     if grade is None:
         return
     near = {*around(width, multiple * tp), *within(width, context.alignment.preferred * tp)}
-    good = {each for each in near if _grade(context, each, tp)[0] is None} or near
+    good = {value for value in near if _grade(context, value, tp)[0] is None} or near
     shard = f" / tp={tp} = {width / tp:g}" if tp > 1 else ""
     yield Suspicion(
         grade=grade,
@@ -61,9 +61,9 @@ def ragged_ffn(context: Context) -> Iterator[Suspicion]:
 def _grade(context: Context, width: int, tp: int) -> tuple[Grade | None, int]:
     if width % tp:
         return Grade.ERROR, context.alignment.minimum
-    found = ragged(width // tp, context.alignment)
-    if found is not None:
-        return found
+    grade = ragged(width // tp, context.alignment)
+    if grade is not None:
+        return grade
     return (Grade.INFO if (width // tp) % context.grain else None), context.grain
 
 

@@ -36,9 +36,9 @@ from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion
 
 def ragged_hidden(context: Context) -> Iterator[Suspicion]:
     hidden, mixer, tp = int(context.shape.hidden_size), context.shape.attention, int(context.dims.tp)
-    found = ragged(hidden, context.alignment)
-    if found is not None:
-        grade, multiple = found
+    fault = ragged(hidden, context.alignment)
+    if fault is not None:
+        grade, multiple = fault
         good = around(hidden, context.alignment.preferred)
         yield Suspicion(
             grade=grade,
@@ -62,10 +62,10 @@ def _hidden_fixes(context: Context, sizes: tuple[int, ...]) -> Iterator[Fix]:
 
 
 def _ragged_shard(context: Context, inner: int, tp: int) -> Iterator[Suspicion]:
-    found, mixer = ragged(inner // tp, context.alignment), context.shape.attention
-    if found is None:
+    fault, mixer = ragged(inner // tp, context.alignment), context.shape.attention
+    if fault is None:
         return
-    grade, multiple = found
+    grade, multiple = fault
     yield Suspicion(
         grade=Grade.WARN if grade is Grade.ERROR else grade,
         message=misaligned(context, f"num_heads * head_dim / tp = {inner} / {tp} = {inner // tp}", multiple),

@@ -56,11 +56,11 @@ def _good(context: Context, minimum: int) -> tuple[str, tuple[int, ...]]:
     """The field to change and its values: the length up to the model's longest; where inputs have one length, how many
     of them, so that tokens are a multiple of ``minimum``."""
     workload, fixed = context.workload, int(context.workload.shape.main.tokens or 0)
-    length, most = int(workload.seq_len), int(workload.shape.max_positions or 0)
+    length, limit = int(workload.seq_len), int(workload.shape.max_positions or 0)
     if fixed:
         size = int(workload.microbatch_size)
         return "microbatch_size", tuple(n for n in around(size, minimum // math.gcd(fixed, minimum)) if n != size)
-    longest = most if length <= most else 0
+    longest = limit if length <= limit else 0
     return "seq_len", tuple(n for n in around(length, context.grain) if n <= (longest or n))
 
 

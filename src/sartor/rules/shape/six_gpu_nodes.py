@@ -38,16 +38,16 @@ NODE = 6
 
 
 def six_gpu_nodes(context: Context) -> Iterator[Suspicion]:
-    mixer, asked = context.shape.attention, int(context.dims.tp)
-    if mixer is None or (asked % 3 and context.gpu.devices_per_node % 3):
+    mixer, degree = context.shape.attention, int(context.dims.tp)
+    if mixer is None or (degree % 3 and context.gpu.devices_per_node % 3):
         return
-    ways = asked if asked % 3 == 0 else NODE
+    ways = degree if degree % 3 == 0 else NODE
     sizes, grain = _sizes(context), lcm(context.alignment.preferred * ways)
     uneven = [name for name, size in sizes.items() if size % grain]
     heads = int(mixer.num_heads)
     if heads % ways == 0 and not uneven:
         return
-    cannot = heads % ways != 0 and asked == ways
+    cannot = heads % ways != 0 and degree == ways
     names = ", ".join((["num_heads"] if heads % ways else []) + uneven)
     yield Suspicion(
         grade=Grade.ERROR if cannot else Grade.INFO,

@@ -38,10 +38,10 @@ def untuned_swiglu(context: Context) -> Iterator[Suspicion]:
     if part is None or not part.gated:
         return
     width, hidden = int(part.ffn_hidden_size), int(context.shape.hidden_size)
-    found = ragged(width, context.alignment)
-    if found is None:
+    fault = ragged(width, context.alignment)
+    if fault is None:
         return
-    grade, multiple = (Grade.ERROR, tp) if width % tp else found
+    grade, multiple = (Grade.ERROR, tp) if width % tp else fault
     good = within(width, context.alignment.preferred * tp)
     yield Suspicion(
         grade=grade,

@@ -42,9 +42,9 @@ def wide_tensor_parallel(context: Context) -> Iterator[Suspicion]:
         return
     train = context.workload.phase is Phase.TRAIN
     per_param = TRAIN_BYTES_PER_PARAM if train else context.dtype.bytes
-    held = float(count_params(context.shape).total) * per_param / float(dims.pp * dims.ep)
+    state_bytes = float(count_params(context.shape).total) * per_param / float(dims.pp * dims.ep)
     room = SHARE_OF_MEMORY * context.gpu.hbm_bytes
-    smaller = [t for t in range(1, min(tp, MOST_TP)) if tp % t == 0 and held / t <= room]
+    smaller = [t for t in range(1, min(tp, MOST_TP)) if tp % t == 0 and state_bytes / t <= room]
     if not smaller:
         return
     yield Suspicion(
