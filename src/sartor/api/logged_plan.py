@@ -7,17 +7,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sartor.api.models import Model, read
-from sartor.api.words import ClusterLike, GpuLike
+from sartor.api.questions import checked_words
+from sartor.api.words import GpuLike
 from sartor.errors import NOT_GIVEN, InputError
 from sartor.hardware.cluster import Cluster
 from sartor.model.flop_conventions import LENGTHS, SAME, counted
 from sartor.model.training import Recompute
 from sartor.model.workload import usual_seq_len
+from sartor.run.fields import FIELDS, RunOnDevices, fixed_axes
 from sartor.run.run import Origin, Run
 from sartor.units import divisors
 
@@ -68,23 +70,19 @@ def best_plan(found: LoggedPlan, cluster: Cluster, calibration: Calibration | No
     return search_plans(job, cluster, devices, top=1, calibration=calibration, explain=False).best
 
 
-class LoggedOptions(TypedDict, total=False):
-    """What a log or trace does not say of its run: ``launch`` is its launch file, ``fix`` sets axes of the plan
-    (``{"tp": 8, "recompute": "full"}``), and ``best_plan`` False skips the search for the best plan."""
+class LoggedOptions(RunOnDevices, total=False):
+    """What a log or trace does not say of its run: ``launch`` is its launch file, ``fix`` sets axes of the plan as the
+    options of their names do, and ``best_plan`` False skips the search for the best plan."""
 
     model: Model | None
-    cluster: ClusterLike | None
     gpu: GpuLike | None
     launch: str | Path | None
-    num_devices: int | None
-    global_batch_size: int | None
-    seq_len: int | None
-    dtype: str | None
-    framework: str | None
     fix: Mapping[str, int | str] | None
-    set: Mapping[str, int | str] | None
-    calibration: str | Path | None
     best_plan: bool
+
+
+OF_JOB = ("framework", "optimizer", "attention", "context_parallel", "routing_skew")
+"""Options of the job that no log states."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,17 +98,19 @@ class AskedPlan:
     cluster: Cluster
     stated: Run
     launch: str | Path | None
+    headroom: float | None
 
     @classmethod
     def of(cls, log: RunLog, path: str | Path, cluster: Cluster, options: LoggedOptions) -> AskedPlan:
         """A run on its cluster, with what is stated about it. Raises ``InputError``."""
         from sartor.plans.fixed import named_values
 
-        model, fix = options.get("model"), options.get("fix") or {}
-        named_values(fix)
-        axes = {name.strip().lower().replace("-", "_"): value for name, value in fix.items()}
-        sizes = {name: options.get(name) for name in (*SIZES, "dtype")}
-        stated = Run.stated("option", **sizes, framework=options.get("framework"), **axes)
+        model, words = options.get("model"), checked_words({n: v for n, v in options.items() if n in FIELDS})
+        axes = {name.strip().lower().replace("-", "_"): value for name, value in (options.get("fix") or {}).items()}
+        axes = fixed_axes(axes, options)
+        named_values(axes)
+        sizes = {name: words.get(name) for name in (*SIZES, "dtype")}
+        stated = Run.stated("option", **sizes, **{name: words.get(name) for name in OF_JOB}, **axes)
         return cls(
             run=log.knowing(**{name: stated.get(name) for name in sizes}),
             log=log,
@@ -119,6 +119,7 @@ class AskedPlan:
             cluster=cluster,
             stated=stated,
             launch=options.get("launch"),
+            headroom=options.get("headroom"),
         )
 
     @property
@@ -195,9 +196,9 @@ class AskedPlan:
             global_batch_size=batch,
             seq_len=seq_len,
             dtype=None if word is None else str(word),
-            framework=self.stated.get("framework") or self.run.trainer,
+            **{"framework": self.run.trainer} | {name: self.stated.get(name) for name in OF_JOB if name in self.stated},
         )
-        job, plan, more = _plan(job, self.cluster, devices, fixed, str(facts.get("recompute", "")))
+        job, plan, more = _plan(job, self.cluster, devices, fixed, self.headroom, str(facts.get("recompute", "")))
         if int(self.stated.get("dp", plan.dims.dp)) != plan.dims.dp:
             must = f"tp x pp x cp leaves {int(plan.dims.dp)} of {devices} devices"
             raise InputError("fix dp", self.stated.get("dp"), must, str(int(plan.dims.dp)))
@@ -249,7 +250,12 @@ TOKENS_AT_ONCE = 8192
 
 
 def _plan(
-    job: TrainingJob, cluster: Cluster, devices: int, fixed: Mapping[str, int], recompute: str
+    job: TrainingJob,
+    cluster: Cluster,
+    devices: int,
+    fixed: Mapping[str, int],
+    headroom: float | None,
+    recompute: str,
 ) -> tuple[TrainingJob, TrainingPlan, tuple[str, ...]]:
     """The plan with the given values, and a typical run's values for the rest. Raises ``InputError``."""
     from sartor.plans.search import HeldPlan
@@ -258,7 +264,8 @@ def _plan(
     axes = _usual_axes(job, devices, fixed)
     plan = plan_at(job, {name: np.array([value]) for name, value in axes.items()}, 0)
     if axes["pp"] > 1:  # layers are placed as an estimate of this plan places them
-        held = HeldPlan(job=job, cluster=cluster.reached(devices), num_devices=devices, axes=axes)
+        where = cluster.reached(devices)
+        held = HeldPlan(job=job, cluster=where, num_devices=devices, axes=axes, kept_free=headroom)
         with suppress(InputError):  # the run did what the search rules out
             plan = held.price().plan
     if recompute != "selective" or not job.trainer.shards_fully:

@@ -20,7 +20,7 @@ from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import USUAL_CLUSTER
 from sartor.model.workload import settled_seq_len
 from sartor.plans.space import axes_of
-from sartor.run.fields import AXES, TrainingOptions, check_names
+from sartor.run.fields import AXES, TrainingOptions, check_names, fixed_axes
 from sartor.run.run import Origin, Run
 from sartor.step.results import step_source
 
@@ -68,7 +68,7 @@ def plan(
 
     check_names(options, TrainingOptions)
     reading = read(model, options.get("set"))
-    fix = _held_axes(_simple(fix) if simple else fix or {}, options)
+    fix = fixed_axes(_simple(fix) if simple else fix or {}, options)
     whole = _with_price(cluster_of(cluster), price)
     own = own_calibration_of(options.get("calibration"), whole)
     origin = (Origin.USUAL, "the usual cluster") if cluster is None else (Origin.STATED, "option")
@@ -124,20 +124,6 @@ def plan(
         calibration=own,
     )
     return _explained(answer, tokens, why_not, headroom)
-
-
-def _held_axes(fix: Mapping[str, int | str], options: TrainingOptions) -> dict[str, int | str]:
-    """The axes that ``fix`` and the options hold. Raises ``InputError`` where they contradict each other."""
-    held = dict(fix)
-    for name in AXES:
-        if (value := options.get(name)) is None:
-            continue
-        word = str(value).lower()
-        if str(held.get(name, word)).lower() != word:
-            must = f"fix says {name}={held[name]}: must be stated once"
-            raise InputError(name, value, must, f"{name}={held[name]} or {name}={word}")
-        held[name] = word
-    return held
 
 
 def _with_best(run: Run, search: PlanSearch) -> Run:

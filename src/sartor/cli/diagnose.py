@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
@@ -11,7 +11,9 @@ from sartor.cli import common as c
 from sartor.cli import options as o
 from sartor.cli.plan import parse_fix
 from sartor.cli.plan_options import Fix, LaunchOfRun
+from sartor.cli.run_options import takes_run
 from sartor.errors import InputError
+from sartor.run.fields import RunOnDevices
 
 if TYPE_CHECKING:
     from sartor.answers.diagnosis import LogDiagnosis, TraceDiagnosis
@@ -33,11 +35,15 @@ Number = Annotated[
         "--run", metavar="N", parser=o.whole_number, help="Which run of a log with several. [default: the last]"
     ),
 ]
-DevicesOfRun = Annotated[
-    int | None, o.NUM_DEVICES(metavar="N", parser=o.whole_number, help="GPUs of the job, if the run does not say.")
-]
-
-
+OF_RUN = {
+    "num_devices": "GPUs of the job. [default: as the run says]",
+    "global_batch_size": "Sequences per step over all devices. [default: as the run says]",
+    "seq_len": "Tokens per sequence. [default: as the run says, or its TFLOP/s]",
+    "microbatch_size": "Sequences per microbatch. [default: as the run says]",
+    "framework": "Trainer: megatron, torchtitan, nemo, maxtext, ...; its release after an @: nemo@26.06. "
+    "[default: the log's]",
+}
+"""Help of options that a run's own log usually answers."""
 BestPlan = Annotated[bool, typer.Option("--best-plan/--no-best-plan", help="Also find the best plan for the same job.")]
 Records = Annotated[
     Path | None,
@@ -50,43 +56,44 @@ Records = Annotated[
 ]
 
 
+@takes_run(without=("phase", "context_len", "eager", "kernels", "price"), helps=OF_RUN)
 def diagnose(
     runs: Runs,
     model: ModelOfRun = None,
-    cluster: o.ClusterOrGpu = None,
     gpu: o.GpuOfCluster = None,
     launch: LaunchOfRun = None,
     run: Number = None,
-    num_devices: DevicesOfRun = None,
-    global_batch_size: o.GlobalBatch = None,
-    seq_len: o.SeqLen = None,
-    dtype: o.DType = None,
-    framework: o.Framework = None,
     fix: Fix = None,
-    set_: o.SetField = None,
-    calibration: o.Calibration = None,
     best_plan: BestPlan = True,
     records: Records = None,
     html: o.HtmlFile = None,
     verbose: o.Verbose = False,
     json: o.AsJson = False,
     out: o.OutFile = None,
+    **options: Unpack[RunOnDevices],
 ) -> None:
     """Show where the time of a real run went, beside the prediction: for a trace, what each part loses and what to
     change; for a log, its step time, memory and TFLOP/s, and what would explain the difference.
 
-    Example: `sartor diagnose train.log --model llama-3.1-8b --gpu h100`
+    Example: `sartor diagnose train.log --model llama-3.1-8b --gpu h100 --tp 2 --recompute full`
 
     Example: `sartor diagnose rank0.json.gz --gpu h100 --html run.html`
 
     Example: `sartor diagnose traces/ --model llama-3.1-8b --num-devices 64 --global-batch-size 128`
     """
-    asked = c.asked(locals(), "runs", "records", "html", "verbose")
-    asked |= {"run": runs, "number": run, "fix": parse_fix(fix) or None}
     from sartor import api
     from sartor.report.diagnose_document import diagnose_page, diagnose_view
 
-    found = api.diagnose(**asked)
+    found = api.diagnose(
+        runs,
+        number=run,
+        model=model,
+        gpu=gpu,
+        launch=launch,
+        fix=parse_fix(fix),
+        best_plan=best_plan,
+        **options,
+    )
     if records is not None:
         _write_records(found, records)
     if html is not None:

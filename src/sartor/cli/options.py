@@ -34,7 +34,7 @@ def writable(context: typer.Context, param: typer.CallbackParam, value: Path | N
     return value
 
 
-def writable_folder(param: typer.CallbackParam, value: Path | None) -> Path | None:
+def _writable_folder(param: typer.CallbackParam, value: Path | None) -> Path | None:
     """The same check for an output folder."""
     if value is not None:
         from sartor.files import check_writable
@@ -49,7 +49,7 @@ GRADES = ("info", "warn", "error")
 """Grades of a finding, mildest first."""
 
 
-def known_grade(value: str) -> str:
+def _known_grade(value: str) -> str:
     """Reject a ``--fail-on`` that is not a grade."""
     if value not in (*GRADES, "never"):
         raise InputError("--fail-on", value, f"must be one of {', '.join(GRADES)}, never")
@@ -210,32 +210,12 @@ DeviceCounts = Annotated[
 ]
 EqualDevices = Annotated[int | None, NUM_DEVICES(metavar="N", parser=whole_number, help="Equal devices.")]
 
-GlobalBatch = Annotated[
-    int | None,
-    typer.Option("--global-batch-size", metavar="B", parser=whole_number, help="Sequences per step over all devices."),
-]
 TP = partial(typer.Option, "--tp")
 Tp = Annotated[int, TP(metavar="N", parser=whole_number, help="Tensor-parallel devices.")]
 EP = partial(typer.Option, "--ep", metavar="N", parser=whole_number)
 ServingEp = Annotated[
     int, EP(help="Expert parallelism: the tp x copies devices form so many groups, each with its share of the experts.")
 ]
-CP = partial(typer.Option, "--cp")
-
-OPTIMIZER = partial(typer.Option, "--optimizer")
-
-RECOMPUTE = partial(typer.Option, "--recompute")
-
-Framework = Annotated[
-    str | None,
-    typer.Option(
-        "--framework",
-        metavar="NAME",
-        help="Trainer: megatron, torchtitan, nemo, maxtext, ...; its release after an @: nemo@26.06. "
-        "[default: the one that --write names, else megatron]",
-    ),
-]
-
 # How much to search and list, and what makes a check fail.
 
 TIME_LIMIT = partial(typer.Option, "--time-limit", metavar="SECONDS")
@@ -254,7 +234,7 @@ FailOn = Annotated[
     typer.Option(
         "--fail-on",
         metavar="error|warn|info|never",
-        callback=known_grade,
+        callback=_known_grade,
         help="Exit with 1 if a finding of `lint` or `plan --launch` has at least this grade.",
     ),
 ]
@@ -315,7 +295,7 @@ Chakra = Annotated[
     typer.Option("--chakra", metavar="DIR", help="Write one step as Chakra traces, a file per rank, for ASTRA-sim."),
 ]
 PngFolder = Annotated[
-    Path | None, PNG(metavar="DIR", callback=writable_folder, help="Write each figure as a PNG (extra `report`).")
+    Path | None, PNG(metavar="DIR", callback=_writable_folder, help="Write each figure as a PNG (extra `report`).")
 ]
 PngFile = Annotated[Path | None, PNG(metavar="FILE", callback=writable, help="Draw it (extra `report`).")]
 TraceFile = Annotated[

@@ -42,7 +42,7 @@ def _signature(command: Command, rows: list[RunField], helps: Mapping[str, str])
         for parameter in inspect.signature(command).parameters.values()
         if parameter.kind is not inspect.Parameter.VAR_KEYWORD
     ]
-    subject = [parameter for parameter in written if parameter.name in ("model", "models", "gpu")]
+    subject = [parameter for parameter in written if parameter.name in ("runs", "model", "models", "gpu")]
     options = [_parameter(row, helps.get(row.name, row.help)) for row in rows]
     return inspect.Signature([*subject, *options, *(p for p in written if p not in subject)])
 

@@ -47,12 +47,17 @@ class TrainingOptions(TypedDict, total=False):
     calibration: str | Path | None
 
 
-class RunOptions(TrainingOptions, total=False):
+class RunOnDevices(TrainingOptions, total=False):
+    """Keywords that state a training run with its devices."""
+
+    cluster: str | Path | Cluster | None
+    num_devices: int | None
+
+
+class RunOptions(RunOnDevices, total=False):
     """Keywords that state a run of any kind."""
 
     phase: str | None
-    cluster: str | Path | Cluster | None
-    num_devices: int | None
     context_len: int | None
     eager: bool
     kernels: str | None
@@ -335,6 +340,21 @@ def check_names(options: Mapping[str, Any], fields: type = RunOptions) -> None:
         if name not in fields.__annotations__:
             nearest = difflib.get_close_matches(name, fields.__annotations__, n=1, cutoff=0.4)
             raise InputError(name, str(options[name]), "is not a field of a run", nearest[0] if nearest else "")
+
+
+def fixed_axes(fix: Mapping[str, int | str], options: Mapping[str, object]) -> dict[str, int | str]:
+    """The axes that ``fix`` and the options of their names state. Raises ``InputError`` where they contradict each
+    other."""
+    axes = dict(fix)
+    for name in AXES:
+        if (value := options.get(name)) is None:
+            continue
+        word = str(value).lower()
+        if str(axes.get(name, word)).lower() != word:
+            must = f"fix says {name}={axes[name]}: must be stated once"
+            raise InputError(name, value, must, f"{name}={axes[name]} or {name}={word}")
+        axes[name] = word
+    return axes
 
 
 _SIZE = re.compile(

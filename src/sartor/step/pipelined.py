@@ -111,12 +111,12 @@ class Pipelined:
         s, chunks = self.stages, self.slowest.reshape(-1, self.microbatches.size)
         if mechanism.at_block is not None:
             seconds = [s.block_part_s(mechanism.name, slowest) for slowest in chunks]
-            return np.asarray(self.microbatches * np.sum(seconds, axis=0))
+            return np.asarray(self.microbatches * summed(np.ones(len(seconds)), seconds))
         share = s.shares.get(mechanism.name)
         if share is None:
             return None
         added, order = np.asarray(share.forward_s + share.backward_s), np.arange(self.microbatches.size)
-        return np.asarray(self.microbatches * added[chunks, order].sum(axis=0))
+        return np.asarray(self.microbatches * summed(np.ones(len(chunks)), added[chunks, order]))
 
 
 def worked(tables: Sequence[PlanTables], stages: PipelineStages, work: dict[str, IntArray]) -> Worked:
@@ -187,7 +187,7 @@ def _in_lockstep(s: StageSeconds, work: dict[str, IntArray], transfer_s: FloatAr
     chunks = max(s.rows.pp // devices, 1)
     slowest = np.argmax(load.slot_s.reshape(chunks, -1, m.size), axis=1)
     slowest = slowest + np.arange(chunks)[:, None] * (len(load.slot_s) // chunks)
-    slot, busy = (np.take_along_axis(x, slowest, axis=0).sum(axis=0) for x in (load.slot_s, load.busy_s))
+    slot, busy = (summed(np.ones(chunks), np.take_along_axis(x, slowest, axis=0)) for x in (load.slot_s, load.busy_s))
     bottleneck, even = load.slot_s.max(axis=0), s.evened_s(load.slot_s)
     return Pipelined(
         stages=s,

@@ -143,7 +143,7 @@ def each_device(counts: IntArray, virtual_stages: int, pools: IntArray | None = 
 
 def summed(counts: Floats, values: Any) -> Any:
     """``counts`` [..., K] @ ``values`` [K, n] = [..., n], added one after the other, so that an entry does not depend
-    on the other columns (the last bits of a BLAS GEMM do)."""
+    on the other columns (the last bits of a BLAS GEMM, and of NumPy's sum over a lone column, do)."""
     weights = np.asarray(counts, dtype=np.float64)
     total = weights[..., 0, None] * values[0]
     for k in range(1, weights.shape[-1]):

@@ -1,0 +1,411 @@
+"""Every door that prices a run, as a function from the run to its seconds and bytes, for `test_doors`.
+
+A door takes the run as a user states it and the estimate of it, and returns what it prices; None if the run is not for
+this door. Refusing (``InputError``) is allowed only to the doors of ``MAY_REFUSE``: a trainer cannot write every plan.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+
+from sartor import api
+from sartor.answers.diagnosis import LogDiagnosis
+from sartor.answers.estimate import ModelEstimate
+from sartor.api import Model
+from sartor.cli import run as sartor_command
+from sartor.errors import InputError
+from sartor.hardware.cluster_catalog import usual_cluster
+from sartor.hardware.device import load_device
+from sartor.launch.files import save_files
+from sartor.run.fields import FIELDS
+from sartor.web.work import Answerer
+
+HYBRID = {
+    "model_type": "nemotron_h", "hybrid_override_pattern": "M-M*-M-M-M*-", "num_hidden_layers": 12, "hidden_size": 2048,
+    "intermediate_size": 8192, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128,
+    "vocab_size": 65536, "mamba_num_heads": 64, "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 8,
+    "conv_kernel": 4, "chunk_size": 256, "mlp_hidden_act": "relu2", "max_position_embeddings": 8192,
+}  # fmt: skip
+DENSE = ("gpt2", "pythia-410m", "qwen2.5-0.5b", "llama-3.2-1b", "bloom-560m", "gemma-2-2b")
+MIXTURES = ("qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v2-lite", "gpt-oss-20b")
+GPUS = ("h100_sxm", "a100_sxm", "b200_sxm", "l40s", "mi300x", "v100_sxm", "a40")
+CHIPS = ("tpu_v5p", "tpu_v5e", "tpu_v4_like")
+TRAINERS = ("torchtitan", "torchtitan@2026", "deepspeed", "megatron", "nemo", "megatron-bridge", "maxtext", "fsdp")
+KINDS = ("megatron", "megatron-bridge", "torchtitan", "deepspeed", "accelerate")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A run as it is stated."""
+
+    model: str
+    """A zoo name, or ``hybrid``."""
+    gpu: str
+    words: Mapping[str, Any]
+    """Fields of a run."""
+
+    @property
+    def subject(self) -> Model:
+        return HYBRID if self.model == "hybrid" else self.model
+
+    @property
+    def trains(self) -> bool:
+        return self.words.get("phase", "train") == "train"
+
+    @property
+    def cluster(self) -> Any:
+        return usual_cluster(load_device(self.gpu))
+
+    def without(self, *names: str) -> dict[str, Any]:
+        return {name: value for name, value in self.words.items() if name not in names}
+
+
+Price = tuple[float, float]
+"""Seconds of the step (or pass), and bytes of the fullest device."""
+Door = Callable[[Asked, ModelEstimate, Path], Price | None]
+
+
+# -- runs ----------------------------------------------------------------------------------------------------------
+
+
+def _some(**values: Any) -> st.SearchStrategy[dict[str, Any]]:
+    """Each field stated, with one of its values, or left open (None)."""
+    fields = {name: st.sampled_from(options) for name, options in values.items()}
+    return st.fixed_dictionaries(fields).map(lambda f: {name: value for name, value in f.items() if value is not None})
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> Asked:
+    """A run of any kind: dense, mixture or hybrid; training or a pass; on GPUs and chips; more or less of it stated."""
+    model = draw(st.sampled_from((*DENSE, *MIXTURES, "hybrid", "hybrid")))
+    gpu = draw(st.sampled_from(GPUS if draw(st.integers(0, 4)) else CHIPS))
+    kind = draw(st.sampled_from(("open", "open", "plan", "plan", "plan", "prefill", "decode")))
+    experts = model in MIXTURES
+    if kind in ("prefill", "decode"):
+        return Asked(model=model, gpu=gpu, words={"phase": kind, **draw(_passes(decodes=kind == "decode"))})
+    words = draw(_plans(experts=experts) if kind == "plan" else _unfinished(experts=experts))
+    if gpu in CHIPS:
+        words.pop("framework", None)
+    return Asked(model=model, gpu=gpu, words=words)
+
+
+def _passes(*, decodes: bool) -> st.SearchStrategy[dict[str, Any]]:
+    return _some(
+        microbatch_size=(None, 1, 1, 4),
+        seq_len=(None, 512, 2048),
+        tp=(None, 1, 2),
+        dtype=(None, None, "bf16", "fp8"),
+        kernels=(None, None, "vllm", "sglang"),
+        eager=(None, None, True),
+        context_len=(None, 300, 1000) if decodes else (None, None, 512),
+    )
+
+
+def _unfinished(*, experts: bool) -> st.SearchStrategy[dict[str, Any]]:
+    return _some(
+        num_devices=(None, 8, 16, 12),
+        global_batch_size=(None, 64, 512, 96),
+        seq_len=(None, 512, 1024),
+        tp=(None, None, 1, 2),
+        pp=(None, None, 1, 2),
+        ep=(None, None, 1, 2, 8) if experts else (None,),
+        microbatch_size=(None, 1, 2),
+        recompute=(None, "none", "full", "selective"),
+        framework=(None, None, *TRAINERS),
+        dtype=(None, None, "fp8", "bf16"),
+        headroom=(None, None, 0.1),
+        eager=(None, None, None, True),
+    )
+
+
+@st.composite
+def _plans(draw: st.DrawFn, *, experts: bool) -> dict[str, Any]:
+    """A training run with degrees that make up its devices."""
+    tp, pp, cp, dp = (2 ** draw(st.integers(0, most)) for most in (2, 2, 1, 2))
+    microbatch, turns = 2 ** draw(st.integers(0, 2)), draw(st.integers(1, 3))
+    some = _some(
+        zero_stage=(None, None, None, None, 1, 1, 3, 3, 0, 2),
+        schedule=(*(None,) * 8, "1f1b", "zero_bubble"),
+        recompute=(None, None, "none", "full", "full", "selective"),
+        recompute_layers=(*(None,) * 8, 1),
+        optimizer_offload=(*(None,) * 8, True, False),
+        shard_group=(*(None,) * 8, 2),
+        optimizer=(None, None, None, None, "sgd", "muon"),
+        attention=(None, None, None, "unfused"),
+        routing_skew=(None, None, 1.3) if experts else (None,),
+        dtype=(None, None, "bf16", "fp8", "mxfp8"),
+        framework=(*(None,) * 4, *TRAINERS),
+        headroom=(None, None, 0.1),
+        eager=(*(None,) * 5, True),
+        microbatch_size=(None, microbatch, microbatch),
+        ep=(None, 1, 2) if experts else (None,),
+        virtual_stages=(None, 1, 2) if pp > 1 else (None, 1),
+        sequence_parallel=(None, None, tp > 1),
+        context_parallel=(None, None, "ring", "all_gather") if cp > 1 else (None,),
+    )
+    more = draw(some)
+    sizes = {"num_devices": tp * pp * cp * dp, "global_batch_size": dp * microbatch * turns * pp}
+    return {**sizes, "seq_len": draw(st.sampled_from((512, 1024))), "tp": tp, "pp": pp, "cp": cp, **more}
+
+
+# -- doors ---------------------------------------------------------------------------------------------------------
+
+
+def _priced(answer: ModelEstimate) -> Price:
+    return float(answer.time_s), float(answer.peak_bytes)
+
+
+def linted(asked: Asked, answer: ModelEstimate, folder: Path) -> Price | None:
+    return _priced(api.lint(asked.subject, asked.gpu, **asked.words).base)
+
+
+def advised(asked: Asked, answer: ModelEstimate, folder: Path) -> Price | None:
+    """The baseline of the advice, in the object and in the page's JSON."""
+    words = asked.without("phase")
+    advice = api.advise(asked.subject, asked.gpu, top=1, objective=asked.words.get("phase", "train"), **words)
+    return _priced(advice.base)
+
+
+def on_the_page(asked: Asked, answer: ModelEstimate, folder: Path) -> Price | None:
+    """What the page shows of the run."""
+    reply = Answerer().fresh("shape", {}, _request(asked, moving=True))
+    assert reply.status == 200, reply.body
+    body = json.loads(reply.body)
+    return _totals(body["totals"])
+
+
+def planned(asked: Asked, answer: ModelEstimate, folder: Path) -> Price | None:
+    """The plan of the same unfinished run."""
+    if not asked.trains or asked.words.get("eager"):
+        return None
+    return _best(api.plan(asked.subject, asked.cluster, **asked.without("phase")), answer)
+
+
+def fixed(asked: Asked, answer: ModelEstimate, folder: Path) -> Price | None:
+    """The plan with every axis of the estimate fixed."""
+    if not asked.trains or asked.words.get("eager"):
+        return None
+    return _best(_fixed(asked, answer), answer)
+
+
+_FIXED: list[tuple[ModelEstimate, Any]] = []
+"""The last plan that was fixed, for the doors that write it."""
+
+
+def _fixed(asked: Asked, answer: ModelEstimate) -> Any:
+    if not _FIXED or _FIXED[0][0] is not answer:
+        _FIXED[:] = [(answer, _fix(asked, answer))]
+    return _FIXED[0][1]
+
+
+def _fix(asked: Asked, answer: ModelEstimate) -> Any:
+    held = answer.question.held
+    assert held is not None
+    return api.plan(asked.subject, asked.cluster, **{**_sizes(asked, answer), "fix": held.axes})
+
+
+def _sizes(asked: Asked, answer: ModelEstimate) -> dict[str, Any]:
+    """The stated fields but for the plan, with the devices and batch that were completed."""
+    held = answer.question.held
+    assert held is not None
+    axes = [name for name, row in FIELDS.items() if row.axis]
+    sizes = {"num_devices": held.num_devices, "global_batch_size": held.job.global_batch_size}
+    return {**asked.without("phase", *axes), **sizes}
+
+
+def _best(found: Any, answer: ModelEstimate) -> Price | None:
+    if found.best is None:
+        assert not answer.fits, "plan says that nothing fits, and the estimate fits"
+        return None
+    assert answer.fits, "plan has a plan that fits, and the estimate does not fit"
+    return float(found.best.step_s), float(found.best.peak_bytes)
+
+
+def restated(asked: Asked, answer: ModelEstimate, folder: Path) -> Price | None:
+    """The estimate of the finished run, every completed field stated as an option."""
+    facts = answer.question.run.facts
+    words = {name: fact.value for name, fact in facts.items() if name in FIELDS and name not in ("gpu", "price")}
+    words |= {"cluster": asked.cluster} if asked.trains else {}
+    return _priced(api.estimate(asked.subject, asked.gpu, **{**words, **asked.words}))
+
+
+def in_a_grid(asked: Asked, answer: ModelEstimate, folder: Path) -> Price | None:
+    """An entry of a grid of estimates whose other points are other microbatches."""
+    if asked.trains:
+        held = answer.question.held
+        assert held is not None
+        axes = {name: fact.value for name, fact in answer.question.run.facts.items() if name in held.axes}
+        words, size = {**_sizes(asked, answer), **axes}, held.axes["microbatch_size"]
+    else:
+        words, size = dict(asked.words), int(answer.question.workload.microbatch_size)
+        words |= {"tp": int(answer.question.dims.tp)}
+    grid = api.estimate(asked.subject, asked.gpu, **{**words, "microbatch_size": [2 * size, size]})
+    return float(grid.time_s[1]), float(grid.peak_bytes[1])
+
+
+def over_http(asked: Asked, answer: ModelEstimate, folder: Path) -> Price | None:
+    reply = Answerer().fresh("estimate", {}, _request(asked))
+    assert reply.status == 200, reply.body
+    return _totals(json.loads(reply.body)["totals"])
+
+
+def _request(asked: Asked, **more: object) -> bytes:
+    subject = {"config": HYBRID} if asked.model == "hybrid" else {"model": asked.model}
+    return json.dumps({**subject, "gpu": asked.gpu, **asked.words, **more}).encode()
+
+
+def on_the_command_line(asked: Asked, answer: ModelEstimate, folder: Path) -> Price | None:
+    out, errors = StringIO(), StringIO()
+    with redirect_stdout(out), redirect_stderr(errors):
+        code = sartor_command(["estimate", _path(asked, folder), "--gpu", asked.gpu, *flags(asked.words), "--json"])
+    assert code == 0, errors.getvalue()
+    return _totals(json.loads(out.getvalue())["totals"])
+
+
+def _path(asked: Asked, folder: Path) -> str:
+    if asked.model != "hybrid":
+        return asked.model
+    path = folder / "config.json"
+    path.write_text(json.dumps(HYBRID))
+    return str(path)
+
+
+def flags(words: Mapping[str, Any]) -> Iterator[str]:
+    """Fields of a run as flags of the command line."""
+    for name, value in words.items():
+        flag = FIELDS[name].flag
+        if isinstance(value, bool):
+            yield flag if value else f"--no-{flag[2:]}"
+        else:
+            yield from (flag, str(value))
+
+
+def _totals(totals: Mapping[str, Any]) -> Price:
+    assert totals["time_s"] == totals.get("step_s", totals["time_s"])
+    return totals["time_s"], totals["peak_bytes"]
+
+
+def launched(kind: str) -> Door:
+    """The launch file of a trainer, written and read back."""
+
+    def door(asked: Asked, answer: ModelEstimate, folder: Path) -> Price | None:
+        if not asked.trains or asked.words.get("eager") or asked.gpu in CHIPS or not answer.fits:
+            return None
+        found = _fixed(asked, answer)
+        if found.best is None:
+            return None
+        files, written = api.launch(found, kind)
+        place = folder / kind
+        save_files(files, place)
+        read = api.lint_launch(place, asked.cluster, search=False, headroom=asked.words.get("headroom"))
+        if written != found.best or read.job.trainer != found.job.trainer:
+            return None  # another plan, or another trainer's run, and the answer says so
+        return float(read.priced.step_s), float(read.priced.peak_bytes)
+
+    return door
+
+
+TITAN = "[rank0]:[titan] {} - root - INFO - step: {:2d}  loss: 9.0  memory: 58.28GiB(73.68%)  tps: {:,.4f}\n"
+
+
+def diagnosed(asked: Asked, answer: ModelEstimate, folder: Path) -> Price | None:
+    """The prediction beside a log of the run, its plan stated as options."""
+    held = answer.question.held
+    if held is None or asked.words.get("eager"):
+        return None
+    step_s = float(answer.time_s)
+    tokens_per_s = held.job.tokens_per_step / step_s / held.num_devices
+    times_s = [datetime(2026, 1, 5, 9) + timedelta(seconds=step * step_s) for step in range(12)]
+    stamps = [f"{time:%Y-%m-%d %H:%M:%S},{time.microsecond // 1000:03d}" for time in times_s]
+    path = folder / "run.log"
+    path.write_text("".join(TITAN.format(stamp, i + 1, tokens_per_s) for i, stamp in enumerate(stamps)))
+    axes = {name: fact.value for name, fact in answer.question.run.facts.items() if name in held.axes}
+    words = {**_sizes(asked, answer), **axes, "seq_len": held.job.seq_len, "framework": held.job.trainer.name}
+    words |= {"framework": asked.words.get("framework", answer.question.run.get("framework"))}
+    found = api.diagnose(path, model=asked.subject, cluster=asked.cluster, best_plan=False, **words)
+    assert isinstance(found, LogDiagnosis)
+    return float(found.predicted.step_s), float(found.predicted.peak_bytes)
+
+
+def served(asked: Asked, answer: ModelEstimate, folder: Path) -> Price | None:
+    """A server with one sequence in flight: a token takes what a pass of decoding takes in the middle of the answer."""
+    words = {"tp": int(answer.question.dims.tp)} | {n: asked.words[n] for n in ("dtype", "kernels") if n in asked.words}
+    if asked.words.get("phase") != "decode" or asked.gpu in CHIPS or asked.model == "hybrid":
+        return None
+    half = {"phase": "decode", "microbatch_size": 1, "seq_len": 700, "context_len": 1000}
+    one_pass = api.estimate(asked.subject, asked.gpu, **half, **words)
+    server = api.serving(asked.subject, asked.gpu, concurrency=1, input_len=700, output_len=600, **words)
+    seconds = (float(server.loads[0].tpot_s), float(one_pass.time_s)) if server.fits else (0.0, 0.0)
+    assert seconds[0] == seconds[1], seconds
+    return None
+
+
+DOORS: dict[str, Door] = {
+    "lint": linted,
+    "advise": advised,
+    "page": on_the_page,
+    "plan": planned,
+    "plan --fix": fixed,
+    "restated": restated,
+    "grid": in_a_grid,
+    "http": over_http,
+    "command line": on_the_command_line,
+    "diagnose": diagnosed,
+    "serving": served,
+    **{f"launch {kind}": launched(kind) for kind in KINDS},
+}
+MAY_REFUSE = tuple(f"launch {kind}" for kind in KINDS)
+
+
+def contradictions(asked: Asked, doors: Iterator[str] | tuple[str, ...], folder: Path) -> list[str]:
+    """A sentence for every door that prices the run otherwise than ``estimate``, or refuses what that answers."""
+    try:
+        answer = api.estimate(asked.subject, asked.gpu, **asked.words)
+    except InputError as error:
+        return [f"{name} answers, and estimate says: {error}" for name in doors if name in PLAIN and PLAIN[name](asked)]
+    said = []
+    for name in doors:
+        try:
+            price = DOORS[name](asked, answer, folder)
+        except InputError as error:
+            if name not in MAY_REFUSE:
+                said.append(f"{name} refuses: {error}")
+            continue
+        except AssertionError as error:
+            said.append(f"{name}: {error}")
+            continue
+        if price is not None and price != _priced(answer):
+            said.append(f"{name}: {price} and not {_priced(answer)}")
+    return said
+
+
+def _plan_answers(asked: Asked) -> bool:
+    """Whether ``plan`` has a plan, or any answer but that none is possible, for a run that ``estimate`` refuses."""
+    if not asked.trains or asked.words.get("eager"):
+        return False
+    try:
+        return api.plan(asked.subject, asked.cluster, **asked.without("phase")).best is not None
+    except InputError:
+        return False
+
+
+def _lint_answers(asked: Asked) -> bool:
+    """Lint answers what does not split, with a finding that says so."""
+    try:
+        lint = api.lint(asked.subject, asked.gpu, **asked.words)
+    except InputError:
+        return False
+    return not any(finding.axis for finding in lint.findings)
+
+
+PLAIN: dict[str, Callable[[Asked], bool]] = {"plan": _plan_answers, "lint": _lint_answers}
+"""Doors that take the run as it is stated, and must refuse what ``estimate`` refuses."""

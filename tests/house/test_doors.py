@@ -1,0 +1,54 @@
+"""Doors agree: whatever prices a run gives it the same seconds and bytes, to the last digit within a process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from doors import DOORS, Asked, contradictions, runs
+from effort import LONG, times
+
+NAMES = st.just(tuple(DOORS)) if LONG else st.sets(st.sampled_from(tuple(DOORS)), min_size=1, max_size=2).map(tuple)
+"""Doors that are tried for a run: all in the long run, else one or two."""
+
+
+@settings(
+    max_examples=times(60, 2000),
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large),
+)
+@given(asked=runs(), names=NAMES)
+def test_every_door_gives_a_run_the_same_seconds_and_bytes(
+    tmp_path_factory: Any, asked: Asked, names: tuple[str, ...]
+) -> None:
+    assert contradictions(asked, names, tmp_path_factory.mktemp("doors")) == []
+
+
+ONCE_APART = {
+    "layers placed in another headroom": (
+        "diagnose",
+        Asked(
+            model="gemma-2-2b",
+            gpu="tpu_v4_like",
+            words={"headroom": 0.1, "recompute": "none", "microbatch_size": 1, "seq_len": 512, "pp": 2, "tp": 1},
+        ),
+    ),
+    "chunks summed in another order": (
+        "grid",
+        Asked(
+            model="qwen3-30b-a3b",
+            gpu="tpu_v4_like",
+            words={"num_devices": 16, "global_batch_size": 96, "microbatch_size": 1, "dtype": "fp8", "ep": 1},
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ONCE_APART)
+def test_doors_that_were_apart_agree(case: str, tmp_path: Path) -> None:
+    name, asked = ONCE_APART[case]
+    assert contradictions(asked, (name,), tmp_path) == []
