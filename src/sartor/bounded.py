@@ -40,14 +40,14 @@ MAX_DIGITS = 40
 # ------------------------------------------------------------------------------------------------------- files
 
 
-def read_bytes(path: Path, field: str, must: str, *, most: int = MAX_BYTES, nearest: str = "") -> bytes:
+def read_bytes(path: Path, field: str, must: str, *, limit: int = MAX_BYTES, nearest: str = "") -> bytes:
     """The bytes of a regular file of at most ``most`` bytes; ``must`` ends the error message if there is none."""
     try:
         if not path.is_file():
-            found = f"is not a regular file; {must}" if path.exists() else f"no such file; {must}"
-            raise InputError(field, str(path), found, nearest)
-        if (size := path.stat().st_size) > most:
-            raise InputError(field, str(path), f"has {size} bytes; must be at most {most} bytes")
+            fault = f"is not a regular file; {must}" if path.exists() else f"no such file; {must}"
+            raise InputError(field, str(path), fault, nearest)
+        if (size := path.stat().st_size) > limit:
+            raise InputError(field, str(path), f"has {size} bytes; must be at most {limit} bytes")
         return path.read_bytes()
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
@@ -56,18 +56,18 @@ def read_bytes(path: Path, field: str, must: str, *, most: int = MAX_BYTES, near
         raise InputError(field, str(path), f"must be readable ({reason})") from None
 
 
-def unpacked(data: bytes, field: str, name: str, *, most: int) -> bytes:
+def unpacked(data: bytes, field: str, name: str, *, limit: int) -> bytes:
     """The bytes, out of their gzip if they are packed."""
     if not data.startswith(GZIP):
         return data
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
-            found = stream.read(most + 1)
+            content = stream.read(limit + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(field, name, f"must be readable ({error})") from None
-    if len(found) > most:
-        raise InputError(field, name, f"has more than {most} bytes unpacked; must be at most that")
-    return found
+    if len(content) > limit:
+        raise InputError(field, name, f"has more than {limit} bytes unpacked; must be at most that")
+    return content
 
 
 GZIP = b"\x1f\x8b"
@@ -96,7 +96,7 @@ def packaged_toml(room: str, name: str) -> JsonDict:
 
 def read_toml(path: Path, field: str, must: str = "must be a TOML file", *, nearest: str = "") -> JsonDict:
     """The table of a TOML file. Raises `InputError`."""
-    data = read_bytes(path, field, must, most=MAX_TOML_BYTES, nearest=nearest)
+    data = read_bytes(path, field, must, limit=MAX_TOML_BYTES, nearest=nearest)
     return parse_toml(decoded(data, field, str(path)), field, str(path))
 
 
@@ -223,9 +223,9 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> JsonDict:
 
 def _constant(word: str, *, text: str, name: str) -> float:
     if word == "NaN":
-        found = _NAN.search(text)
-        line = text.count("\n", 0, found.start("nan")) + 1 if found else 1
-        key = f" ({printable(found['key'])})" if found and found["key"] else ""
+        match = _NAN.search(text)
+        line = text.count("\n", 0, match.start("nan")) + 1 if match else 1
+        key = f" ({printable(match['key'])})" if match and match["key"] else ""
         raise InputError(name, f"NaN in line {line}{key}", "must hold no NaN; JSON has none and no field means it")
     return float(word.replace("Infinity", "inf"))  # Mamba-2 configs contain "time_step_limit": [0.0, Infinity].
 
@@ -245,7 +245,7 @@ def _integer(digits: str, *, name: str) -> int:
 
 def read_csv(path: Path, field: str, must: str, required: Sequence[str]) -> list[dict[str, str]]:
     """Rows of a CSV file by column name. Raises `InputError`, also if the last line is cut off."""
-    text = decoded(read_bytes(path, field, must, most=MAX_CSV_BYTES), field, str(path))
+    text = decoded(read_bytes(path, field, must, limit=MAX_CSV_BYTES), field, str(path))
     reader = csv.reader(text.splitlines(keepends=True))
     try:
         names = [name.strip() for name in next(reader, [])]
@@ -268,5 +268,5 @@ def read_csv(path: Path, field: str, must: str, required: Sequence[str]) -> list
 def printable(text: str) -> str:
     """A name made safe for a terminal: anything but printable ASCII escaped, long names (except paths) cut."""
     shown = text if text.isascii() and text.isprintable() else ascii(text)[1:-1]
-    most = 1000 if "/" in shown else 80
-    return shown if len(shown) <= most else shown[: most - 3] + "..."
+    longest = 1000 if "/" in shown else 80
+    return shown if len(shown) <= longest else shown[: longest - 3] + "..."

@@ -68,11 +68,11 @@ def check_writable(path: str | os.PathLike[str], *, field: str = "file") -> None
         if target.exists() and not target.is_file():
             must = f"is a {_kind(target.stat().st_mode)}; must be a regular file or a new name"
             raise InputError(field, str(path), must)
-        there = target if target.exists() else _nearest(target.parent)
-        if there != target and not there.is_dir():
-            raise InputError(field, str(path), f"must be writable ({there} is not a folder)")
-        if not os.access(there, os.W_OK) or (there == target and not os.access(target.parent, os.W_OK)):
-            raise InputError(field, str(path), f"must be writable ({there} may only be read)")
+        place = target if target.exists() else _nearest(target.parent)
+        if place != target and not place.is_dir():
+            raise InputError(field, str(path), f"must be writable ({place} is not a folder)")
+        if not os.access(place, os.W_OK) or (place == target and not os.access(target.parent, os.W_OK)):
+            raise InputError(field, str(path), f"must be writable ({place} may only be read)")
 
 
 @contextmanager
@@ -94,11 +94,11 @@ def _stream(path: Path) -> int | None:
     if name.startswith(_DESCRIPTORS) and path.name.isdigit():
         return int(path.name)
     with suppress(OSError):
-        there = path.stat()
-        if os.path.samestat(there, Path(os.devnull).stat()):
+        status = path.stat()
+        if os.path.samestat(status, Path(os.devnull).stat()):
             return _NOWHERE
         for descriptor in _STREAMS.values():  # a link to /dev/stdout, used for logs in containers
-            if os.path.samestat(there, os.fstat(descriptor)):
+            if os.path.samestat(status, os.fstat(descriptor)):
                 return descriptor
     return None
 
@@ -127,10 +127,10 @@ def _beside(target: Path, data: bytes, mode: int) -> Path:
             file.write(data)
             file.flush()
             if target.exists():
-                there = target.stat()
-                mode = stat.S_IMODE(there.st_mode)
+                status = target.stat()
+                mode = stat.S_IMODE(status.st_mode)
                 with suppress(PermissionError):
-                    os.chown(name, there.st_uid, there.st_gid)
+                    os.chown(name, status.st_uid, status.st_gid)
             else:
                 mode &= ~_umask()
             Path(name).chmod(mode)
@@ -144,10 +144,10 @@ def _beside(target: Path, data: bytes, mode: int) -> Path:
 def _clear(target: Path) -> None:
     """Remove temporary files left by processes that were killed while writing."""
     name = re.compile(re.escape(f".{target.name[:40]}.") + r"(\d+)\.[^.]*\.part")
-    for each in target.parent.iterdir():
-        found = name.fullmatch(each.name)
-        if found and not _is_alive(int(found[1])):
-            each.unlink(missing_ok=True)
+    for entry in target.parent.iterdir():
+        match = name.fullmatch(entry.name)
+        if match and not _is_alive(int(match[1])):
+            entry.unlink(missing_ok=True)
 
 
 def _is_alive(process: int) -> bool:
@@ -172,7 +172,7 @@ def _sync(folder: Path) -> None:
 
 def _nearest(folder: Path) -> Path:
     """The folder itself, or its first existing parent."""
-    return next((each for each in (folder, *folder.parents) if each.exists()), folder)
+    return next((ancestor for ancestor in (folder, *folder.parents) if ancestor.exists()), folder)
 
 
 def _kind(mode: int) -> str:

@@ -28,33 +28,33 @@ def is_pareto(objectives: npt.ArrayLike) -> npt.NDArray[np.bool_]:
     if np.isnan(points).any():
         raise ValueError("objectives must not be NaN")
     mask = np.zeros(len(points), dtype=np.bool_)
-    kept = _cull(points)
+    front = _cull(points)
     # np.unique sorts lexicographically: a point can only be dominated by one that comes before it.
-    distinct, inverse = np.unique(points[kept], axis=0, return_inverse=True)
-    mask[kept] = _front_of_sorted(distinct)[inverse.reshape(-1)]
+    distinct, inverse = np.unique(points[front], axis=0, return_inverse=True)
+    mask[front] = _front_of_sorted(distinct)[inverse.reshape(-1)]
     return mask
 
 
 def _cull(points: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     """Positions left after dropping what a few strong points (least weighted sums, in turn) dominate."""
-    kept = np.arange(len(points))
+    front = np.arange(len(points))
     if len(points) <= _BLOCK:
-        return kept
+        return front
     finite = np.isfinite(points)
     low = points.min(axis=0, where=finite, initial=0.0)
     span = points.max(axis=0, where=finite, initial=0.0) - low
     scaled = (points - low) / np.where(span > 0, span, 1.0)
     for weight in _weights(points.shape[1]):
-        rest = points[kept]
-        strongest = rest[np.argmin(scaled[kept] @ weight)]
-        kept = kept[~((rest >= strongest).all(axis=1) & (rest > strongest).any(axis=1))]
-    return kept
+        rest = points[front]
+        strongest = rest[np.argmin(scaled[front] @ weight)]
+        front = front[~((rest >= strongest).all(axis=1) & (rest > strongest).any(axis=1))]
+    return front
 
 
 def _weights(objectives: int) -> npt.NDArray[np.float64]:
     """Weight vectors for finding strong points: all equal, one above the rest, one below the rest."""
-    ones, one = np.ones((objectives, objectives)), np.eye(objectives)
-    return np.concatenate([ones[:1], 0.05 * ones + one, ones - 0.9 * one, 0.3 * ones + one])
+    ones, identity = np.ones((objectives, objectives)), np.eye(objectives)
+    return np.concatenate([ones[:1], 0.05 * ones + identity, ones - 0.9 * identity, 0.3 * ones + identity])
 
 
 def _front_of_sorted(points: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
@@ -72,11 +72,11 @@ def _front_of_sorted(points: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
 def _dominated_by(points: npt.NDArray[np.float64], others: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
     """Whether any of ``others`` [F, M] dominates each of ``points`` [N, M], where no two distinct rows are equal."""
     dominated = np.zeros(len(points), dtype=np.bool_)
-    for other in others:
+    for point in others:
         alive = np.flatnonzero(~dominated)
         if not len(alive):
             break
         rest = points[alive]
-        worse = (rest >= other).all(axis=1) & (rest > other).any(axis=1)
+        worse = (rest >= point).all(axis=1) & (rest > point).any(axis=1)
         dominated[alive[worse]] = True
     return dominated

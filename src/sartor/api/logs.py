@@ -143,7 +143,7 @@ def _held_against(
         job=job,
         cluster=where,
         explanations=explanations(
-            job, found.plan, where, stall_free, said=said, calibration=own, alone=bool(unstated.fields)
+            job, found.plan, where, stall_free, stated=said, calibration=own, alone=bool(unstated.fields)
         ),
         open_plan=unstated,
         conventions=conventions_of(run, job.shape, job.seq_len, devices),

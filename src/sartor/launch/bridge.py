@@ -322,7 +322,7 @@ def _words(flag: str, value: object) -> list[str]:
     if isinstance(value, tuple):
         return [flag, ",".join(map(str, value))]
     if isinstance(value, list) and flag == "--moe-layer-freq":
-        return [flag, f"({'+'.join(f'[{each}]' for each in value)})"]
+        return [flag, f"({'+'.join(f'[{item}]' for item in value)})"]
     if isinstance(value, list):
         return [flag, *map(str, value)]
     return [flag, str(value)]

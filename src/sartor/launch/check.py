@@ -99,11 +99,11 @@ def read_back(written: LaunchFiles, job: TrainingJob) -> tuple[TrainingJob, Trai
 
 def _lost(job: TrainingJob, again: TrainingJob) -> Iterator[_Lost]:
     for name in (f.name for f in fields(job) if f.name not in NOT_SAID):
-        if (asked := getattr(job, name)) != (found := getattr(again, name)):
-            yield _Lost(field=name, asked=asked, found=found)
+        if (before := getattr(job, name)) != (after := getattr(again, name)):
+            yield _Lost(field=name, asked=before, found=after)
     for name in SWITCHES:
-        if (asked := getattr(job.trainer, name)) != (found := getattr(again.trainer, name)):
-            yield _Lost(field=name, asked=asked, found=found, of_trainer=True)
+        if (before := getattr(job.trainer, name)) != (after := getattr(again.trainer, name)):
+            yield _Lost(field=name, asked=before, found=after, of_trainer=True)
 
 
 def _was_asked(lost: _Lost, job: TrainingJob) -> bool:

@@ -302,7 +302,7 @@ OTHER_FORMATS: Mapping[str, tuple[str, ...]] = {
 
 def _text(path: Path) -> str:
     must = "must be a launch script or config file"
-    text = decoded(read_bytes(path, "launch", must, most=MAX_BYTES), "launch", str(path))
+    text = decoded(read_bytes(path, "launch", must, limit=MAX_BYTES), "launch", str(path))
     if not text.strip():
         raise InputError(printable(path.name), Stated("is empty"), "must hold a launch")
     return text

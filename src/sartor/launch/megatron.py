@@ -169,8 +169,8 @@ def _recompute(job: TrainingJob, plan: TrainingPlan) -> Iterator[Argument]:
 def _offload(job: TrainingJob) -> Iterator[Argument]:
     """Activations in host memory."""
     if OffloadModule.LAYER in job.offload_modules:
-        most = int(job.shape.num_layers) - 1  # all but the last, where backward starts
-        yield ("--cpu-offloading-num-layers", str(min(job.offload_layers or most, most)))
+        largest = int(job.shape.num_layers) - 1  # all but the last, where backward starts
+        yield ("--cpu-offloading-num-layers", str(min(job.offload_layers or largest, largest)))
     elif job.offload_modules:
         yield ("--fine-grained-activation-offloading",)
         yield ("--offload-modules", *(m.value for m in OffloadModule if m in job.offload_modules))

@@ -314,10 +314,10 @@ def _axis_word(value: object) -> str:
     return str(value).lower()
 
 
-def no_devices(least: int) -> InputError:
+def no_devices(smallest: int) -> InputError:
     """The error if the file does not give the number of devices, which is never assumed."""
     return InputError(
-        "num_devices", NOT_GIVEN, "must be given: the launch does not say how many devices it has", str(least)
+        "num_devices", NOT_GIVEN, "must be given: the launch does not say how many devices it has", str(smallest)
     )
 
 

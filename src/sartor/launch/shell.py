@@ -99,13 +99,13 @@ def _run(shell: Shell, statements: list[Statement]) -> None:
                 shell.notes.append(f"line {statement.line}: `{word}` is skipped: loops are not evaluated")
             index = stop + 1
         elif word == "if":
-            held = all(live) and _test(shell, statement)
+            holds = all(live) and _test(shell, statement)
             while statement.end in ("&&", "||") and index < len(statements) and _is_test(statements[index]):
                 both, statement, index = statement.end == "&&", statements[index], index + 1
-                if all(live) and held is both:
-                    held = _test(shell, statement, first=0)
-            live.append(held)
-            decided.append(held)
+                if all(live) and holds is both:
+                    holds = _test(shell, statement, first=0)
+            live.append(holds)
+            decided.append(holds)
         elif word in ("elif", "else") and live:
             outer = all(live[:-1])
             live[-1] = outer and not decided[-1] and (word == "else" or _test(shell, statement))
@@ -234,10 +234,10 @@ def _do(shell: Shell, statement: Statement, drop: int = 0) -> None:
     if declares:  # drop names without a new value
         words = tuple(word for word in words if _ASSIGNS.match("".join(p for p in word if isinstance(p, str))))
     while words and isinstance(words[0][0] if words[0] else None, str):
-        found = _ASSIGNS.match("".join(p if isinstance(p, str) else HOLE for p in words[0]))
-        if not found or HOLE in found[0]:
+        match = _ASSIGNS.match("".join(p if isinstance(p, str) else HOLE for p in words[0]))
+        if not match or HOLE in match[0]:
             break
-        _assign(shell, words[0], found[1], len(found[0]), appends=bool(found[2]))
+        _assign(shell, words[0], match[1], len(match[0]), appends=bool(match[2]))
         words = words[1:]
     command = [text for word in words for text in _expand(shell, word)]
     if not command or command == ["}"]:
@@ -251,13 +251,13 @@ def _do(shell: Shell, statement: Statement, drop: int = 0) -> None:
         shell.commands.append(command)
     elif shell.depth < MAX_DEPTH:
         shell.depth += 1
-        kept = {name: shell.variables.get(name) for name in "@#123456789"}
+        saved = {name: shell.variables.get(name) for name in "@#123456789"}
         if command[0] in shell.functions or _base_of(command[0]) in (*_SHELLS, "srun"):
             command = command if command[0] in shell.functions else command[1:]
             shell.variables |= {"@": command[1:], "#": [str(len(command) - 1)]}
             shell.variables |= {str(k + 1): [text] for k, text in enumerate(command[1:10])}
         _run(shell, inner)
-        for name, value in kept.items():
+        for name, value in saved.items():
             shell.variables.pop(name, None)
             if value is not None:
                 shell.variables[name] = value
@@ -326,11 +326,11 @@ def _expand(shell: Shell, word: Word) -> list[str]:
     if len(word) == 1 or (len(word) == 2 and word[0] == ""):
         last = word[-1]
         if isinstance(last, Variable):
-            found = _look_up(shell, last)
+            value = _look_up(shell, last)
             if not last.quoted:  # the shell splits unquoted variables, and items of unquoted arrays
-                return [piece for item in found for piece in item.split()]
-            if len(found) != 1:
-                return found
+                return [piece for item in value for piece in item.split()]
+            if len(value) != 1:
+                return value
     text = ""
     quoted = False
     for part in word:
@@ -348,8 +348,8 @@ def _look_up(shell: Shell, variable: Variable) -> list[str]:
     if name.startswith("(("):
         return [_calculate(shell, name[2:-2])]
     if variable.instead:
-        held = "".join(shell.variables.get(name, []))
-        return _filled(shell, variable.default or "") if held else [""]
+        joined = "".join(shell.variables.get(name, []))
+        return _filled(shell, variable.default or "") if joined else [""]
     if name in shell.variables and (shell.variables[name] != [""] or variable.default is None):
         return shell.variables[name]
     if variable.default is not None:
@@ -420,8 +420,8 @@ def _sum(tokens: list[str]) -> int:
 def _product(tokens: list[str]) -> int:
     value = _atom(tokens)
     while tokens and tokens[0] in "*/%":
-        sign, other = tokens.pop(0), _atom(tokens)
-        value = value * other if sign == "*" else value // other if sign == "/" else value % other
+        sign, right = tokens.pop(0), _atom(tokens)
+        value = value * right if sign == "*" else value // right if sign == "/" else value % right
     return value
 
 

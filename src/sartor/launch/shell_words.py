@@ -80,14 +80,14 @@ class Scanner:
         if self.text.startswith(";;", self.at):
             self.at += 2
             return Statement(line=line, words=(), end=";;")
-        if found := _FUNCTION.match(self.text, self.at):
-            self.at = found.end()
-            self.line += found[0].count("\n")
-            return Statement(line=line, words=(), function=found[1] or found[2])
-        if found := _ARRAY.match(self.text, self.at):
-            self.at = found.end()
+        if match := _FUNCTION.match(self.text, self.at):
+            self.at = match.end()
+            self.line += match[0].count("\n")
+            return Statement(line=line, words=(), function=match[1] or match[2])
+        if match := _ARRAY.match(self.text, self.at):
+            self.at = match.end()
             words = self.words(until=")")
-            return Statement(line=line, words=tuple(words), array=found[1], appends=bool(found[2]))
+            return Statement(line=line, words=tuple(words), array=match[1], appends=bool(match[2]))
         self.target, self.documents = (), []
         words = self.words(until="\n;&|")
         end = self.end
@@ -122,9 +122,9 @@ class Scanner:
                 self.at += 2 if double else 1
                 self.line += char == "\n"
                 return out
-            if found := _REDIRECT.match(self.text, self.at):
-                self.at = found.end()
-                self._redirect(found[0])
+            if match := _REDIRECT.match(self.text, self.at):
+                self.at = match.end()
+                self._redirect(match[0])
                 continue
             out.append(self._word())
 
@@ -148,11 +148,11 @@ class Scanner:
             self.line += 1
         text = ""
         for word in self.documents:
-            found = re.compile(rf"^[\t ]*{re.escape(word)}[\t ]*$", re.MULTILINE).search(self.text, self.at)
-            stop = found.start() if found else len(self.text)
+            match = re.compile(rf"^[\t ]*{re.escape(word)}[\t ]*$", re.MULTILINE).search(self.text, self.at)
+            stop = match.start() if match else len(self.text)
             text = self.text[self.at : stop]
             self.line += text.count("\n") + text.count("\x01") + 1
-            self.at = found.end() + 1 if found else stop
+            self.at = match.end() + 1 if match else stop
         return text.replace(" \x01", "\\\n")
 
     def _blanks(self, also: str) -> None:
@@ -230,16 +230,16 @@ class Scanner:
             return HOLE
         if self.text.startswith("{", self.at):
             inner = self._closing("{", "}")
-            found = _BRACED.fullmatch(inner)
-            if not found:
+            match = _BRACED.fullmatch(inner)
+            if not match:
                 return HOLE
-            other = (found["op"] or "").endswith("+")
-            return Variable(name=found["name"], default=found["default"], quoted=quoted, instead=other)
-        found = _NAME.match(self.text, self.at)
-        if not found:
+            alternative = (match["op"] or "").endswith("+")
+            return Variable(name=match["name"], default=match["default"], quoted=quoted, instead=alternative)
+        match = _NAME.match(self.text, self.at)
+        if not match:
             return "$"
-        self.at = found.end()
-        return Variable(name=found[0], quoted=quoted)
+        self.at = match.end()
+        return Variable(name=match[0], quoted=quoted)
 
     def _arithmetic(self, quoted: bool) -> str | Variable:
         inner = self._closing("(", ")")
@@ -247,9 +247,9 @@ class Scanner:
 
     def _closing(self, opening: str, closing: str) -> str:
         depth, start = 0, self.at
-        for at in range(start, len(self.text)):
-            depth += {opening: 1, closing: -1}.get(self.text[at], 0)
+        for offset in range(start, len(self.text)):
+            depth += {opening: 1, closing: -1}.get(self.text[offset], 0)
             if depth == 0:
-                self.at = at + 1
-                return self.text[start + 1 : at]
+                self.at = offset + 1
+                return self.text[start + 1 : offset]
         raise InputError("launch script", f"line {self.line}", f"has a {opening} that is never closed")

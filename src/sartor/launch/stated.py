@@ -146,7 +146,7 @@ class Document:
     def find(self, path: str) -> Any:
         """The value at a path, or None."""
         section, _, rest = path.partition(".")
-        for place in (path, *(f"{other}.{rest}" for other in self.older.get(section, ()))):
+        for place in (path, *(f"{section_name}.{rest}" for section_name in self.older.get(section, ()))):
             value: Any = self.raw
             for part in place.split("."):
                 value = value.get(part) if isinstance(value, dict) else None

@@ -40,8 +40,8 @@ def _switches(unpriced: Iterable[str]) -> list[tuple[str, Row]]:
     """The values and rows of switches that are on and may change memory."""
     table = {row.argument: row for kind in LaunchKind for row in rows(kind, "unpriced")}
     split = [re.split("[ =]", words, maxsplit=1) for words in unpriced]
-    given = [(value[0] if value else "on", table[name]) for name, *value in split if name in table]
-    return [(v, row) for v, row in given if v.lower().removesuffix(".0") not in (*_OFF, text_of(row.default or ""))]
+    switches = [(value[0] if value else "on", table[name]) for name, *value in split if name in table]
+    return [(v, row) for v, row in switches if v.lower().removesuffix(".0") not in (*_OFF, text_of(row.default or ""))]
 
 
 def _most_bytes(stage: StageMemory, switches: Sequence[Row], sign: int) -> float:

@@ -66,14 +66,14 @@ class Pricer:
 
     def memory(self, rows: Rows) -> tuple[Array, Array]:
         """Bytes of the fullest device, and its stage, for every row."""
-        found = self.footprint(to_plan(self.job, rows))
-        return _full(found.device_bytes, rows), _full(found.stage, rows)
+        footprint = self.footprint(to_plan(self.job, rows))
+        return _full(footprint.device_bytes, rows), _full(footprint.stage, rows)
 
     def seconds(self, rows: Rows) -> tuple[Array, Array]:
         """Step time of every row, and a lower bound for it with layers unevenly placed on its stages."""
-        found = self.step(to_plan(self.job, rows))
-        step_s = _full(found.step_s, rows)
-        return step_s, step_s - _full(found.imbalance_s, rows)
+        step = self.step(to_plan(self.job, rows))
+        step_s = _full(step.step_s, rows)
+        return step_s, step_s - _full(step.imbalance_s, rows)
 
 
 def _full(value: Floats, rows: Rows) -> Array:
@@ -119,8 +119,8 @@ def timed(pricer: Pricer, evaluated: Evaluated) -> Evaluated:
     index = np.flatnonzero(hopeful(pricer, evaluated))
     step_s, bound_s = np.full(size_of(evaluated.rows), np.inf), np.full(size_of(evaluated.rows), np.inf)
     for start in range(0, index.size, TIMED):
-        some = index[start : start + TIMED]
-        step_s[some], bound_s[some] = pricer.seconds(take(evaluated.rows, some))
+        chunk = index[start : start + TIMED]
+        step_s[chunk], bound_s[chunk] = pricer.seconds(take(evaluated.rows, chunk))
     step_s[evaluated.device_bytes > pricer.limit_bytes] = np.inf
     return replace(evaluated, step_s=step_s, bound_s=bound_s)
 
@@ -163,9 +163,9 @@ def distinct_but_recompute(rows: Rows) -> Rows:
 
 def partly_recomputed(job: TrainingJob, rows: Rows) -> Rows:
     """The rows with every number of fully recomputed layers between none and all."""
-    most = np.maximum(stage_layers(job, rows) - 1, 0)
-    index = np.repeat(np.arange(size_of(rows)), most)
-    layers = np.arange(index.size) - np.repeat(np.cumsum(most) - most, most) + 1
+    largest = np.maximum(stage_layers(job, rows) - 1, 0)
+    index = np.repeat(np.arange(size_of(rows)), largest)
+    layers = np.arange(index.size) - np.repeat(np.cumsum(largest) - largest, largest) + 1
     if job.trainer.recomputes_by_chunk:
         whole = layers % rows["virtual_stages"][index] == 0
         index, layers = index[whole], layers[whole]

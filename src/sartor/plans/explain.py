@@ -63,7 +63,7 @@ def explanations(
     cluster: Cluster,
     measured: MeasuredRun,
     *,
-    said: Collection[str] = (),
+    stated: Collection[str] = (),
     calibration: Calibration | None = None,
     alone: bool = False,
 ) -> tuple[Explanation, ...]:
@@ -74,18 +74,24 @@ def explanations(
     base = _explained("", "", job, plan, cluster, measured, calibration)
     others = list[Explanation]()
     for name, value, new_job, new_plan in () if alone else _changes(job, plan, cluster):
-        if name in said:
+        if name in stated:
             continue
         try:
             others.append(_explained(name, value, new_job, new_plan, cluster, measured, calibration))
         except InputError:
             continue
-    return (base, *sorted((each for each in others if _differs(each, base)), key=lambda each: each.misfit))
+    return (
+        base,
+        *sorted(
+            (explanation for explanation in others if _differs(explanation, base)),
+            key=lambda explanation: explanation.misfit,
+        ),
+    )
 
 
-def _differs(one: Explanation, other: Explanation) -> bool:
+def _differs(first: Explanation, second: Explanation) -> bool:
     """Whether a change affects the prediction at all."""
-    return abs(one.misfit - other.misfit) > 1e-9 * max(other.misfit, 1.0)
+    return abs(first.misfit - second.misfit) > 1e-9 * max(second.misfit, 1.0)
 
 
 def nearest(explanations: tuple[Explanation, ...]) -> tuple[Explanation, ...]:
@@ -93,7 +99,7 @@ def nearest(explanations: tuple[Explanation, ...]) -> tuple[Explanation, ...]:
     base, *others = explanations
     if not others or base.misfit - others[0].misfit < WORTH:
         return ()
-    return tuple(each for each in others if each.misfit < others[0].misfit + EQUAL)
+    return tuple(explanation for explanation in others if explanation.misfit < others[0].misfit + EQUAL)
 
 
 def _squared(seen: float, predicted: Floats, sigma: Floats) -> Floats:
@@ -101,11 +107,15 @@ def _squared(seen: float, predicted: Floats, sigma: Floats) -> Floats:
     return ((np.log(predicted) - math.log(seen)) / np.maximum(sigma, 1e-3)) ** 2
 
 
-def _memory_misfit(held: Footprint, measured: MeasuredRun) -> Floats | None:
+def _memory_misfit(footprint: Footprint, measured: MeasuredRun) -> Floats | None:
     """Squared distance of the peak; None if it was not measured. One peak of the two is enough: they go together."""
     if measured.allocated_bytes > 0:
-        return _squared(measured.allocated_bytes, held.allocated_bytes, MEMORY_SIGMA)
-    return _squared(measured.reserved_bytes, held.reserved_bytes, MEMORY_SIGMA) if measured.reserved_bytes > 0 else None
+        return _squared(measured.allocated_bytes, footprint.allocated_bytes, MEMORY_SIGMA)
+    return (
+        _squared(measured.reserved_bytes, footprint.reserved_bytes, MEMORY_SIGMA)
+        if measured.reserved_bytes > 0
+        else None
+    )
 
 
 def _explained(
@@ -143,8 +153,8 @@ def _changes(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Iterator
 def _recipes(job: TrainingJob, cluster: Cluster) -> Iterable[Recipe]:
     """Other precisions that the devices support: 16 bits instead of 8, and 8 instead of 16."""
     half, narrow = (Recipe.BF16, Recipe.FP16), (Recipe.FP8_CURRENT, Recipe.FP8_DELAYED, Recipe.MXFP8)
-    wanted = narrow if job.recipe in half else half[:1]
-    return [each for each in wanted if all(supports(each, gpu) for gpu in cluster.gpus)]
+    recipes = narrow if job.recipe in half else half[:1]
+    return [recipe for recipe in recipes if all(supports(recipe, gpu) for gpu in cluster.gpus)]
 
 
 # ------------------------------------------------------------------------------------ a plan that is not stated
@@ -195,7 +205,7 @@ def open_plan(
     fixed = {name: value for name, value in axes_of(plan).items() if name in stated}
     by_operator = replace(job, trainer=replace(job.trainer, checkpoints_operators=True))
     jobs = [job, by_operator] if job.trainer.shards_fully and "recompute" not in stated else [job]
-    pricers = [make_pricer(each, cluster, calibration, headroom=0.0) for each in jobs]
+    pricers = [make_pricer(job_variant, cluster, calibration, headroom=0.0) for job_variant in jobs]
     parts, values, legal = list[Rows](), {axis: set[int]() for axis in AXES}, 0
     for variant, pricer in enumerate(pricers):
         near = list[Rows]()
@@ -251,10 +261,10 @@ def _as_priced(job: TrainingJob, rows: Rows) -> Rows:
 
 def _of_its_memory(pricer: Pricer, rows: Rows, measured: MeasuredRun) -> Rows:
     """The rows whose peak agrees with the run, with their misfit; those that fit, if none was measured."""
-    held = pricer.footprint(to_plan(pricer.job, _as_priced(pricer.job, rows)))
-    misfit = _memory_misfit(held, measured)
+    footprint = pricer.footprint(to_plan(pricer.job, _as_priced(pricer.job, rows)))
+    misfit = _memory_misfit(footprint, measured)
     if misfit is None:
-        misfit = np.where(np.asarray(held.device_bytes) <= pricer.limit_bytes, 0.0, np.inf)
+        misfit = np.where(np.asarray(footprint.device_bytes) <= pricer.limit_bytes, 0.0, np.inf)
     rows = {**rows, "unlikeliness": np.array(np.broadcast_to(misfit, (size_of(rows),)))}
     return take(rows, rows["unlikeliness"] <= AGREES)
 

@@ -26,17 +26,17 @@ EQUAL = 0.02
 """Of plans whose steps differ by less, the one with the fewest changes wins (a choice)."""
 
 
-def would_fit(held: HeldPlan, calibration: Calibration | None = None) -> tuple[Mapping[str, int | str], ...]:
+def would_fit(run: HeldPlan, calibration: Calibration | None = None) -> tuple[Mapping[str, int | str], ...]:
     """For a plan that does not fit, the changes with which it would and its step is shortest, as one mapping.
 
     The devices stay as they are. If they are a default, twice, four times, ... as many are tried until something fits,
     with as many more sequences, and both numbers are part of the change. Empty if nothing fits.
     """
-    for wider in _wider(held):
+    for wider in _wider(run):
         rows, step_s = _priced(wider, calibration)
         if size_of(rows):
             size = {"num_devices": wider.num_devices, "global_batch_size": wider.job.global_batch_size}
-            return ((size if held.assumed else {}) | _change(held, rows, _cheapest(held, rows, step_s)),)
+            return ((size if run.assumed else {}) | _change(run, rows, _cheapest(run, rows, step_s)),)
     return ()
 
 

@@ -83,9 +83,9 @@ def _axis(name: str, option: str) -> str:
         raise InputError(
             option, name, "is a property of the network, not of the plan", f"a tier of a cluster's file: {axis} = ..."
         )
-    known = (*FIXABLE, *SWITCHED)
-    near = difflib.get_close_matches(axis, known, n=2, cutoff=0.5)
-    raise InputError(option, name, f"is not an axis of a plan; the axes are {', '.join(known)}", " or ".join(near))
+    names = (*FIXABLE, *SWITCHED)
+    near = difflib.get_close_matches(axis, names, n=2, cutoff=0.5)
+    raise InputError(option, name, f"is not an axis of a plan; the axes are {', '.join(names)}", " or ".join(near))
 
 
 def _value(axis: str, value: Floats, option: str) -> int:
@@ -99,8 +99,8 @@ def _value(axis: str, value: Floats, option: str) -> int:
         near = difflib.get_close_matches(word, words, n=1, cutoff=0.0)
         must = f"must be one of {', '.join(words)}" if words else "must be a whole number"
         raise InputError(f"{option} {axis}", value, must, near[0] if near else "") from None
-    known = (min(words.values()), max(words.values())) if words else (1, 2**31)
-    low, high = LIMITS.get(axis, known)
+    bounds = (min(words.values()), max(words.values())) if words else (1, 2**31)
+    low, high = LIMITS.get(axis, bounds)
     if not low <= number <= high:
         must = f"must be from {low} to {high}" if high < 2**31 else f"must be at least {low}"
         raise InputError(f"{option} {axis}", number, must, str(min(max(number, low), high)))
@@ -128,17 +128,17 @@ def with_recompute(job: TrainingJob, values: dict[str, int]) -> dict[str, int]:
 
 def _check_together(job: TrainingJob, num_devices: int, values: Mapping[str, int]) -> None:
     """The product of fixed degrees must divide the devices, and the batch must be divisible by dp x microbatch size."""
-    held = [name for name in DIMS if name in values]
-    product = math.prod(values[name] for name in held)
-    if len(held) > 1 and num_devices % product:
-        words = ",".join(f"{name}={values[name]}" for name in held)
+    names = [name for name in DIMS if name in values]
+    product = math.prod(values[name] for name in names)
+    if len(names) > 1 and num_devices % product:
+        words = ",".join(f"{name}={values[name]}" for name in names)
         below, above = num_devices // product * product, (num_devices // product + 1) * product
         must = f"take {product} devices together; num_devices={num_devices} is not a multiple of {product}"
         raise InputError("fix", words, must, f"num_devices={' or '.join(str(n) for n in (below, above) if n)}")
     batch, at_once = job.global_batch_size, values.get("dp", 1) * values.get("microbatch_size", 1)
     if batch % at_once and num_devices % values.get("dp", 1) == 0:
-        held = [name for name in ("dp", "microbatch_size") if name in values]
-        words = " x ".join(f"{name}={values[name]}" for name in held)
+        names = [name for name in ("dp", "microbatch_size") if name in values]
+        words = " x ".join(f"{name}={values[name]}" for name in names)
         near = [n for n in (batch // at_once * at_once, (batch // at_once + 1) * at_once) if n]
         raise InputError("global_batch_size", batch, f"must be a multiple of {words}", " or ".join(map(str, near)))
 
@@ -159,7 +159,7 @@ def _impossible(job: TrainingJob, num_devices: int, axis: str, value: int, legal
 
 def _no_plan(job: TrainingJob, num_devices: int, rejected: Mapping[str, int]) -> InputError:
     """The error if no structure is possible: the most common reason, and nearby usable numbers of devices."""
-    reason = max(rejected, key=lambda each: rejected[each])
+    reason = max(rejected, key=lambda cause: rejected[cause])
     near = [n for n in (_towards(job, num_devices, -1), _towards(job, num_devices, 1)) if n]
     must = f"no tp x pp x dp x cp split works with the model and global_batch_size={job.global_batch_size} ({reason})"
     return InputError("num_devices", num_devices, must, " or ".join(map(str, near)))

@@ -162,7 +162,7 @@ def front_of(evaluated: Evaluated) -> Evaluated:
 
 def front_over_devices(searches: Sequence[PlanSearch]) -> tuple[PricedPlan, ...]:
     """Pareto-optimal plans in seconds, bytes and devices over the fronts of several searches, fastest first."""
-    plans = [plan for each in searches for plan in each.front]
+    plans = [plan for search in searches for plan in search.front]
     if not plans:
         return ()
     mask = is_pareto([[p.step_s, p.peak_bytes, float(p.plan.num_devices)] for p in plans])

@@ -62,8 +62,8 @@ def grid_plans(
     if alone.any():
         _price_rows(grid, pricer, take(rows, alone), point[alone])
     for index in np.unique(point[~alone]).tolist():
-        at = np.unravel_index(index, shape)
-        axes = {name: int(numbers[i]) for (name, numbers), i in zip(values.items(), at, strict=True)}
+        position = np.unravel_index(index, shape)
+        axes = {name: int(numbers[i]) for (name, numbers), i in zip(values.items(), position, strict=True)}
         plan, _ = best_or_leanest(pricer, plan_space(job, num_devices, axes))
         if plan is not None:
             _enter(grid, index, plan)

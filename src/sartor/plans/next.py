@@ -52,21 +52,21 @@ def next_steps(pricer: Pricer, best: PricedPlan) -> tuple[NextStep, ...]:
     """Changes that pay off, best first, such as tensor-parallel overlap, an 8-bit recipe, a larger global batch."""
     job, plan = pricer.job, best.plan
     now = job.tokens_per_step / best.step_s
-    found = []
+    steps = []
     for words, changed, new_plan in (
         *_trainer(job, plan),
         *_offload(pricer, plan),
         *_recipe(pricer, plan),
         *_batch(job, plan),
     ):
-        other = replace(pricer, job=changed)
-        if float(other.footprint(new_plan).device_bytes) > pricer.limit_bytes:
+        changed_pricer = replace(pricer, job=changed)
+        if float(changed_pricer.footprint(new_plan).device_bytes) > pricer.limit_bytes:
             continue
-        step_s = float(other.step(new_plan).step_s)
+        step_s = float(changed_pricer.step(new_plan).step_s)
         speedup = changed.tokens_per_step / step_s / now
         if speedup >= 1 + WORTH:
-            found.append(NextStep(change=words, speedup=speedup, step_s=step_s))
-    return tuple(sorted(found, key=lambda each: -each.speedup))
+            steps.append(NextStep(change=words, speedup=speedup, step_s=step_s))
+    return tuple(sorted(steps, key=lambda step: -step.speedup))
 
 
 def _trainer(job: TrainingJob, plan: TrainingPlan) -> Iterator[tuple[str, TrainingJob, TrainingPlan]]:
@@ -104,14 +104,18 @@ def _offload(pricer: Pricer, plan: TrainingPlan) -> Iterator[tuple[str, Training
     job = pricer.job
     if int(plan.recompute) != Recompute.FULL or job.offload_modules or job.trainer.always_again:
         return
-    kept = replace(plan, recompute=Recompute.NONE, recompute_layers=-1)
+    stashed = replace(plan, recompute=Recompute.NONE, recompute_layers=-1)
     for words in offload_sets(job)[1:]:
         modules = frozenset(OffloadModule(word) for word in words.split("+"))
         moved = replace(job, offload_modules=modules)
         alone = OffloadModule.LAYER in modules and int(plan.dims.pp) > 1
-        if not alone and float(replace(pricer, job=moved).footprint(kept).device_bytes) <= pricer.limit_bytes:
+        if not alone and float(replace(pricer, job=moved).footprint(stashed).device_bytes) <= pricer.limit_bytes:
             fix = f"--fix recompute=none,offload_modules={words}"
-            yield f"keep the inputs of {words.replace('+', ' ')} in host memory, recompute nothing ({fix})", moved, kept
+            yield (
+                f"keep the inputs of {words.replace('+', ' ')} in host memory, recompute nothing ({fix})",
+                moved,
+                stashed,
+            )
             return
 
 
@@ -146,10 +150,10 @@ def divided_batches(search: PlanSearch, calibration: Calibration | None = None) 
     if best is None:
         return ()
     for batch in _near_batches(job.global_batch_size, search.num_devices):
-        other, plan = replace(job, global_batch_size=batch), None
+        variant, plan = replace(job, global_batch_size=batch), None
         with suppress(InputError):  # a stated axis that this batch does not allow
             plan = fastest_plan(
-                other,
+                variant,
                 search.cluster,
                 search.num_devices,
                 search.fixed,
@@ -157,7 +161,7 @@ def divided_batches(search: PlanSearch, calibration: Calibration | None = None) 
                 headroom=search.headroom,
             )
         if plan is not None:
-            speedup = (other.tokens_per_step / plan.step_s) / (job.tokens_per_step / best.step_s)
+            speedup = (variant.tokens_per_step / plan.step_s) / (job.tokens_per_step / best.step_s)
             faster.append(DividedBatch(global_batch_size=batch, speedup=speedup, priced=plan))
     worth = [batch for batch in faster if batch.speedup >= 1 + WORTH_ANOTHER_BATCH]
     return tuple(sorted(worth, key=lambda batch: (-round(batch.speedup, 2), batch.global_batch_size)))

@@ -27,10 +27,10 @@ def tightest(
     """The constraint that rules out every plan, as a sentence, and changes that would allow some."""
     relaxations = tuple(_relaxations(pricer, num_devices, fixed, leanest))
     if leanest is None:
-        held = ", ".join(f"{name}={word_of(name, value)}" for name, value in fixed.items())
+        stated = ", ".join(f"{name}={word_of(name, value)}" for name, value in fixed.items())
         reason = list(struck)[-1] if struck else "they contradict each other"  # why the last plans were rejected
         together = " together" if len(fixed) > 1 else ""
-        return Tightest(message=f"no plan has {held}{together}: {reason}", relaxations=relaxations)
+        return Tightest(message=f"no plan has {stated}{together}: {reason}", relaxations=relaxations)
     over = leanest.peak_bytes - pricer.limit_bytes
     stage = int(leanest.footprint.stage)
     small = min(pricer.cluster.gpus, key=lambda gpu: gpu.hbm_bytes)
@@ -49,8 +49,8 @@ def one_change(job: TrainingJob, num_devices: int, axes: Mapping[str, int]) -> s
     zero_stage=1``; empty if no single change helps."""
     changes = []
     for name in (axis for axis in AXES if axis in axes and axis != "dp"):
-        held = {other: value for other, value in axes.items() if other not in (name, "dp")}
-        space = plan_space(job, num_devices, held)
+        rest = {other: value for other, value in axes.items() if other not in (name, "dp")}
+        space = plan_space(job, num_devices, rest)
         for value in np.unique(with_switches(job, space, structures(job, space).rows, {})[name]).tolist():
             changes.append((abs(math.log((value + 1) / (axes[name] + 1))), f"{name}={word_of(name, value)}"))
     return " or ".join(words for _, words in sorted(changes)[:2])
@@ -66,7 +66,7 @@ def _relaxations(
 ) -> Iterator[Relaxation]:
     """Least intrusive first: free a fixed value, offload, add devices, shorten the sequence, larger devices."""
     for name in fixed:
-        rest = {other: value for other, value in fixed.items() if other != name}
+        rest = {axis: value for axis, value in fixed.items() if axis != name}
         if something_fits(pricer, num_devices, rest):
             yield Relaxation(change=f"leave {name} free", field=name, value="free")
     if leanest is None:
@@ -77,8 +77,8 @@ def _relaxations(
             field="optimizer_offload",
             value="1",
         )
-    if more := _more_devices(pricer, num_devices, fixed):
-        yield Relaxation(change=f"use {more} devices", field="num_devices", value=str(more))
+    if larger := _more_devices(pricer, num_devices, fixed):
+        yield Relaxation(change=f"use {larger} devices", field="num_devices", value=str(larger))
     if shorter := _shorter(pricer, num_devices, fixed):
         yield Relaxation(change=f"train on sequences of {shorter} tokens", field="seq_len", value=str(shorter))
     usable_share = pricer.limit_bytes / min(gpu.hbm_bytes for gpu in pricer.cluster.gpus)

@@ -92,8 +92,8 @@ def search_plans(
     started = time.perf_counter()
     where = cluster.reached(num_devices)
     pricer = make_pricer(job, where, calibration, steps, footprints, headroom)
-    held = check_fixed(job, num_devices, fixed or {})
-    space = plan_space(job, num_devices, held)
+    fixed_axes = check_fixed(job, num_devices, fixed or {})
+    space = plan_space(job, num_devices, fixed_axes)
     kept, rejected = _stream(pricer, space, progress, top)
     placed, best = _best(pricer, kept, top, uneven and not job.trainer.one_program)
     lean = priced(pricer, kept.leanest.rows)[0] if kept.evaluated and not best else None
@@ -101,7 +101,7 @@ def search_plans(
         job=job,
         cluster=where,
         num_devices=num_devices,
-        fixed=held,
+        fixed=fixed_axes,
         status=PlanStatus.OPTIMAL if best else PlanStatus.INFEASIBLE,
         best=best[0] if best else None,
         top=best,
@@ -114,7 +114,7 @@ def search_plans(
         rejected=dict(sorted(rejected.items(), key=lambda item: (-item[1], item[0]))),
         placed=placed.tried,
         unplaced=placed.left,
-        tightest=tightest(replace(pricer, cluster=cluster), num_devices, held, lean, rejected)
+        tightest=tightest(replace(pricer, cluster=cluster), num_devices, fixed_axes, lean, rejected)
         if explain and not best
         else None,
         headroom=pricer.headroom,
@@ -136,8 +136,8 @@ def fastest_plan(
     Raises ``InputError`` for a fixed value that no plan on ``num_devices`` can have.
     """
     pricer = make_pricer(job, cluster.reached(num_devices), calibration, headroom=headroom)
-    kept, _ = _stream(pricer, plan_space(job, num_devices, check_fixed(job, num_devices, fixed or {})), None, 1)
-    _, best = _best(pricer, kept, 1, not job.trainer.one_program)
+    front, _ = _stream(pricer, plan_space(job, num_devices, check_fixed(job, num_devices, fixed or {})), None, 1)
+    _, best = _best(pricer, front, 1, not job.trainer.one_program)
     return best[0] if best else None
 
 
@@ -156,19 +156,19 @@ def leanest_plan(
     """
     pricer = make_pricer(job, cluster.reached(num_devices), calibration, headroom=headroom)
     axes = check_fixed(job, num_devices, fixed or {})
-    kept, rejected = _stream(pricer, plan_space(job, num_devices, axes), None, 1)
-    if not kept.evaluated:
+    front, rejected = _stream(pricer, plan_space(job, num_devices, axes), None, 1)
+    if not front.evaluated:
         raise _impossible(job, num_devices, axes, rejected)
-    return priced(pricer, kept.leanest.rows)[0]
+    return priced(pricer, front.leanest.rows)[0]
 
 
 def best_or_leanest(pricer: Pricer, space: PlanSpace) -> tuple[PricedPlan | None, Mapping[str, int]]:
     """The fastest plan of a space that fits, else the leanest (None if there is none), and what was rejected."""
-    kept, rejected = _stream(pricer, space, None, 1)
-    if not kept.evaluated:
+    front, rejected = _stream(pricer, space, None, 1)
+    if not front.evaluated:
         return None, rejected
-    _, best = _best(pricer, kept, 1, not pricer.job.trainer.one_program)
-    return (best[0] if best else priced(pricer, kept.leanest.rows)[0]), rejected
+    _, best = _best(pricer, front, 1, not pricer.job.trainer.one_program)
+    return (best[0] if best else priced(pricer, front.leanest.rows)[0]), rejected
 
 
 def _impossible(job: TrainingJob, num_devices: int, axes: Mapping[str, int], rejected: Mapping[str, int]) -> InputError:
@@ -185,10 +185,10 @@ def fewest_devices(job: TrainingJob, cluster: Cluster, headroom: float | None = 
     """A lower bound on the devices that any plan without optimizer offload needs: their memory holds at least one copy
     of weights, gradients and optimizer states."""
     alone = TrainingPlan(dims=ParallelDims())
-    held = every_stage(job, alone, cluster).held
+    bytes_whole = every_stage(job, alone, cluster).held
     share = usual_headroom(cluster) if headroom is None else checked_headroom(headroom)
-    room = (1 - share) * usable_bytes(cluster) - held.context.max()
-    states = float((held.weights + held.grads + held.optimizer).max())
+    room = (1 - share) * usable_bytes(cluster) - bytes_whole.context.max()
+    states = float((bytes_whole.weights + bytes_whole.grads + bytes_whole.optimizer).max())
     return max(1, math.ceil(states / max(float(room), 1.0)))
 
 
@@ -288,14 +288,14 @@ def make_pricer(
     from sartor.step import footprint as memory
     from sartor.step import step as time_of
 
-    known = calibration if cluster.others else calibration or load_calibration(cluster.gpu)
-    priced_once = KnownBlocks(job, cluster, known)
+    table = calibration if cluster.others else calibration or load_calibration(cluster.gpu)
+    priced_once = KnownBlocks(job, cluster, table)
     return Pricer(
         job=job,
         cluster=cluster,
         steps=steps or partial(time_of.step, blocks_known=priced_once),
         footprints=footprints or memory.footprint,
-        calibration=known,
+        calibration=table,
         blocks_known=priced_once,
         headroom=usual_headroom(cluster) if headroom is None else checked_headroom(headroom),
     )
@@ -315,33 +315,33 @@ def checked_headroom(headroom: float) -> float:
 
 def _stream(pricer: Pricer, space: PlanSpace, progress: Progress | None, top: int) -> tuple[Kept, dict[str, int]]:
     """Price every legal point of the space chunk by chunk; the plans kept, and counts of rejected points."""
-    found = structures(pricer.job, space)
-    rejected, kept = dict(found.rejected), Kept(top=top)
-    total = size_of(found.rows)
-    done, held = 0, {"recompute", "recompute_layers"} & space.fixed.keys()
-    by_layer = pricer.job.trainer.recomputes_some_layers and not held
+    structure_list = structures(pricer.job, space)
+    rejected, front = dict(structure_list.rejected), Kept(top=top)
+    total = size_of(structure_list.rows)
+    done, recomputed = 0, {"recompute", "recompute_layers"} & space.fixed.keys()
+    by_layer = pricer.job.trainer.recomputes_some_layers and not recomputed
     untimed = [empty()]
-    for chunk in chunks(found.rows):
+    for chunk in chunks(structure_list.rows):
         if progress:
             progress(done, total)
         rows = with_switches(pricer.job, space, chunk, rejected)
         if size_of(rows):
             plans = weighed(pricer, rows)
-            kept.count(plans, plans.device_bytes <= pricer.limit_bytes)
+            front.count(plans, plans.device_bytes <= pricer.limit_bytes)
             untimed.append(chosen(plans, hopeful(pricer, plans)))
         done += size_of(chunk)
     prices = timed(pricer, joined(*untimed))
-    kept.add(prices)
-    fewer = fewest_recomputed(pricer, prices, kept.worst_s) if by_layer else None
+    front.add(prices)
+    fewer = fewest_recomputed(pricer, prices, front.worst_s) if by_layer else None
     if fewer is not None:
-        kept.add_refined(evaluate(pricer, fewer))
+        front.add_refined(evaluate(pricer, fewer))
     if by_layer:
-        _add_partly_recomputed(pricer, kept)
+        _add_partly_recomputed(pricer, front)
     if progress:
         progress(total, total)
-    for reason, count in kept.over.items():
+    for reason, count in front.over.items():
         rejected[reason] = rejected.get(reason, 0) + count
-    return kept, rejected
+    return front, rejected
 
 
 def _add_partly_recomputed(pricer: Pricer, leaders: Kept) -> None:

@@ -158,8 +158,8 @@ class Chain:
         )
 
     def layers_between(self, cuts: Iterable[int]) -> tuple[int, ...]:
-        held = np.diff(self.passed[list(cuts)], axis=0)
-        return tuple(int(n) for n in held[:, self.is_layer].sum(axis=1))
+        counts = np.diff(self.passed[list(cuts)], axis=0)
+        return tuple(int(n) for n in counts[:, self.is_layer].sum(axis=1))
 
 
 def least_bottleneck(
@@ -176,10 +176,10 @@ def least_bottleneck(
     costs = np.stack([loads.of(counts, stage) for stage in stage_in])[np.searchsorted(pools, loads.pool_of[:pp])]
     if memory is not None:
         pricer, plan = memory
-        held = held_bytes(
+        bytes_of = held_bytes(
             pricer.job, plan, pricer.cluster, np.tile(counts, (pp, 1)), np.repeat(np.arange(pp), len(counts))
         )
-        costs = np.where(held.reshape(pp, -1) <= pricer.limit_bytes, costs, np.inf)
+        costs = np.where(bytes_of.reshape(pp, -1) <= pricer.limit_bytes, costs, np.inf)
 
     def table_of(stage: int) -> Array:
         table = np.full((chain.size + 1, chain.size + 1), np.inf)
@@ -206,8 +206,8 @@ def _distinct_counts(counts: IntArray) -> tuple[IntArray, IntArray]:
 def _spread(per_device: tuple[int, ...], pp: int, chunks: int) -> Iterator[tuple[int, ...]]:
     """Layers per chunk, spread evenly over each device's chunks, in model order. Only the first chunk (embedding) and
     the last (head) may have no layer."""
-    least = [chunks - (d in (0, pp - 1)) for d in range(pp)]
-    if any(n < fewest for n, fewest in zip(per_device, least, strict=True)):
+    chunks_least = [chunks - (d in (0, pp - 1)) for d in range(pp)]
+    if any(n < fewest for n, fewest in zip(per_device, chunks_least, strict=True)):
         return
     late = [c if d else chunks - 1 - c for c in range(chunks) for d in range(pp)]  # higher: later to get a spare layer
     yield tuple(ceil_div(per_device[i % pp] - late[i], chunks) for i in range(pp * chunks))
@@ -216,5 +216,5 @@ def _spread(per_device: tuple[int, ...], pp: int, chunks: int) -> Iterator[tuple
 def _bent(per_device: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     """Layers per chunk in a V: first chunks down, second chunks back. Only the first device's may have no layer."""
     if min(per_device[1:]) >= 2:
-        there = [ceil_div(n, 2) for n in per_device]
-        yield (*there, *(n - first for n, first in zip(per_device[::-1], there[::-1], strict=True)))
+        halves = [ceil_div(n, 2) for n in per_device]
+        yield (*halves, *(n - first for n, first in zip(per_device[::-1], halves[::-1], strict=True)))

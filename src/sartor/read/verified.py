@@ -124,7 +124,7 @@ def _in_weights(folder: Path) -> StatedParams | None:
     names = ["model.safetensors"]
     if index.is_file():
         body = parse_json(
-            read_bytes(index, "weights", "must be an index of safetensors", most=MAX_HEADER), name=str(index)
+            read_bytes(index, "weights", "must be an index of safetensors", limit=MAX_HEADER), name=str(index)
         )
         metadata, shards = body.get("metadata"), body.get("weight_map")
         total = metadata.get("total_parameters") if isinstance(metadata, dict) else None

@@ -182,22 +182,22 @@ def _bound(case: JsonMap) -> str:
         else ""
     )
     split = f", k split in {case['split_k']:.0f}" if case.get("split_k", 1) > 1 else ""
-    made = f" ({', '.join(terms)})" if terms else ""
-    return f"bound by {case['bound_by']}{made}{tile}{split}"
+    suffix = f" ({', '.join(terms)})" if terms else ""
+    return f"bound by {case['bound_by']}{suffix}{tile}{split}"
 
 
 def _alike(case: JsonMap) -> str:
     """The spread of its rows, and the error at shapes of similar work."""
-    said = []
+    sentences = []
     if case.get("measured_spread") is not None:
-        said.append(
+        sentences.append(
             f"its {count_text(case['num_rows'], 'row')} spread {100 * case['measured_spread']:.0f}% around their median"
         )
     if near := case.get("near_targets"):
         alone = ", so this row may be an outlier" if _alone(case) else ""
         off = f"median error {100 * case['near_median_error']:.0f}%"
-        said.append(f"{count_text(near, 'shape')} of similar work: {off}{alone}")
-    return ", ".join(said)
+        sentences.append(f"{count_text(near, 'shape')} of similar work: {off}{alone}")
+    return ", ".join(sentences)
 
 
 def _alone(case: JsonMap) -> bool:
@@ -207,16 +207,16 @@ def _alone(case: JsonMap) -> bool:
 
 def _origins(groups: Sequence[JsonMap]) -> list[str]:
     """Which calibrations the devices use, if any uses another device's."""
-    found: dict[str, dict[str, dict[str, None]]] = {}
+    origins: dict[str, dict[str, dict[str, None]]] = {}
     for group in groups:
         what = f"gemm {group['dtype']}" if group["table"] == "gemm" and "dtype" in group else str(group["table"])
         for owner in str(group.get("calibration") or "").split(", "):
-            found.setdefault(owner, {}).setdefault(str(group.get("gpu", "")), {})[what] = None
-    others = sorted(found.keys() - {"own", ""})
+            origins.setdefault(owner, {}).setdefault(str(group.get("gpu", "")), {})[what] = None
+    others = sorted(origins.keys() - {"own", ""})
     if not others:
         return []
-    lines = [printable(f"{owner_words(owner)}: {', '.join(_holders(found[owner]))}") for owner in others]
-    return lines + [f"{owner_words('own')}: all others"] * ("own" in found)
+    lines = [printable(f"{owner_words(owner)}: {', '.join(_holders(origins[owner]))}") for owner in others]
+    return lines + [f"{owner_words('own')}: all others"] * ("own" in origins)
 
 
 def _holders(by_gpu: Mapping[str, Mapping[str, None]]) -> Iterator[str]:

@@ -85,41 +85,41 @@ def _rank_nodes(work: StepWork, groups: Groups, rank: int) -> Iterator[_ChakraNo
     stage, at = divmod(rank, work.ranks_per_stage)
     mine = {axis: name for axis, table in groups.items() for name, members in table if rank in members}
     pp, virtual = int(work.plan.dims.pp), len(work.pieces[0])
-    made = _Maker(mine)
+    maker = _Maker(mine)
     sharded = int(work.plan.zero_stage) > 0
     if sharded:
-        yield from made.exchange("gather parameters", CollectiveKind.ALL_GATHER, work, stage, work.weight_share)
+        yield from maker.exchange("gather parameters", CollectiveKind.ALL_GATHER, work, stage, work.weight_share)
     for task in work.orders[stage]:
         piece = work.pieces[stage][task.chunk][task.work]
         label = f"{task.work} {task.microbatch} chunk {task.chunk}"
         part, parts = task.chunk * pp + stage, pp * virtual
         before = _neighbour(part, task.work, -1, parts)
         if before is not None and pp > 1:
-            yield made.message(
+            yield maker.message(
                 f"receive {label}", RECV, work, before % pp, at, rank, (part, task.microbatch, task.work)
             )
         numbers = {"num_ops": round(piece.flops), "tensor_size": round(piece.bytes_moved)}
-        yield made.node(label, COMP, numbers)
+        yield maker.node(label, COMP, numbers)
         for (axis, kind), size in piece.messages.items():
             if axis.value in mine:
                 numbers = {"comm_type": KINDS[kind], "comm_size": round(size)}
-                yield made.node(f"{axis.value} {kind.value} {label}", COLLECTIVE, numbers, mine[axis.value])
+                yield maker.node(f"{axis.value} {kind.value} {label}", COLLECTIVE, numbers, mine[axis.value])
         after = _neighbour(part, task.work, 1, parts)
         if after is not None and pp > 1:
             key = (after, task.microbatch, task.work)
-            yield made.message(f"send {label}", SEND, work, after % pp, at, rank, key)
+            yield maker.message(f"send {label}", SEND, work, after % pp, at, rank, key)
     if sharded:
-        yield from made.exchange("reduce gradients", CollectiveKind.REDUCE_SCATTER, work, stage, 1.0)
+        yield from maker.exchange("reduce gradients", CollectiveKind.REDUCE_SCATTER, work, stage, 1.0)
     else:
-        yield from made.exchange("reduce gradients", CollectiveKind.ALL_REDUCE, work, stage, 1.0)
+        yield from maker.exchange("reduce gradients", CollectiveKind.ALL_REDUCE, work, stage, 1.0)
 
 
 def _neighbour(part: int, work: Work, way: int, parts: int) -> int | None:
     """The neighbouring part of the model, before (-1) or after a task: forward goes up, backward down."""
     if work is Work.WGRAD:
         return None
-    other = part + (way if work is Work.FORWARD else -way)
-    return other if 0 <= other < parts else None
+    neighbour = part + (way if work is Work.FORWARD else -way)
+    return neighbour if 0 <= neighbour < parts else None
 
 
 class _Maker:
@@ -140,10 +140,10 @@ class _Maker:
         self, name: str, type_: int, work: StepWork, stage: int, at: int, rank: int, key: tuple[int, int, Work]
     ) -> _ChakraNode:
         """A message to or from the rank at the same position in another stage; ``key`` is its task."""
-        other = stage * work.ranks_per_stage + at
+        peer = stage * work.ranks_per_stage + at
         part, microbatch, kind = key
         tag = (part * int(work.plan.num_microbatches) + microbatch) * 2 + (kind is Work.BACKWARD)
-        ends = (rank, other) if type_ == SEND else (other, rank)
+        ends = (rank, peer) if type_ == SEND else (peer, rank)
         numbers = {"comm_size": round(work.handed_bytes), "comm_src": ends[0], "comm_dst": ends[1], "comm_tag": tag}
         return self.node(name, type_, numbers)
 
@@ -174,7 +174,7 @@ def encoded(job: TrainingJob, nodes: list[_ChakraNode]) -> bytes:
 def _node(node: _ChakraNode) -> bytes:
     """``Node``: id 1, name 2, type 3, data_deps 5, attr 10."""
     out = _number(1, node.id) + _string(2, node.name) + _number(3, node.type)
-    out += _message(5, b"".join(_varint(each) for each in node.after)) if node.after else b""
+    out += _message(5, b"".join(_varint(dependency) for dependency in node.after)) if node.after else b""
     out += _message(10, _string(1, "is_cpu_op") + _number(BOOL, 0))
     for name, value in node.numbers.items():
         out += _message(10, _string(1, name) + _number(TYPES.get(name, INT64), value))

@@ -134,7 +134,7 @@ def zigzag_mapping(chip: Accelerator) -> list[JsonDict]:
     return [
         {
             "name": "default",
-            "spatial_mapping": {at: [f"{loop}, {int(size)}"] for at, loop, size in laid},
+            "spatial_mapping": {dimension: [f"{loop}, {int(size)}"] for dimension, loop, size in laid},
             "memory_operand_links": {"O": OUTPUT, "W": WEIGHT, "I": INPUT},
         }
     ]

@@ -61,14 +61,14 @@ def convergence(answer: DesignAnswer) -> Convergence | None:
     steps = [step for step in answer.result.trajectory if step.bound > 0 and np.isfinite(step.bound)]
     if len(steps) < 2:
         return None
-    found = answer.result
+    result = answer.result
     last = steps[-1].seconds
-    if found.gap:
-        proof = f"After {format_seconds(last)}, no point can be more than {format_share(found.gap)} better"
+    if result.gap:
+        proof = f"After {format_seconds(last)}, no point can be more than {format_share(result.gap)} better"
     else:
         proof = f"Proved optimal after {format_seconds(last)}"
     return Convergence(
-        title=f"{proof}; {found.evaluated:,} of {found.evaluated + found.pruned:,} points evaluated",
+        title=f"{proof}; {result.evaluated:,} of {result.evaluated + result.pruned:,} points evaluated",
         unit=unit_of(answer.question),
         seconds=np.array([step.seconds for step in steps]),
         bound=np.array([step.bound for step in steps]),
@@ -80,26 +80,26 @@ def convergence(answer: DesignAnswer) -> Convergence | None:
 def design_cloud(answer: DesignAnswer) -> DesignCloud | None:
     """Evaluated points by area; None for a single one."""
     best = answer.best
-    ranked = [each for each in answer.result.ranked[:MOST_CLOUD] if each.objective > 0]
+    ranked = [design for design in answer.result.ranked[:MOST_CLOUD] if design.objective > 0]
     if answer.proved_front is not None and best is not None:
-        ranked += [each for each in answer.front if each.objective < best.objective]
-    others = [(each.name, each.ranked) for each in answer.result.baselines if each.ranked is not None]
+        ranked += [design for design in answer.front if design.objective < best.objective]
+    others = [(design.name, design.ranked) for design in answer.result.baselines if design.ranked is not None]
     if best is None or len(ranked) + len(others) < 2:
         return None
-    front = {id(each) for each in answer.front}
-    kinds = ["best" if each is best else "front" if id(each) in front else "evaluated" for each in ranked]
-    everything = [*ranked, *(other for _, other in others)]
+    front = {id(design) for design in answer.front}
+    kinds = ["best" if design is best else "front" if id(design) in front else "evaluated" for design in ranked]
+    everything = [*ranked, *(reference for _, reference in others)]
     axes = answer.proved_front.axes if answer.proved_front is not None else ("area_mm2",)
     return DesignCloud(
         title=_cloud_title(best, others),
         unit=unit_of(answer.question),
         labels=(
-            *short_chips([each.evaluation.point.accelerator for each in ranked]),
+            *short_chips([design.evaluation.point.accelerator for design in ranked]),
             *(printable(name) for name, _ in others),
         ),
-        area_mm2=np.array([each.area_mm2 for each in everything]),
-        power_w=np.array([each.power_w for each in everything]),
-        objective=np.array([each.objective for each in everything]),
+        area_mm2=np.array([design.area_mm2 for design in everything]),
+        power_w=np.array([design.power_w for design in everything]),
+        objective=np.array([design.objective for design in everything]),
         kind=(*kinds, *("baseline" for _ in others)),
         axes=tuple(AXES[axis][0] for axis in axes[:2]),
         across=_on(everything, axes[0]),
@@ -117,7 +117,7 @@ AXES = {
 
 
 def _on(ranked: Sequence[Ranked], axis: str) -> Numbers:
-    values = [value_of(each, axis) for each in ranked]
+    values = [value_of(design, axis) for design in ranked]
     return np.array(values, dtype=np.float64) / AXES[axis][1]
 
 
@@ -154,13 +154,13 @@ def floor_plan(answer: DesignAnswer) -> FloorPlan:
     best = answer.best
     assert best is not None
     dies = [("best", best)]
-    for each in answer.result.baselines:
-        other = each.ranked
-        if other is not None and other.evaluation.point.accelerator.name not in ("", *(n for n, _ in dies)):
-            dies.append((other.evaluation.point.accelerator.name, other))
+    for baseline in answer.result.baselines:
+        design = baseline.ranked
+        if design is not None and design.evaluation.point.accelerator.name not in ("", *(n for n, _ in dies)):
+            dies.append((design.evaluation.point.accelerator.name, design))
     rows: list[tuple[Any, ...]] = []
     names: list[tuple[str, float, float]] = []
-    at = 0.0
+    left_mm = 0.0
     for name, ranked in dies[:3]:
         parts = area_parts(answer.question, ranked.evaluation.point.accelerator)
         order = sorted(parts.items(), key=lambda part: -part[1])
@@ -169,10 +169,10 @@ def floor_plan(answer: DesignAnswer) -> FloorPlan:
         for (part, area), box in zip(order, squarified([area for _, area in order], side), strict=True):
             cells = _cells(box, cores if part == "arrays_mm2" and cores <= MOST_CELLS else 1)
             for left, top, right, bottom in cells:
-                one = area / len(cells), area / side**2
-                rows.append((name, AREA_WORDS[part], *one, at + left, top, at + right, bottom))
-        names.append((f"{printable(name)}: {side**2:,.0f} mm2", at, side))
-        at += side * 1.08
+                cell_area = area / len(cells), area / side**2
+                rows.append((name, AREA_WORDS[part], *cell_area, left_mm + left, top, left_mm + right, bottom))
+        names.append((f"{printable(name)}: {side**2:,.0f} mm2", left_mm, side))
+        left_mm += side * 1.08
     columns = list(zip(*rows, strict=True))
     largest = max((row for row in rows if row[0] == "best"), key=lambda row: row[3])
     return FloorPlan(
@@ -197,7 +197,7 @@ def _cells(box: Box, count: int) -> list[Box]:
     left, top, right, bottom = box
     width, height = right - left, bottom - top
     shapes = [(n, count // n) for n in range(1, count + 1) if count % n == 0]
-    across, down = min(shapes, key=lambda each: abs(np.log(width / each[0] * each[1] / height)))
+    across, down = min(shapes, key=lambda cells: abs(np.log(width / cells[0] * cells[1] / height)))
     w, h = width / across, height / down
     return [
         (left + i * w, top + j * h, left + (i + 1) * w, top + (j + 1) * h) for i in range(across) for j in range(down)
@@ -218,11 +218,13 @@ def squarified(areas: Sequence[float], side: float) -> list[Box]:
         row, rest = rest[:taken], rest[taken:]
         thick = sum(row) / short if short else 0.0
         across = right - left >= bottom - top
-        at = top if across else left
+        corner = top if across else left
         for area in row:
             step = area / thick if thick else 0.0
-            boxes.append((left, at, left + thick, at + step) if across else (at, top, at + step, top + thick))
-            at += step
+            boxes.append(
+                (left, corner, left + thick, corner + step) if across else (corner, top, corner + step, top + thick)
+            )
+            corner += step
         left, top = (left + thick, top) if across else (left, top + thick)
     return boxes
 

@@ -81,10 +81,10 @@ def design_page(answer: DesignAnswer, *, date: str = "") -> str:
 
 
 def _blocks(answer: DesignAnswer, records: dict[str, object]) -> list[d.Block]:
-    first, *more = headlines(answer)
+    first, *rest = headlines(answer)
     heading = f"{heading_text(answer)}."
-    lines = d.opening([f"{heading} Best: {first}", *more])
-    verdict = d.Block(words=" ".join([first, *more]), verdict=True, place=d.Place.PAGE)
+    lines = d.opening([f"{heading} Best: {first}", *rest])
+    verdict = d.Block(words=" ".join([first, *rest]), verdict=True, place=d.Place.PAGE)
     warnings = d.bullets_block("Warnings", answer.warnings, d.Place.REST)
     others = [words for words in answer.warnings if not words.startswith(NOT_BUILDABLE)]
     opened = [lines, verdict, d.bullets_block("Warnings", others, d.Place.SHORT), warnings]

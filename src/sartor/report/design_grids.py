@@ -32,17 +32,19 @@ def plans_grid(details: Sequence[ModelDetail]) -> Grid:
     """Each model's plan on the chip: step with interval, throughput, MFU, memory."""
     rows = (
         (
-            each.outcome.name,
-            *(format_seconds(s) for s in (each.outcome.step_s, each.low_s, each.high_s)),
-            rate(each.outcome.sequences_per_s),
-            rate(each.outcome.tokens_per_s),
-            format_share(float(each.step.mfu)),
-            format_bytes(each.peak_bytes),
-            plan_text(each),
+            detail_of.outcome.name,
+            *(format_seconds(s) for s in (detail_of.outcome.step_s, detail_of.low_s, detail_of.high_s)),
+            rate(detail_of.outcome.sequences_per_s),
+            rate(detail_of.outcome.tokens_per_s),
+            format_share(float(detail_of.step.mfu)),
+            format_bytes(detail_of.peak_bytes),
+            plan_text(detail_of),
         )
-        for each in details
+        for detail_of in details
     )
-    units = dict.fromkeys({Phase.TRAIN: "seq"}.get(each.phase, PHASE_UNITS[each.phase][:-2]) for each in details)
+    units = dict.fromkeys(
+        {Phase.TRAIN: "seq"}.get(detail_of.phase, PHASE_UNITS[detail_of.phase][:-2]) for detail_of in details
+    )
     heads = (
         "model",
         "step",
@@ -59,9 +61,9 @@ def plans_grid(details: Sequence[ModelDetail]) -> Grid:
 def steps_grid(details: Sequence[ModelDetail]) -> Grid:
     """Each model's step by part."""
     parts = [
-        (detail.outcome.name if at == 0 else "", words, seconds, seconds / float(detail.step.step_s))
+        (detail.outcome.name if index == 0 else "", words, seconds, seconds / float(detail.step.step_s))
         for detail in details
-        for at, (words, seconds) in enumerate(step_parts(detail.step))
+        for index, (words, seconds) in enumerate(step_parts(detail.step))
     ]
     rows = ((name, words, format_seconds(seconds), format_share(share)) for name, words, seconds, share in parts)
     columns = ("model", words_column("part"), "time", "share")
@@ -110,8 +112,8 @@ def front_grid(answer: DesignAnswer) -> Grid:
     grid = field_grid(front_text(answer), columns, records, marked=0)
     if len(answer.front) <= FRONT:
         return grid
-    more = (f"{len(answer.front) - FRONT} more in the JSON", *[""] * (len(grid.columns) - 1))
-    return replace(grid, rows=(*grid.rows, more))
+    note = (f"{len(answer.front) - FRONT} more in the JSON", *[""] * (len(grid.columns) - 1))
+    return replace(grid, rows=(*grid.rows, note))
 
 
 def stages_grid(detail: ModelDetail) -> Grid:
@@ -121,20 +123,20 @@ def stages_grid(detail: ModelDetail) -> Grid:
 
 def gpus_grid(answer: DesignAnswer) -> Grid:
     """Each catalogue GPU on each model: its step, the chip's, and the advantage the chip needs to win."""
-    rows = ((found.gpu.name, each.model, *_gpu_cells(each)) for found in answer.against for each in found.models)
+    rows = ((against.gpu.name, each.model, *_gpu_cells(each)) for against in answer.against for each in against.models)
     heads = ("step", wide_column("80% interval"), "chip's step", "chip vs GPU", "needs: area", "power", "cost")
     return grid_of("Catalogue GPUs on the same jobs", ("GPU", words_column("model"), *heads), rows)
 
 
-def _gpu_cells(each: AgainstModel) -> tuple[str, ...]:
-    if each.plan is None:
+def _gpu_cells(model: AgainstModel) -> tuple[str, ...]:
+    if model.plan is None:
         return ("no plan fits", *[""] * 6)
-    needed = [None] * 3 if each.needed is None else [each.needed.area, each.needed.power, each.needed.cost]
+    needed = [None] * 3 if model.needed is None else [model.needed.area, model.needed.power, model.needed.cost]
     return (
-        format_seconds(each.plan.step_s),
-        f"{format_seconds(each.plan.low_s)} to {format_seconds(each.plan.high_s)}",
-        "" if each.chip_step_s is None else format_seconds(each.chip_step_s),
-        "" if each.ratio is None else f"{each.ratio:.3g}x",
+        format_seconds(model.plan.step_s),
+        f"{format_seconds(model.plan.low_s)} to {format_seconds(model.plan.high_s)}",
+        "" if model.chip_step_s is None else format_seconds(model.chip_step_s),
+        "" if model.ratio is None else f"{model.ratio:.3g}x",
         *("-" if x is None else f"{x:.3g}x" for x in needed),
     )
 
@@ -167,7 +169,7 @@ def _ideal(answer: DesignAnswer) -> bool:
 def gpu_notes(answer: DesignAnswer) -> tuple[str, ...]:
     """How to read the table of GPUs."""
     served = any(model.served for model in answer.question.models)
-    told = (*([IDEAL_NOTE] if _ideal(answer) else []), *GPU_NOTES, *([SERVED_NOTE] if served else []))
+    notes = (*([IDEAL_NOTE] if _ideal(answer) else []), *GPU_NOTES, *([SERVED_NOTE] if served else []))
     if answer.question.costs.area is AreaModel.DIE:
-        return told
-    return (*told, "The chip's area is that of cores and buffers only; --area-model die counts the whole die.")
+        return notes
+    return (*notes, "The chip's area is that of cores and buffers only; --area-model die counts the whole die.")

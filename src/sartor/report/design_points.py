@@ -52,11 +52,11 @@ class CoreBars:
 
 def design_points(answer: DesignAnswer) -> JsonDict:
     """Records by figure name, in reading order; empty without a best point."""
-    best, asked = answer.best, answer.question
+    best, question = answer.best, answer.question
     if best is None:
         return {}
-    details = _details(asked, best)
-    found: JsonDict = {
+    details = _details(question, best)
+    points: JsonDict = {
         "convergence": convergence(answer),
         "points": design_cloud(answer),
         "shapes": None if answer.shapes is None else regret_points(answer.shapes),
@@ -65,14 +65,14 @@ def design_points(answer: DesignAnswer) -> JsonDict:
     }
     for m, detail in enumerate(details[:MOST_LAYERS]):
         suffix = "" if len(details) == 1 else f"_{m + 1}"
-        found |= {f"{name}{suffix}": record for name, record in layer_bars(asked, best, detail)}
-        found[f"pipeline{suffix}"] = pipeline_bars(detail)
-    return {name: record for name, record in found.items() if record is not None}
+        points |= {f"{name}{suffix}": record for name, record in layer_bars(question, best, detail)}
+        points[f"pipeline{suffix}"] = pipeline_bars(detail)
+    return {name: record for name, record in points.items() if record is not None}
 
 
-def _details(asked: DesignQuestion, ranked: Ranked) -> list[ModelDetail]:
-    found = (model_detail(asked, ranked.evaluation, m) for m in range(len(asked.models)))
-    return [each for each in found if each is not None]
+def _details(question: DesignQuestion, ranked: Ranked) -> list[ModelDetail]:
+    details = (model_detail(question, ranked.evaluation, m) for m in range(len(question.models)))
+    return [detail for detail in details if detail is not None]
 
 
 def _steps(details: Sequence[ModelDetail]) -> StepBars:
@@ -82,12 +82,12 @@ def _steps(details: Sequence[ModelDetail]) -> StepBars:
     return step_bars(title, (printable(detail.outcome.name) for detail in details), details, STEP_TIME, 0.001)
 
 
-def layer_bars(asked: DesignQuestion, ranked: Ranked, detail: ModelDetail) -> Iterator[tuple[str, CoreBars]]:
+def layer_bars(question: DesignQuestion, ranked: Ranked, detail: ModelDetail) -> Iterator[tuple[str, CoreBars]]:
     """The schedule of the most frequent layer, forward and backward."""
-    found = layer_schedule(asked, ranked.evaluation.point, detail.outcome)
-    of = f"one of {found.count} layers of {printable(detail.outcome.name)}"
-    for way, result in (("forward", found.forward), ("backward", found.backward)):
-        yield f"layer_{way}", core_bars(result, f"{way.capitalize()} through {of}")
+    schedule = layer_schedule(question, ranked.evaluation.point, detail.outcome)
+    subtitle = f"one of {schedule.count} layers of {printable(detail.outcome.name)}"
+    for way, result in (("forward", schedule.forward), ("backward", schedule.backward)):
+        yield f"layer_{way}", core_bars(result, f"{way.capitalize()} through {subtitle}")
 
 
 def core_bars(result: ScheduleResult, what: str) -> CoreBars:
@@ -96,11 +96,11 @@ def core_bars(result: ScheduleResult, what: str) -> CoreBars:
     problem = result.problem
     for kind, total in (("TC", problem.num_tc), ("VC", problem.num_vc)):
         groups: dict[tuple[Any, ...], list[int]] = {}
-        of: dict[int, list[tuple[Any, ...]]] = {core: [] for core in range(total)}
+        bars_of: dict[int, list[tuple[Any, ...]]] = {core: [] for core in range(total)}
         for row in result.operators:
             for core in row.tensor_cores if kind == "TC" else row.vector_cores:
-                of[core].append((str(row.id), row.mode, row.start * UNIT_S, row.end * UNIT_S))
-        for core, bars in of.items():
+                bars_of[core].append((str(row.id), row.mode, row.start * UNIT_S, row.end * UNIT_S))
+        for core, bars in bars_of.items():
             groups.setdefault(tuple(bars), []).append(core)
         for same, cores in groups.items():
             work[f"{kind} {_span(cores)}"] = [
@@ -134,8 +134,8 @@ def _span(cores: Sequence[int]) -> str:
             runs.append([core, core])
     first, last = runs[0]
     text = str(first) if first == last else f"{first}-{last}"
-    more = len(cores) - (last - first + 1)
-    return f"{text} and {more} more" if more else text
+    hidden = len(cores) - (last - first + 1)
+    return f"{text} and {hidden} more" if hidden else text
 
 
 def pipeline_bars(detail: ModelDetail) -> PipelineBars:
@@ -157,12 +157,12 @@ def pipeline_bars(detail: ModelDetail) -> PipelineBars:
     ]
     done = max(row[4] for row in rows)
     for stage in range(num_stages):
-        at = done
+        start = done
         for mechanism in (GRADIENT_REDUCTION, OPTIMIZER_STEP):
             seconds = float(detail.step.parts[mechanism.part.key])
             if seconds > 0:
-                rows.append((stage, mechanism.event, 0, at, at + seconds, 0))
-            at += seconds
+                rows.append((stage, mechanism.event, 0, start, start + seconds, 0))
+            start += seconds
     few = f" (drawn with {drawn} of its {count} microbatches)" if drawn < count else ""
     idle = float(detail.step.parts[BUBBLE.key] / detail.step.step_s)
     name = printable(detail.outcome.name)

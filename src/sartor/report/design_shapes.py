@@ -30,71 +30,71 @@ class RegretMatrix:
     reached: npt.NDArray[np.float64]
 
 
-def joint_lines(found: JointShapes) -> list[str]:
+def joint_lines(joint: JointShapes) -> list[str]:
     """The best shapes, and the gain from searching them together with the chip."""
-    before, several = found.as_it_is.best, len(found.shapes) > 1
+    before, several = joint.as_it_is.best, len(joint.shapes) > 1
     if before is None:
         return []
     chip = short_chip(before.evaluation.point.accelerator)
     lines = [
-        f"Best shape{f' of {each.model}' if several else ''}: {each.variant.name} ({params_change(each):+.1%} "
-        f"parameters); the other shapes of this size ({each.axes.num_shapes:,} in all) reduce to "
-        f"{len(each.axes.variants):,}, as a wider one is never faster."
-        for each in found.shapes
+        f"Best shape{f' of {shape.model}' if several else ''}: {shape.variant.name} ({params_change(shape):+.1%} "
+        f"parameters); the other shapes of this size ({shape.axes.num_shapes:,} in all) reduce to "
+        f"{len(shape.axes.variants):,}, as a wider one is never faster."
+        for shape in joint.shapes
     ]
-    others = "" if found.result.waiting else ", the others ruled out by their upper bounds"
+    others = "" if joint.result.waiting else ", the others ruled out by their upper bounds"
     as_it_is = "the models as they are with their" if several else "the model as it is with its"
     lines.append(
-        f"This is {found.gain:.3f}x {as_it_is} best chip ({chip}); {found.searched:,} shapes were searched{others}."
+        f"This is {joint.gain:.3f}x {as_it_is} best chip ({chip}); {joint.searched:,} shapes were searched{others}."
     )
-    if (gain := found.gain_over_turns) is not None:
+    if (gain := joint.gain_over_turns) is not None:
         alone = "gains nothing" if gain <= 1 + EQUAL else f"gains {gain - 1:.2%}"
         lines.append(f"Searching shape and chip together {alone} over the chip first and then the shape for it.")
     return lines
 
 
-def shapes_lines(found: ShapeDesign) -> list[str]:
+def shapes_lines(design: ShapeDesign) -> list[str]:
     """The best pair, the best chip for all shapes, the best shape for all chips."""
-    index, most = found.best
-    own = next((i for i, each in enumerate(found.variants) if not each.changed), 0)
-    chip, (robust, worst) = found.chips[found.chip_for_family], found.fleet_shape
-    worst_of_chip = float(found.chip_regret[:, found.chip_for_family].max())
-    gain = most / float(found.best_rate[own]) if found.best_rate[own] else 1.0
-    where = "the fleet" if any(found.fleet) else "all of these chips"
+    index, value = design.best
+    original = next((i for i, variant in enumerate(design.variants) if not variant.changed), 0)
+    chip, (robust, worst) = design.chips[design.chip_for_family], design.fleet_shape
+    worst_of_chip = float(design.chip_regret[:, design.chip_for_family].max())
+    gain = value / float(design.best_rate[original]) if design.best_rate[original] else 1.0
+    where = "the fleet" if any(design.fleet) else "all of these chips"
     return [
-        f"Best pair: {found.variants[index].name} on its own best chip, {rate(most)} sequences/s "
+        f"Best pair: {design.variants[index].name} on its own best chip, {rate(value)} sequences/s "
         f"({gain:.2f}x the unchanged model on its best chip).",
         f"Best chip for all shapes: {_chip_label(chip)}; no shape loses more than {format_share(worst_of_chip)} on it.",
-        f"Best shape for {where}: {found.variants[robust].name}; it loses at most {format_share(worst)} against the "
+        f"Best shape for {where}: {design.variants[robust].name}; it loses at most {format_share(worst)} against the "
         "best shape of each.",
     ]
 
 
-def regret_grid(found: ShapeDesign) -> Grid:
+def regret_grid(design: ShapeDesign) -> Grid:
     """Throughput lost on a chip against the shape's own best chip."""
-    count = len(found.variants)
+    count = len(design.variants)
     rows: list[tuple[str, ...]] = [
-        (_chip_label(chip), *(_loss(found, shape, c) for shape in range(count))) for c, chip in enumerate(found.chips)
+        (_chip_label(chip), *(_loss(design, shape, c) for shape in range(count))) for c, chip in enumerate(design.chips)
     ]
-    rows.append(("seq/s on its best chip", *(rate(float(reached)) for reached in found.best_rate)))
-    rows += [(f"shape {i + 1}: {variant.name}", *[""] * count) for i, variant in enumerate(found.variants)]
+    rows.append(("seq/s on its best chip", *(rate(float(reached)) for reached in design.best_rate)))
+    rows += [(f"shape {i + 1}: {variant.name}", *[""] * count) for i, variant in enumerate(design.variants)]
     return grid_of("Throughput lost", ("chip", *(f"shape {i + 1}" for i in range(count))), rows)
 
 
-def _loss(found: ShapeDesign, shape: int, chip: int) -> str:
-    return format_share(float(found.chip_regret[shape, chip])) if found.reached[shape, chip] else "no fit"
+def _loss(design: ShapeDesign, shape: int, chip: int) -> str:
+    return format_share(float(design.chip_regret[shape, chip])) if design.reached[shape, chip] else "no fit"
 
 
-def rates_grid(found: ShapeDesign) -> Grid:
+def rates_grid(design: ShapeDesign) -> Grid:
     """Throughput of every shape on every chip."""
-    columns = [GridColumn(head=f"shape {i + 1}", explains=shape.name) for i, shape in enumerate(found.variants)]
+    columns = [GridColumn(head=f"shape {i + 1}", explains=shape.name) for i, shape in enumerate(design.variants)]
     rows = [
         (
             _chip_label(chip),
             ", ".join(memory_text(size) for size in chip.hbm_bytes),
-            *(rate(float(reached)) if reached else "no fit" for reached in found.reached[:, c]),
+            *(rate(float(reached)) if reached else "no fit" for reached in design.reached[:, c]),
         )
-        for c, chip in enumerate(found.chips)
+        for c, chip in enumerate(design.chips)
     ]
     caption = "Sequences per second of every shape on every chip, with searched placement"
     return grid_of(caption, ("chip", "memory", *columns), rows)
@@ -106,16 +106,16 @@ def _chip_label(chip: NamedChip) -> str:
     return f"{short_chip(chip.accelerator)} ({printable(name)})"
 
 
-def regret_points(found: ShapeDesign) -> RegretMatrix:
+def regret_points(design: ShapeDesign) -> RegretMatrix:
     """The regret matrix as the record of its figure."""
-    fits = found.reached > 0
-    least = float(found.chip_regret[:, found.chip_for_family].max())
+    fits = design.reached > 0
+    smallest = float(design.chip_regret[:, design.chip_for_family].max())
     return RegretMatrix(
-        title=f"On the best chip for all shapes, no shape loses more than {format_share(least)}",
-        shapes=tuple(f"{i + 1}: {printable(each.name)}" for i, each in enumerate(found.variants)),
-        chips=tuple(_chip_label(each) for each in found.chips),
-        regret=np.where(fits, found.chip_regret, np.nan),
-        reached=found.reached,
+        title=f"On the best chip for all shapes, no shape loses more than {format_share(smallest)}",
+        shapes=tuple(f"{i + 1}: {printable(entry.name)}" for i, entry in enumerate(design.variants)),
+        chips=tuple(_chip_label(entry) for entry in design.chips),
+        regret=np.where(fits, design.chip_regret, np.nan),
+        reached=design.reached,
     )
 
 

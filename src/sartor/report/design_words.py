@@ -51,10 +51,12 @@ UNITS = {
 
 def heading_text(answer: DesignAnswer) -> str:
     """``GPT-3 175B (sequence length 2,048) on 1,024 devices: global batch 4,096, design space published``."""
-    asked = answer.question
-    names = ", ".join(job_text(model.name, model.phase, model.seq_len, model.context_len) for model in asked.models)
-    batch = "" if asked.batch is None else f"global batch {asked.batch:,}, "
-    return f"{names} on {count_text(asked.num_devices, 'device')}: {batch}design space {printable(answer.space.name)}"
+    question = answer.question
+    names = ", ".join(job_text(model.name, model.phase, model.seq_len, model.context_len) for model in question.models)
+    batch = "" if question.batch is None else f"global batch {question.batch:,}, "
+    return (
+        f"{names} on {count_text(question.num_devices, 'device')}: {batch}design space {printable(answer.space.name)}"
+    )
 
 
 def job_text(name: str, phase: Phase, seq_len: int, context_len: int) -> str:
@@ -87,8 +89,8 @@ def short_chip(a: Accelerator) -> str:
 
 def short_chips(chips: Sequence[Accelerator]) -> list[str]:
     """`short_chip` of each, with whatever else is not the same for all: ``..., 1.5 GHz``."""
-    more = [say for say in MORE_WORDS if len({say(a) for a in chips}) > 1]
-    return [", ".join([short_chip(a), *(say(a) for say in more)]) for a in chips]
+    extra = [say for say in MORE_WORDS if len({say(a) for a in chips}) > 1]
+    return [", ".join([short_chip(a), *(say(a) for say in extra)]) for a in chips]
 
 
 MORE_WORDS: tuple[Callable[[Accelerator], str], ...] = (
@@ -133,71 +135,75 @@ def unit_of(question: DesignQuestion) -> str:
 
 def headlines(answer: DesignAnswer) -> tuple[str, ...]:
     """The best point and its objective, what it takes, and the proof; or why there is no best point."""
-    best, asked = answer.best, answer.question
+    best, question = answer.best, answer.question
     if best is None:
         return (nothing_text(answer),)
     point = best.evaluation.point
-    published = asked.costs.area is AreaModel.PUBLISHED
+    published = question.costs.area is AreaModel.PUBLISHED
     joules = " and ".join(
-        f"{each:.3g}" for m in range(len(asked.models)) if (each := evaluated_joules(asked, best.evaluation, m))
+        f"{rate:.3g}" for m in range(len(question.models)) if (rate := evaluated_joules(question, best.evaluation, m))
     )
-    at = "at 22 nm (published model)" if published else f"at {point.accelerator.node_nm} nm"
+    where = "at 22 nm (published model)" if published else f"at {point.accelerator.node_nm} nm"
     return (
-        f"{chip_text(point.accelerator, point.hbm_bytes)}: {_objective_text(asked, best.objective)}"
-        f"{not_buildable_text(asked, point.accelerator)}.",
-        f"{best.area_mm2:,.1f} mm2 {at}, {best.power_w:,.0f} W peak, {joules} J per token.",
+        f"{chip_text(point.accelerator, point.hbm_bytes)}: {_objective_text(question, best.objective)}"
+        f"{not_buildable_text(question, point.accelerator)}.",
+        f"{best.area_mm2:,.1f} mm2 {where}, {best.power_w:,.0f} W peak, {joules} J per token.",
         _proof_text(answer),
     )
 
 
-def not_buildable_text(asked: DesignQuestion, chip: Accelerator) -> str:
+def not_buildable_text(question: DesignQuestion, chip: Accelerator) -> str:
     """That the best chip could not be built, why, and how to search those that could; empty if it could."""
-    found = list(faults(chip))
-    buildable = "--area-model die" if asked.costs.area is AreaModel.PUBLISHED else "--plausibility"
-    return f", but it could not be built ({'; '.join(found)}; {buildable} searches buildable chips)" if found else ""
+    fault_list = list(faults(chip))
+    buildable = "--area-model die" if question.costs.area is AreaModel.PUBLISHED else "--plausibility"
+    return (
+        f", but it could not be built ({'; '.join(fault_list)}; {buildable} searches buildable chips)"
+        if fault_list
+        else ""
+    )
 
 
 def nothing_text(answer: DesignAnswer) -> str:
     """Why there is no best point."""
-    found = answer.result
-    if found.status is DesignStatus.INFEASIBLE:
-        return f"No point of the space fits. Tightest constraint: {printable(found.tightest)}."
-    if found.interrupted:
+    result = answer.result
+    if result.status is DesignStatus.INFEASIBLE:
+        return f"No point of the space fits. Tightest constraint: {printable(result.tightest)}."
+    if result.interrupted:
         return "Interrupted before a point was found. A command with --study FILE goes on where it ended."
-    spent = f"{found.seconds:.3g} s went into bounds of {found.space_size:,} combinations"
+    spent = f"{result.seconds:.3g} s went into bounds of {result.space_size:,} combinations"
     return f"Out of time before a point was found ({spent}): increase --time-limit, or leave it out."
 
 
 def _proof_text(answer: DesignAnswer) -> str:
     """The proof about all other points."""
-    found = answer.result
-    one, many = ("pair", "pairs") if answer.joint else ("chip", "chips")
+    result = answer.result
+    single, many = ("pair", "pairs") if answer.joint else ("chip", "chips")
     rest = " of a shape and a chip with a memory" if answer.joint else " with a memory"
-    how = f"of {count_text(found.num_points, one, many)}{rest} {found.evaluated:,} evaluated"
-    how += f", {found.pruned:,} ruled out by their upper bounds"
-    how += f", {found.left_out:,} left out by budgets or limits" if found.left_out else ""
-    how += f", {found.waiting:,} not looked at" if found.waiting else ""
-    size = f"{found.space_size:,} combinations"
-    if found.status is DesignStatus.OPTIMAL:
+    how = f"of {count_text(result.num_points, single, many)}{rest} {result.evaluated:,} evaluated"
+    how += f", {result.pruned:,} ruled out by their upper bounds"
+    how += f", {result.left_out:,} left out by budgets or limits" if result.left_out else ""
+    how += f", {result.waiting:,} not looked at" if result.waiting else ""
+    size = f"{result.space_size:,} combinations"
+    if result.status is DesignStatus.OPTIMAL:
         under = " under the published area model" if answer.question.costs.area is AreaModel.PUBLISHED else ""
         return f"Proved optimal{under}: none of {size} is better ({how})."
-    if not (found.waiting or found.interrupted):
-        return f"Proved to within {format_share(found.gap)}: none of {size} is better by more ({how})."
-    why = "interrupted" if found.interrupted else "out of time"
-    left = f"none of {size} is more than {format_share(found.gap)} better ({how})"
+    if not (result.waiting or result.interrupted):
+        return f"Proved to within {format_share(result.gap)}: none of {size} is better by more ({how})."
+    why = "interrupted" if result.interrupted else "out of time"
+    left = f"none of {size} is more than {format_share(result.gap)} better ({how})"
     if answer.joint and len(answer.joint.shapes) > 1:  # the study does not record their shapes
         return f"Not proved optimal ({why}): {left}. A longer --time-limit or a larger --tolerance proves more."
     return f"Not proved optimal ({why}): {left}. A command with --study FILE goes on where it ended."
 
 
-def menu_text(asked: DesignQuestion) -> str:
+def menu_text(question: DesignQuestion) -> str:
     """The sizes of plans that the proof is about."""
-    menus = [("tp", tuple(dict.fromkeys(width for each in asked.models for width in each.widths)))]
-    if not all(each.served for each in asked.models):
-        menus += [("cp", asked.context_widths), ("chunks per device", asked.virtual_stages)]
-        menus += [("microbatches of", asked.whole_microbatches)]
+    menus = [("tp", tuple(dict.fromkeys(width for model in question.models for width in model.widths)))]
+    if not all(model.served for model in question.models):
+        menus += [("cp", question.context_widths), ("chunks per device", question.virtual_stages)]
+        menus += [("microbatches of", question.whole_microbatches)]
     menus += [
-        ("batches of", sizes) for sizes in dict.fromkeys(each.batch_sizes for each in asked.models if each.served)
+        ("batches of", sizes) for sizes in dict.fromkeys(model.batch_sizes for model in question.models if model.served)
     ]
     return "Plans tried: " + "; ".join(f"{name} {', '.join(f'{n:,}' for n in sizes)}" for name, sizes in menus) + "."
 
@@ -257,21 +263,21 @@ def front_text(answer: DesignAnswer) -> str:
 FRONT_WORDS = {"area_mm2": "area", "power_w": "power", "hbm_bytes": "memory", "usd": "price"}
 
 
-def against_text(best: Ranked, other: Ranked) -> str:
+def against_text(best: Ranked, reference: Ranked) -> str:
     """How many times better: ``1.42x``."""
-    return f"{best.objective / other.objective:.2f}x" if other.objective else ""
+    return f"{best.objective / reference.objective:.2f}x" if reference.objective else ""
 
 
 def notes_of(answer: DesignAnswer) -> list[str]:
     """Notes on the alternatives, each once with all alternatives it applies to."""
     ways: dict[str, list[str]] = {}
     limit = answer.space.area_limit_mm2
-    for each in answer.result.baselines:
-        notes = [part.strip() for part in each.note.split(";") if part.strip()]
-        if limit and each.ranked is not None and each.ranked.area_mm2 > limit * 1.000001:
+    for baseline in answer.result.baselines:
+        notes = [part.strip() for part in baseline.note.split(";") if part.strip()]
+        if limit and baseline.ranked is not None and baseline.ranked.area_mm2 > limit * 1.000001:
             notes.append(f"larger than the space's {limit:,.0f} mm2")
         for part in notes:
-            ways.setdefault(part, []).append(each.name)
+            ways.setdefault(part, []).append(baseline.name)
     plain = {part: names for part, names in ways.items() if not PLAN.match(part)}
     return [f"{_together(names)}: {part}" for part, names in plain.items()]
 

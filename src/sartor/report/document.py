@@ -110,11 +110,11 @@ def cut_blocks(grid: Grid, rows: int) -> list[Block]:
     return [grid_block(short, Place.SHORT), grid_block(grid, Place.REST)]
 
 
-def cut_bullets(title: str, lines: Sequence[str], most: int) -> list[Block]:
+def cut_bullets(title: str, lines: Sequence[str], limit: int) -> list[Block]:
     """A titled list of which one screen shows the first lines."""
-    if len(lines) <= most:
+    if len(lines) <= limit:
         return [bullets_block(title, lines)]
-    few = [*lines[:most], f"and {len(lines) - most} more (--json and --html have all)"]
+    few = [*lines[:limit], f"and {len(lines) - limit} more (--json and --html have all)"]
     return [bullets_block(title, few, Place.SHORT), bullets_block(title, lines, Place.REST)]
 
 
@@ -125,7 +125,7 @@ def in_full(blocks: Iterable[Block]) -> list[Block]:
     return [replace(block, place=longer.get(block.place, block.place)) for block in blocks]
 
 
-def assumed_blocks(assumptions: Iterable[str], more: Iterable[str] = ()) -> list[Block]:
+def assumed_blocks(assumptions: Iterable[str], extra: Iterable[str] = ()) -> list[Block]:
     """What an answer assumed: on one screen a sentence without what its first line says and without ``more``."""
     assumptions = tuple(assumptions)
     rest = "; ".join(words for words in assumptions if not words.startswith(IN_THE_FIRST_LINE))
@@ -133,7 +133,7 @@ def assumed_blocks(assumptions: Iterable[str], more: Iterable[str] = ()) -> list
     return [
         Block(lines=("",), verdict=True, place=Place.SHORT),
         Block(words=words, style="dim", place=Place.SHORT),
-        bullets_block("Assumed", (*assumptions, *more), Place.REST),
+        bullets_block("Assumed", (*assumptions, *extra), Place.REST),
     ]
 
 

@@ -96,17 +96,17 @@ def _names(sheet: Sheet, rows: list[Row], align: str, x: Chart, y: Chart) -> Cha
 def _placed(rows: list[Row]) -> dict[str, list[Row]]:
     """The best point and the alternatives, labelled on the left or right where there is room."""
     out: dict[str, list[Row]] = {"left": [], "right": []}
-    at = _scaled(rows)
-    taken = [(x - MARK, y - MARK, x + MARK, y + MARK) for x, y in at]
+    points = _scaled(rows)
+    taken = [(x - MARK, y - MARK, x + MARK, y + MARK) for x, y in points]
     order = sorted(range(len(rows)), key=lambda i: (rows[i]["kind"] != "best", -rows[i]["value"]))
     for i in order:
         if rows[i]["kind"] not in ("best", "baseline"):
             continue
         words = "best" if rows[i]["kind"] == "best" else str(rows[i]["label"]).partition(" (")[0]
-        (x, y), wide = at[i], LETTER * len(words)
+        (x, y), wide = points[i], LETTER * len(words)
         for align, left in (("left", x + 9), ("right", x - 9 - wide)):
             box = (left, y - LINE / 2, left + wide, y + LINE / 2)
-            if left >= 0 and left + wide <= WIDTH and not any(_meet(box, other) for other in taken):
+            if left >= 0 and left + wide <= WIDTH and not any(_meet(box, neighbour) for neighbour in taken):
                 taken.append(box)
                 out[align].append(rows[i] | {"words": words})
                 break

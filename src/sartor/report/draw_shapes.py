@@ -34,11 +34,11 @@ def draw_sawtooth(points: Sawtooth, frame: Frame = FILE) -> Chart:
     layers = [line, dots]
     low_value, span = values[0], values[1] - values[0] or 1.0
     marked = [("now", points.now, theme.vermillion), ("after", points.after, theme.green)]
-    wanted = sorted(((value, word, paint) for word, value, paint in marked if value is not None), key=lambda w: w[0])
-    for place, (value, word, paint) in enumerate(wanted):
-        at = int(np.argmin(np.abs(points.values - value)))
-        row = rows[at] | {"text": f"{word}: {rows[at]['value']:,.0f}"}
-        side = _label_side((value - low_value) / span, place, len(wanted))
+    marks = sorted(((value, word, paint) for word, value, paint in marked if value is not None), key=lambda w: w[0])
+    for place, (value, word, paint) in enumerate(marks):
+        index = int(np.argmin(np.abs(points.values - value)))
+        row = rows[index] | {"text": f"{word}: {rows[index]['value']:,.0f}"}
+        side = _label_side((value - low_value) / span, place, len(marks))
         spot = sheet.rows([row])
         layers.append(spot.mark_rule(color=paint, strokeDash=[3, 3], opacity=0.7).encode(x=x))
         layers.append(spot.mark_point(color=paint, filled=True, size=110, opacity=1).encode(x=x, y=y, tooltip=tips))
@@ -50,12 +50,12 @@ def draw_sawtooth(points: Sawtooth, frame: Frame = FILE) -> Chart:
     return sheet.finish(alt.layer(*layers), points.title, height=260)
 
 
-def _label_side(position: float, place: int, of: int) -> JsonDict:
+def _label_side(position: float, place: int, count: int) -> JsonDict:
     """Placement of a marked value's label at the top of its rule: away from its neighbour and inside the plot."""
-    outward_left = place == 0 if of > 1 else position > 0.5
-    if of > 1 and outward_left and position < 0.22:
+    outward_left = place == 0 if count > 1 else position > 0.5
+    if count > 1 and outward_left and position < 0.22:
         return {"align": "left", "dx": 7, "dy": 16}
-    if of > 1 and not outward_left and position > 0.78:
+    if count > 1 and not outward_left and position > 0.78:
         return {"align": "right", "dx": -7, "dy": 16}
     return {"align": "right", "dx": -7} if outward_left else {"align": "left", "dx": 7}
 
@@ -102,13 +102,13 @@ def _params_span(points: Pareto) -> tuple[float, float]:
 
 def _candidate_axes(sheet: Sheet, points: Pareto) -> tuple[Chart, Chart]:
     """Axes wide enough for every candidate, the current shape and the intervals of named candidates."""
-    least, most = _params_span(points)
-    margin = max(0.08 * (most - least), 0.001)
+    low, high = _params_span(points)
+    margin = max(0.08 * (high - low), 0.001)
     named = [index for index, _, _ in _named(points)]
     top = float(np.max([*points.gain.tolist(), *points.high[named].tolist(), 1.0]))
     floor = float(np.min([*points.gain.tolist(), *points.low[named].tolist(), 1.0]))
     span = max(top - floor, 0.01)
-    changes = [least - margin, most + margin]
+    changes = [low - margin, high + margin]
     x = sheet.x("params:Q", "change in parameters", 5, "+.1%", domain=changes, nice=False)
     gains = [floor - 0.06 * span, top + 0.2 * span]
     y = sheet.y("gain:Q", "gain at equal work", 6, ".2f", domain=gains, zero=False, nice=False)

@@ -68,12 +68,12 @@ def pareto_points(search: ShapeSearch) -> Pareto | None:
         return None
     on_front = [dict(point.changed) for point in search.front]
     listed = [dict(c.changed) for c in candidates]
-    most = max(c.efficiency_gain for c in candidates)
-    below = [point for point in search.front if point.changed and point.efficiency_gain <= most]
+    best_gain = max(c.efficiency_gain for c in candidates)
+    below = [point for point in search.front if point.changed and point.efficiency_gain <= best_gain]
     others = [point for point in below if dict(point.changed) not in listed]
     nothing = np.full(len(others), np.nan)
     everything: list[Any] = [*candidates, *others]
-    at = next((i for i, c in enumerate(candidates) if edit is not None and c.changed == edit.changed), -1)
+    index = next((i for i, c in enumerate(candidates) if edit is not None and c.changed == edit.changed), -1)
     return Pareto(
         title=_search_title(candidates[0], edit),
         labels=tuple(short_change(c.changed) for c in everything),
@@ -84,7 +84,7 @@ def pareto_points(search: ShapeSearch) -> Pareto | None:
         num_changed=np.asarray([c.num_fields for c in everything], dtype=np.int64),
         on_front=np.asarray([dict(c.changed) in on_front for c in everything]),
         best=0,
-        smallest_edit=at,
+        smallest_edit=index,
     )
 
 

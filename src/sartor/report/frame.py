@@ -144,12 +144,14 @@ class Sheet:
 
     def hover(self, *fields: str | tuple[Any, ...]) -> list[Chart]:
         """Tooltips from fields: ``"plan:N"``, ``("time:Q", title)`` or ``("time:Q", title or None, format)``."""
-        made = []
-        for each in fields:
-            field, title, form = (*((each,) if isinstance(each, str) else each), None, None)[:3]
-            given = {"title": title, "format": form}
-            made.append(self.alt.Tooltip(field, **{name: value for name, value in given.items() if value is not None}))
-        return made
+        tooltips = []
+        for column in fields:
+            field, title, form = (*((column,) if isinstance(column, str) else column), None, None)[:3]
+            tooltip = {"title": title, "format": form}
+            tooltips.append(
+                self.alt.Tooltip(field, **{name: value for name, value in tooltip.items() if value is not None})
+            )
+        return tooltips
 
     def interval(self, rows: Sequence[JsonMap], y: Chart, tips: list[Chart]) -> Chart:
         """A thin rule from low to high with end ticks."""

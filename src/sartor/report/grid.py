@@ -53,13 +53,15 @@ class Grid:
     marked: int = -1
 
 
-def grid_of(caption: str, columns: Iterable[str | GridColumn], rows: Iterable[tuple[object, ...]], **more: Any) -> Grid:
+def grid_of(
+    caption: str, columns: Iterable[str | GridColumn], rows: Iterable[tuple[object, ...]], **options: Any
+) -> Grid:
     """A grid whose first column given as a word holds names and the others numbers."""
-    made = [c if isinstance(c, GridColumn) else GridColumn(head=c, number=i > 0) for i, c in enumerate(columns)]
-    return Grid(caption=caption, columns=tuple(made), rows=tuple(rows), **more)
+    heads = [c if isinstance(c, GridColumn) else GridColumn(head=c, number=i > 0) for i, c in enumerate(columns)]
+    return Grid(caption=caption, columns=tuple(heads), rows=tuple(rows), **options)
 
 
-def field_grid(caption: str, columns: Iterable[Field], records: Iterable[object], **more: Any) -> Grid:
+def field_grid(caption: str, columns: Iterable[Field], records: Iterable[object], **options: Any) -> Grid:
     """A grid with a column for each field that has words, and a row for each record."""
     columns = columns_of(columns, Level.PAGE)
     heads = [
@@ -72,7 +74,7 @@ def field_grid(caption: str, columns: Iterable[Field], records: Iterable[object]
         for column in columns
     ]
     rows = tuple(tuple(texts_of(columns, record)) for record in records)
-    return Grid(caption=caption, columns=tuple(heads), rows=rows, **more)
+    return Grid(caption=caption, columns=tuple(heads), rows=rows, **options)
 
 
 def shares_grid(

@@ -24,12 +24,12 @@ def text(value: object) -> Markup:
 
 def element(name: str, *children: object, **attributes: object) -> Markup:
     """``element("p", "a < b", class_="note")`` -> ``<p class="note">a &lt; b</p>``."""
-    given = "".join(
+    attributes_text = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{text(value)}"'
         for key, value in attributes.items()
         if value is not None
     )
-    return Markup(f"<{name}{given}>{''.join(text(child) for child in children)}</{name}>")
+    return Markup(f"<{name}{attributes_text}>{''.join(text(child) for child in children)}</{name}>")
 
 
 def join(parts: Iterable[object], between: str = "") -> Markup:

@@ -131,5 +131,5 @@ def _value(value: object) -> str:
 def _ignored(answer: LaunchAnswer) -> str:
     count = len(answer.ignored)
     shown = ", ".join(printable(name) for name in answer.ignored[:6])
-    more = f" and {count - 6} more" if count > 6 else ""
-    return f"{count_text(count, 'argument')} without effect on time and memory: {shown}{more}"
+    rest = f" and {count - 6} more" if count > 6 else ""
+    return f"{count_text(count, 'argument')} without effect on time and memory: {shown}{rest}"

@@ -95,8 +95,10 @@ REMARKS = "Remarks on the architecture, to be chosen before training"
 
 def split_remarks(findings: Iterable[Finding]) -> tuple[list[Finding], list[Finding]]:
     """Findings of waste in the shape, and remarks on its architecture."""
-    found = list(findings)
-    return [each for each in found if not each.remark], [each for each in found if each.remark]
+    all_findings = list(findings)
+    return [finding for finding in all_findings if not finding.remark], [
+        finding for finding in all_findings if finding.remark
+    ]
 
 
 def _finding_lines(finding: Finding, width: int) -> Iterator[tuple[str, str]]:
@@ -113,7 +115,10 @@ def _finding_lines(finding: Finding, width: int) -> Iterator[tuple[str, str]]:
 
 def also(finding: Finding) -> list[str]:
     """Further reasons for the same change: ``also R14 flash_misfit: head_dim=80 is padded ...``."""
-    return [f"also {other.code} {other.rule}: {other.message}" for other in finding.others]
+    return [
+        f"also {finding_beside.code} {finding_beside.rule}: {finding_beside.message}"
+        for finding_beside in finding.others
+    ]
 
 
 LEAST_SHOWN = 5e-5
@@ -135,20 +140,20 @@ def gain_text(finding: Finding) -> str:
 
 
 def _fix(finding: Finding) -> str:
-    said = ", ".join(f"{name}={value}" for name, value in finding.fix.items())
+    fields = ", ".join(f"{name}={value}" for name, value in finding.fix.items())
     change = finding.params_change
-    return said if abs(change) < LEAST_CHANGE else f"{said} ({'+' * (change > 0)}{format_share(change)} parameters)"
+    return fields if abs(change) < LEAST_CHANGE else f"{fields} ({'+' * (change > 0)}{format_share(change)} parameters)"
 
 
 def _tally(findings: Sequence[Finding], unread: str) -> str:
     """The number of findings of each grade; the verdict if there are none."""
     if not findings:
         return verdict_without_findings(unread)
-    counts = {grade: sum(each.grade is grade for each in findings) for grade in Grade}
+    counts = {grade: sum(finding.grade is grade for finding in findings) for grade in Grade}
     tally = ", ".join(f"{n} {_LEVELS[grade]}{'s' if n != 1 else ''}" for grade, n in counts.items() if n)
     cheap = all(
-        each.gain_s is not None and each.grade is not Grade.ERROR and (each.gain_fraction or 0.0) < LEAST_GAIN
-        for each in findings
+        finding.gain_s is not None and finding.grade is not Grade.ERROR and (finding.gain_fraction or 0.0) < LEAST_GAIN
+        for finding in findings
     )
     tally += f"; none costs {format_share(LEAST_GAIN)} of the step" if cheap else ""
     return f"{tally}. {unread}" if unread else tally
@@ -168,7 +173,7 @@ def sarif(findings: Sequence[Finding], *, path: str | Path) -> str:
     ``path`` is the model as given. A result points to the line of the field in its config.json; a model that is not a
     file (a zoo name) becomes a logical location.
     """
-    violated = [find_rule(code) for code in dict.fromkeys(each.code for each in findings)]
+    violated = [find_rule(code) for code in dict.fromkeys(finding.code for finding in findings)]
     index = {rule.code: i for i, rule in enumerate(violated)}
     source = _Source.of(path)
     run = {
@@ -180,7 +185,7 @@ def sarif(findings: Sequence[Finding], *, path: str | Path) -> str:
             }
         },
         "columnKind": "unicodeCodePoints",
-        "results": [_sarif_result(each, index[each.code], source) for each in findings],
+        "results": [_sarif_result(finding, index[finding.code], source) for finding in findings],
     }
     log = {"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}
     return json.dumps(log, indent=2, allow_nan=False)
@@ -228,7 +233,7 @@ def _location(finding: Finding, source: _Source) -> JsonDict:
 def github(findings: Iterable[Finding], *, path: str | Path) -> str:
     """One GitHub workflow command per finding: ``::error file=...,line=...,title=...::message``."""
     source = _Source.of(path)
-    return "\n".join(_annotation(each, source) for each in findings)
+    return "\n".join(_annotation(finding, source) for finding in findings)
 
 
 def _annotation(finding: Finding, source: _Source) -> str:
@@ -260,11 +265,11 @@ class _Source:
     text: str = ""
 
     @classmethod
-    def of(cls, given: str | Path) -> _Source:
-        path = Path(given)
+    def of(cls, name: str | Path) -> _Source:
+        path = Path(name)
         path = path / "config.json" if path.is_dir() else path
         if not path.is_file():
-            return cls(name=printable(str(given)))
+            return cls(name=printable(str(name)))
         return cls(name=printable(path.name), path=path.as_posix(), text=path.read_text("utf-8", errors="replace"))
 
     @property
@@ -276,7 +281,7 @@ class _Source:
     def line_of(self, field: str) -> int | None:
         """The line (from 1) with the field, or with a key it is derived from; None if absent."""
         for key in CONFIG_KEYS.get(field, ()):
-            found = re.search(rf'"{re.escape(key)}"\s*:', self.text)
-            if found:
-                return self.text.count("\n", 0, found.start()) + 1
+            match = re.search(rf'"{re.escape(key)}"\s*:', self.text)
+            if match:
+                return self.text.count("\n", 0, match.start()) + 1
         return None

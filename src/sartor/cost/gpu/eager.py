@@ -90,8 +90,8 @@ def rows_replayed(m: Array, dtype: DType, calibration: Calibration) -> Array:
     """
     host_rows: dict[str, int] = calibration.provenance.get(f"gemm.{dtype.value}", {}).get("host_rows", {})
     framework = calibration.kernels.partition("_")[0]
-    held = host_rows.get(framework, 0) if framework in _REPLAYED else max(host_rows.values(), default=0)
-    return np.maximum(m, held + 1) if held else m
+    replayed = host_rows.get(framework, 0) if framework in _REPLAYED else max(host_rows.values(), default=0)
+    return np.maximum(m, replayed + 1) if replayed else m
 
 
 _REPLAYED = ("sglang", "trtllm", "vllm")

@@ -35,8 +35,8 @@ _SUFFIX = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 def read_log(path: str | Path, field: str = "LOG") -> tuple[RunLog, ...]:
     """Every run of a log (text, or text in gzip), in order; a new run begins where the iteration number decreases or a
     launch prints its beginning. Raises `InputError`."""
-    data = read_bytes(Path(path), field, "must be a training log", most=MAX_LOG_BYTES)
-    data = unpacked(data, field, str(path), most=MAX_LOG_BYTES)
+    data = read_bytes(Path(path), field, "must be a training log", limit=MAX_LOG_BYTES)
+    data = unpacked(data, field, str(path), limit=MAX_LOG_BYTES)
     text = decoded(data, field, str(path), errors="replace")
     return _parse_log(_COLOURS.sub("", text) if "\x1b" in text else text, str(path), field)
 
