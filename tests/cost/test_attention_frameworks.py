@@ -64,11 +64,11 @@ def test_a_gpu_of_the_same_die_runs_the_framework_s_kernels_and_another_die_s_do
     assert frameworks_of(load_calibration(load_gpu("l40s"))) == ()
 
 
-def test_an_estimate_takes_the_framework_and_says_that_it_would_narrow_the_interval() -> None:
+def test_an_estimate_takes_the_framework_or_says_which_it_assumes() -> None:
     question = {"phase": "decode", "microbatch_size": 64, "context_len": 32768}
-    unknown, named = (api.estimate("llama-3.1-8b", "h200", **question, kernels=each) for each in (None, "trtllm"))
-    assert named.high_s / named.low_s < unknown.high_s / unknown.low_s
-    assert any("kernels=sglang|trtllm|vllm" in line for line in unknown.question.assumptions)
+    usual, named = (api.estimate("llama-3.1-8b", "h200", **question, kernels=each) for each in (None, "vllm"))
+    assert usual.time_s == named.time_s
+    assert "kernels=vllm (default)" in usual.question.assumptions
     assert not any("kernels=" in line for line in named.question.assumptions)
 
 

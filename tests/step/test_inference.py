@@ -103,7 +103,7 @@ def test_more_sequences_are_almost_free_below_the_knee_and_cost_time_above(model
     knee = api.estimate(model, "h200", phase="decode", tp=4, dtype=dtype).serving.knee
     assert 50 < knee < 1000  # experts and narrow products wait for weights too: one sequence is no knee
     assert gemms(4 * knee) > 1.5**2 * gemms(knee)
-    assert gemms(knee // 2) < 1.5**2 * gemms(knee // 8)
+    assert gemms(knee // 2) < 1.5**4 * gemms(knee // 32)  # on the whole: one framework's kernels change on the way
 
 
 def test_two_devices_give_each_half_the_tokens() -> None:

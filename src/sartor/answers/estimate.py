@@ -34,6 +34,7 @@ from sartor.cost.gpu.gemm import GemmAlternative
 from sartor.cost.price import Estimate
 from sartor.cost.uncertainty import IntervalPart, interval_parts
 from sartor.hardware.gpu import Gpu
+from sartor.model.lower.setting import Kernels
 from sartor.model.reading import ModelReading
 from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBound, Operator, OperatorGraph, kind_name
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from sartor.plans.search import HeldPlan
     from sartor.step.running import InRun
     from sartor.step.serving.inference import Serving
+    from sartor.step.serving.served import Engine
 
 
 # ------------------------------------------------------------------------------------------------ one operator
@@ -207,7 +209,9 @@ class Question:
     gpu: Gpu
     assumptions: tuple[str, ...]
     calibration: Calibration | None = None
-    """The user's own; None: the catalogue's calibration of the device."""
+    """The user's own, or in inference that of kernels in their engine; None: the catalogue's of the device."""
+    engine: Engine | None = None
+    """Inference only: the serving engine that runs the pass; None: a model's own code."""
     held: HeldPlan | None = None
     """Training only: the job and the plan that the device takes part in."""
     eager: bool = False
@@ -215,6 +219,13 @@ class Question:
     """Inference only: the share of memory left free. A training plan has its own."""
     depends_on: tuple[Turn, ...] = ()
     """Other plausible values of what was not stated that would turn the verdict."""
+
+    @property
+    def kernels(self) -> Kernels:
+        """What runs an inference pass: the engine's kernels, or those of a model's own code."""
+        if self.engine is None:
+            return Kernels(fused=not self.eager)
+        return self.engine.kernels(self.workload.shape, self.workload.dtype)
 
     def with_shape(self, shape: TransformerShape) -> Question:
         """The same question about another shape."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from sartor.answers.estimate import Question
 from sartor.answers.grid import EstimateGrid
 from sartor.api.models import Model, read
 from sartor.api.questions import asked_run, checked_words, inference
@@ -23,8 +24,8 @@ from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import usual_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower import feasible, lower
-from sartor.model.lower.setting import Kernels
 from sartor.model.reading import ModelReading
+from sartor.model.shape import TransformerShape
 from sartor.model.workload import ParallelDims, Phase, settled_seq_len
 from sartor.plans.fixed import WORDS, named_values, with_recompute
 from sartor.plans.grid import grid_plans
@@ -32,6 +33,7 @@ from sartor.plans.space import AXES
 from sartor.run.fields import check_names
 from sartor.run.run import Origin, Run
 from sartor.step.serving.inference import inference_memory
+from sartor.step.serving.served import padded
 from sartor.units import Array
 
 OF_JOBS = ("num_devices", "global_batch_size", "seq_len")
@@ -168,14 +170,19 @@ def _passes(reading: ModelReading, run: Run, arrays: Values, gpu: Gpu, own: Cali
         dims = ParallelDims()
         if not np.all(inference_memory(workload, dims, gpu, headroom=question.headroom).fits):
             raise InputError("tp", "not given", f"{BESIDE}: not every point fits on one device", "8")
-    graph = lower(workload, dims, Kernels(fused=not question.eager))
+    if np.ndim(dims.tp):
+        vocab_size = np.vectorize(lambda tp: int(_split_shape(question, int(tp)).vocab_size))(dims.tp)
+        workload = replace(workload, shape=replace(reading.shape, vocab_size=vocab_size))
+    graph = lower(workload, dims, question.kernels)
     question = of_any_framework(question)
     found = price(graph, gpu, question.calibration, sigma_factor=reading.interval_factor, eager=question.eager)
     memory = inference_memory(workload, dims, gpu, graph, question.headroom)
     figures = {name: getattr(found, name) for name in ("time_s", "low_s", "high_s", "tokens_per_s", "mfu")}
     figures |= {"tokens_per_s_per_device": found.tokens_per_s / (dims.tp * dims.pp)}
     figures |= {"peak_bytes": memory.peak_bytes, "usable_bytes": memory.usable_bytes}
-    splits = np.vectorize(lambda tp: bool(feasible(reading.shape, replace(dims, tp=int(tp)))))(dims.tp)
+    splits = np.vectorize(lambda tp: bool(feasible(_split_shape(question, int(tp)), replace(dims, tp=int(tp)))))(
+        dims.tp
+    )
     shape = tuple(len(values) for values in arrays.values())
     return EstimateGrid(
         reading=reading,
@@ -184,3 +191,8 @@ def _passes(reading: ModelReading, run: Run, arrays: Values, gpu: Gpu, own: Cali
         plan={},
         **{name: np.broadcast_to(np.where(splits, figure, np.nan), shape) for name, figure in figures.items()},
     )
+
+
+def _split_shape(question: Question, tp: int) -> TransformerShape:
+    """The question's shape with the vocabulary that its engine, if any, pads for a split."""
+    return question.reading.shape if question.engine is None else padded(question.reading.shape, tp)

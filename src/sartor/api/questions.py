@@ -9,6 +9,7 @@ from typing import Any, Unpack
 from sartor.answers.estimate import Question
 from sartor.api.models import Model, read
 from sartor.api.own_chips import template_words
+from sartor.api.servers import engine_of_pass, padding_note
 from sartor.api.words import (
     GpuLike,
     cluster_and_device,
@@ -20,7 +21,7 @@ from sartor.api.words import (
     word_of,
 )
 from sartor.ask.complete import complete
-from sartor.cost.correction.calibration import Calibration
+from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.errors import InputError
 from sartor.hardware.cluster import UNSAID_BYTES_PER_S, Cluster
 from sartor.hardware.cluster_catalog import cluster_names, usual_cluster
@@ -36,6 +37,7 @@ from sartor.run.run import Origin, Run
 from sartor.step.question import checked_skew
 from sartor.step.recipes import padded_vocab, workload_of
 from sartor.step.serving.inference import inference_memory, would_fit
+from sartor.step.serving.served import VOCABULARY_MULTIPLE, encodes, in_an_engine, padded
 from sartor.step.trainers import default_trainer, trainer_named
 from sartor.units import GIGA
 
@@ -220,6 +222,12 @@ def inference(run: Run, reading: ModelReading, gpu: Gpu, own: Calibration | None
     if decodes and shape.encoder_only:
         raise InputError("phase", "decode", "an encoder-only model does not decode", "train or prefill")
     dtype, dtype_notes = precision_of(run.get("dtype"), gpu)
+    engine = None if run.get("eager") else engine_of_pass(run.get("kernels"), shape, gpu)
+    assumed = engine is not None and not run.states("kernels")
+    if engine is not None:
+        run = run.with_(Origin.USUAL, "inference", kernels=engine.name) if assumed else run
+        known = own or load_calibration(gpu)
+        own = in_an_engine(known.with_kernels(engine.name) if assumed else known, engine, phase)
     length = size_of("seq_len", run.get("seq_len"), usual_seq_len(shape))
     settled = {
         "seq_len": length,
@@ -237,12 +245,18 @@ def inference(run: Run, reading: ModelReading, gpu: Gpu, own: Calibration | None
         seq_len=length,
         context_len=run.get("context_len"),
         dtype=dtype,
+        cache_dtype=None if engine is None else engine.cache_dtype(dtype, gpu),
+        encodes=engine is not None and not decodes and encodes(shape),
         attention_kernel=word_of(AttentionKernel, "attention", run.get("attention")),
         routing_skew=checked_skew(run.get("routing_skew", 1.0), shape),
     )
-    run, wide = _held_by(run, workload, gpu)
+    split = workload if engine is None else replace(workload, shape=padded(shape, VOCABULARY_MULTIPLE))
+    run, wide = _held_by(run, split, gpu)
+    if engine is not None:
+        workload = replace(workload, shape=padded(shape, run.get("tp", 1)))
     dims = ParallelDims(tp=run.get("tp", 1), pp=run.get("pp", 1), ep=run.get("ep", 1))
     shown = ("microbatch_size", *(("context_len",) * decodes))
+    narrow = decodes and dtype.bytes < 2
     lengths = () if decodes else settled_seq_len(length if run.states("seq_len") else None, shape)[1]
     return Question(
         reading=reading,
@@ -251,6 +265,7 @@ def inference(run: Run, reading: ModelReading, gpu: Gpu, own: Calibration | None
         dims=dims,
         gpu=gpu,
         calibration=own,
+        engine=engine,
         eager=bool(run.get("eager")),
         headroom=run.get("headroom"),
         assumptions=(
@@ -260,7 +275,9 @@ def inference(run: Run, reading: ModelReading, gpu: Gpu, own: Calibration | None
             *(f"{name}={run.get(name)} (default)" for name in shown if not run.states(name)),
             *lengths,
             *wide,
-            *((WIDE_CACHE,) if decodes and dtype.bytes < 2 else ()),
+            *((f"kernels={engine.name} (default)",) if engine is not None and assumed else ()),
+            *padding_note(shape, workload.shape),
+            *((f"keys and values in {(workload.cache_dtype or DType.BF16).value}",) if narrow else ()),
             *template_words(gpu),
             *((EAGER,) if run.get("eager") else ()),
         ),
@@ -282,5 +299,4 @@ def _held_by(run: Run, workload: Workload, gpu: Gpu) -> tuple[Run, tuple[str, ..
     return run, (f"{words}: the fewest devices that hold it (set --tp)",)
 
 
-WIDE_CACHE = "keys and values in 16 bits; sartor serving takes a framework's own, in 8 bits on many GPUs"
 EAGER = "eager: a memory-bound kernel takes at least the host's call; launches of GEMMs are hidden"

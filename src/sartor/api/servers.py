@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 from sartor.answers.serving import ServingAnswer
 from sartor.api.models import Model, read
 from sartor.api.words import GpuLike, device_of, of_frameworks, own_calibration, precision_of, refuse_on_a_chip, size_of
-from sartor.cost.correction.calibration import load_calibration
+from sartor.cost.correction.calibration import TORCH, load_calibration
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.model.reading import ModelReading
@@ -22,8 +21,18 @@ from sartor.operators import DType
 from sartor.step.serving.batching import FIRST_TOKEN_S, FIRST_TOKEN_STEPS, steady_state
 from sartor.step.serving.load import Load
 from sartor.step.serving.pools import disaggregated
-from sartor.step.serving.served import ENGINES, Engine, Server, Shortage, capacity, holds, shortage, would_fit
-from sartor.units import round_up
+from sartor.step.serving.served import (
+    ENGINES,
+    VOCABULARY_MULTIPLE,
+    Engine,
+    Server,
+    Shortage,
+    capacity,
+    holds,
+    padded,
+    shortage,
+    would_fit,
+)
 
 CONCURRENCY = (1, 4, 16, 64, 256)
 """Default numbers of sequences in flight."""
@@ -69,7 +78,7 @@ def serving(
     released = None if dtype or not reading.weights else DType(reading.weights)
     engine = _engine(kernels, device)
     server = Server(
-        shape=_padded(reading.shape, size_of("tp", tp, 1)),
+        shape=padded(reading.shape, size_of("tp", tp, 1)),
         gpu=device,
         dtype=numbers,
         tp=tp,
@@ -117,7 +126,7 @@ def serving(
             *reading.notes,
             *notes,
             *(() if released is None else (_released_note(released, device),)),
-            *_padding_note(reading.shape, server),
+            *padding_note(reading.shape, server.shape),
             *_lengths(reading, load),
             *_assumed(server, kernels),
             *of_frameworks(engine.name, known or load_calibration(device), server.dtype),
@@ -146,6 +155,15 @@ def _engine(kernels: str | None, gpu: Gpu) -> Engine:
     return engine
 
 
+def engine_of_pass(kernels: str | None, shape: TransformerShape, gpu: Gpu) -> Engine | None:
+    """The engine that runs an inference pass: the framework named, the usual one around kernels of a library; None
+    where the model's own code runs it (PyTorch), or no engine serves the model or the device."""
+    if shape.encoder_only or shape.traced is not None or gpu.accelerator is not None or kernels == TORCH:
+        return None
+    engine = ENGINES.get((kernels or USUAL).partition("_")[0], ENGINES[USUAL])
+    return engine if not engine.vendors or gpu.vendor in engine.vendors else ENGINES[USUAL]
+
+
 def _checked_experts(server: Server) -> None:
     """Check that the experts split evenly over the server's devices."""
     moe, devices = server.shape.moe_ffn, server.num_devices
@@ -170,7 +188,7 @@ def _prefill(server: Server, tp: int, copies: int) -> Server:
         fits = [n for n in range(1, copies) if int(moe.num_experts) % (tp * n) == 0]
         must = f"prefill_tp x prefill_copies must divide the {int(moe.num_experts)} experts"
         raise InputError("prefill_copies", copies, must, ", ".join(map(str, fits)))
-    return replace(server, shape=_padded(server.shape, tp), tp=tp, copies=copies, ep=ep)
+    return replace(server, shape=padded(server.shape, tp), tp=tp, copies=copies, ep=ep)
 
 
 def _lengths(reading: ModelReading, load: Load) -> tuple[str, ...]:
@@ -197,19 +215,10 @@ def _assumed(server: Server, kernels: str | None) -> tuple[str, ...]:
 
 # -- a model that does not fit, or does not split --------------------------------------------------------------------
 
-VOCABULARY_MULTIPLE = 64
-"""Engines pad an embedding to a multiple of this, and of the devices (vLLM's default, recalled)."""
 
-
-def _padded(shape: TransformerShape, tp: int) -> TransformerShape:
-    """The shape with a vocabulary that ``tp`` devices split."""
-    if shape.vocab_size % tp == 0:
-        return shape
-    return replace(shape, vocab_size=round_up(int(shape.vocab_size), math.lcm(VOCABULARY_MULTIPLE, tp)))
-
-
-def _padding_note(asked: TransformerShape, server: Server) -> tuple[str, ...]:
-    taken = server.shape.vocab_size
+def padding_note(asked: TransformerShape, runs: TransformerShape) -> tuple[str, ...]:
+    """The note on a vocabulary that an engine pads."""
+    taken = runs.vocab_size
     return () if taken == asked.vocab_size else (f"vocabulary of {asked.vocab_size} padded to {taken}, as engines do",)
 
 
@@ -236,7 +245,7 @@ def _change_that_fits(
     for name, pool, tokens in (("tp", server, answer), ("prefill_tp", prefill, 0)):
         if pool is None or capacity(pool, prompt, tokens):
             continue
-        wider = would_fit(replace(pool, shape=_padded(pool.shape, VOCABULARY_MULTIPLE)), prompt, tokens)
+        wider = would_fit(replace(pool, shape=padded(pool.shape, VOCABULARY_MULTIPLE)), prompt, tokens)
         if not wider:
             return {}
         found[name] = wider["tp"]

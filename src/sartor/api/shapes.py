@@ -37,7 +37,6 @@ from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
 from sartor.model.lower import feasible, lower
-from sartor.model.lower.setting import Kernels
 from sartor.model.lower.split import check
 from sartor.model.workload import AttentionKernel, Phase
 from sartor.operators import Gemm, Layout, Part, Role
@@ -48,6 +47,7 @@ from sartor.run.run import Origin, Turn
 from sartor.step.recipes import as_trained, workload_of
 from sartor.step.running import InRun
 from sartor.step.serving.inference import serving
+from sartor.step.serving.served import in_an_engine
 from sartor.step.stage_table import of_slowest_stage
 from sartor.units import Floats, format_bytes, format_seconds
 
@@ -119,7 +119,7 @@ def answer_question(question: Question) -> ModelEstimate:
 
 
 def _one_pass(question: Question) -> ModelEstimate:
-    graph = lower(question.workload, question.dims, Kernels(fused=not question.eager))
+    graph = lower(question.workload, question.dims, question.kernels)
     factor, question = question.reading.interval_factor, of_any_framework(question)
     found = price(graph, question.gpu, question.calibration, sigma_factor=factor, eager=question.eager)
     served = serving(found, question.workload, question.dims, question.calibration, question.headroom)
@@ -299,6 +299,7 @@ def findings_of(question: Question, run: InRun | None, allow: Sequence[str] = ()
         question.dims,
         question.calibration,
         run=run,
+        kernels=question.kernels,
         sigma_factor=question.reading.interval_factor,
     )
     return added_up(run_rules(context, allow=tuple(allow)))
@@ -397,17 +398,31 @@ def advise(
         free=tuple(free),
         top=top,
         guard=guard,
-        calibrations={asked.gpu.name: asked.calibration} if asked.calibration else None,
+        calibrations=(known := _calibrations(asked, gpus)),
         sigma_factor=asked.reading.interval_factor,
         runs=runs,
+        kernels=asked.kernels,
     )
     best = found.smallest_edit or (found.candidates[0] if found.candidates else None)
     after = None if best is None else answer_question(asked.with_shape(best.shape))
     space = {"rule": rule, "params_tolerance": params_tolerance, "guard": guard, "freeze": freeze, "free": free}
     common = (
-        _common(asked, runs, gpus, weights, context_len, options.get("microbatch_size"), space) if weights else None
+        _common(asked, runs, known, gpus, weights, context_len, options.get("microbatch_size"), space)
+        if weights
+        else None
     )
     return Advice(base=checked.base, gpus=gpus, findings=checked.findings, search=found, after=after, codesign=common)
+
+
+def _calibrations(question: Question, gpus: Sequence[Gpu]) -> dict[str, Calibration]:
+    """The question's calibration of its device and, of the other devices, with kernels in the same engine."""
+    known = {question.gpu.name: question.calibration} if question.calibration else {}
+    engine, phase = question.engine, question.workload.phase
+    if engine is None:
+        return known
+    return {
+        gpu.name: in_an_engine(load_calibration(gpu).with_kernels(engine.name), engine, phase) for gpu in gpus
+    } | known
 
 
 def _that_splits(question: Question, lint: Lint) -> tuple[Question, Lint]:
@@ -433,6 +448,7 @@ def _that_splits(question: Question, lint: Lint) -> tuple[Question, Lint]:
 def _common(
     asked: Question,
     runs: Mapping[str, InRun],
+    known: Mapping[str, Calibration],
     gpus: Sequence[Gpu],
     weights: Mapping[Phase, float],
     context_len: int | None,
@@ -452,8 +468,7 @@ def _common(
         if phase is Phase.DECODE and context_len is not None:
             there = replace(there, context_len=context_len)
         workloads[phase] = there
-    known = {asked.gpu.name: asked.calibration} if asked.calibration else {}
-    evaluator = Evaluator(dims=asked.dims, calibrations=known, runs=runs)
+    evaluator = Evaluator(dims=asked.dims, calibrations=known, runs=runs, kernels=asked.kernels)
     return codesign(workloads, weights, tuple({gpu.name: gpu for gpu in gpus}.values()), asked.dims, evaluator, **space)
 
 

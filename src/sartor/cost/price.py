@@ -163,6 +163,7 @@ def operator_costs(
 ) -> tuple[Cost, ...]:
     """The cost of each operator, in the shape of its own sizes; arguments as in ``price``."""
     calibrated = calibration or load_calibration(gpu)
+    clock = calibrated.clock or clock
     if gpu.accelerator is not None:
         costs = [chip_cost(op, gpu, calibrated, cluster) for op in operators]
         if details:
@@ -204,7 +205,16 @@ def _on_gpu(
             )
         else:
             costs.append(next(of_collectives))
-    return [at_least(op, cost, gpu, in_model=in_model) for op, cost in zip(operators, costs, strict=True)]
+    parts = zip(operators, costs, strict=True)
+    return [at_least(op, _behind(op, cost, calibration), gpu, in_model=in_model) for op, cost in parts]
+
+
+def _behind(op: Operator, cost: Cost, calibration: Calibration) -> Cost:
+    """The cost without the part of its launch that hides behind the kernel before."""
+    if not calibration.hidden_launches or not isinstance(op, (MemoryBound, Attention, GroupedGemm)):
+        return cost
+    hidden_s = calibration.hidden_launches * np.minimum(cost.overhead_s, cost.time_s)
+    return replace(cost, time_s=cost.time_s - hidden_s, overhead_s=cost.overhead_s - hidden_s)
 
 
 def _in_model(operators: Sequence[Operator]) -> bool:

@@ -115,6 +115,8 @@ class Workload:
     seq_len: Ints = SEQ_LEN
     context_len: Ints = 0
     dtype: DType = DType.BF16
+    cache_dtype: DType | None = None
+    """Type of cached keys and values; None: that of the operands, in at least 16 bits."""
     attention_kernel: AttentionKernel = AttentionKernel.FLASH
     dropout: bool = False
     routing_skew: float = 1.0

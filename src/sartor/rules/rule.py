@@ -65,6 +65,8 @@ class Context:
     """None: the catalogue's calibration of the device."""
     run: InRun | None = None
     """Of training: the run that the workload is a microbatch of."""
+    kernels: Kernels | None = None
+    """The kernels of the trainer or engine that runs the model."""
     runs_at: ParallelDims | None = None
     """The split of the baseline: ``dims``, or the nearest smaller split that the model can run with."""
 
@@ -77,6 +79,7 @@ class Context:
         calibration: Calibration | None = None,
         *,
         run: InRun | None = None,
+        kernels: Kernels | None = None,
         sigma_factor: float = 1.0,
     ) -> Context:
         """The context of a scalar workload, with its predicted baseline.
@@ -87,21 +90,24 @@ class Context:
         stated = dims or ParallelDims()
         table = run.calibration if run else calibration or load_calibration(gpu)
         runs_at = largest_split(workload.shape, stated)
-        graph = lower(workload, runs_at, run.kernels if run else None)
+        kernels = run.kernels if run else kernels
+        graph = lower(workload, runs_at, kernels)
         baseline = price(graph, gpu, table, sigma_factor=sigma_factor)
         return cls(
-            workload=workload, gpu=gpu, dims=stated, baseline=baseline, calibration=table, run=run, runs_at=runs_at
+            workload=workload,
+            gpu=gpu,
+            dims=stated,
+            baseline=baseline,
+            calibration=table,
+            run=run,
+            kernels=kernels,
+            runs_at=runs_at,
         )
 
     @property
     def priced_dims(self) -> ParallelDims:
         """The split that the baseline and all fixes are priced at."""
         return self.runs_at or self.dims
-
-    @property
-    def kernels(self) -> Kernels | None:
-        """The kernels of the trainer that runs the model."""
-        return self.run.kernels if self.run else None
 
     @property
     def shape(self) -> TransformerShape:

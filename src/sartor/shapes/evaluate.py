@@ -19,6 +19,7 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.cost.price import Estimate, price
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower import lower
+from sartor.model.lower.setting import Kernels
 from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.operators import Operator, OperatorGraph
 from sartor.shapes.space import Points
@@ -37,10 +38,13 @@ class Evaluator:
     runs: Mapping[str, InRun] = field(default_factory=dict)
     """GPU name -> the run that trains the baseline there; without it, times are of a microbatch only."""
 
+    kernels: Kernels | None = None
+    """Of the engine that runs inference."""
+
     def graph(self, workload: Workload) -> OperatorGraph:
         """The operators of a workload whose shape may hold arrays."""
         kernels = next((run.kernels for run in self.runs.values()), None)
-        return lower(workload, self.dims, kernels if workload.phase is Phase.TRAIN else None)
+        return lower(workload, self.dims, kernels if workload.phase is Phase.TRAIN else self.kernels)
 
     def price(self, graph: OperatorGraph, gpu: Gpu, phase: Phase) -> Estimate:
         """Times and intervals of a graph on a device; of training, as the run counts them (``InRun.in_step``)."""

@@ -17,6 +17,7 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.model.counts import count_params
+from sartor.model.lower.setting import Kernels
 from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.pareto import is_pareto
 from sartor.shapes.choose import changes, shortlist, single_edits
@@ -57,6 +58,7 @@ def search_shapes(
     sigma_factor: float = 1.0,
     space: Space | None = None,
     runs: Mapping[str, InRun] | None = None,
+    kernels: Kernels | None = None,
 ) -> ShapeSearch:
     """Find shapes of the same size as ``workload.shape`` that take less time for the same work.
 
@@ -65,7 +67,8 @@ def search_shapes(
     stay, ``free`` those that may change although they stay by default (``num_layers``); ``guard`` bounds what matters
     for quality; ``calibrations`` are by GPU name (default: looked up); ``sigma_factor`` widens intervals; ``space``
     replaces the default grid; ``runs`` are by GPU name the training runs that a microbatch is part of: seconds are
-    then those of their steps. The same input gives the same output. Raises ``InputError``.
+    then those of their steps; ``kernels`` are of the engine that runs inference. The same input gives the same output.
+    Raises ``InputError``.
 
     Examples
     --------
@@ -80,7 +83,9 @@ def search_shapes(
     objective = objective or workload.phase
     devices, phases = _distinct(gpus), _phases(workload, objective)
     objective_workload = phases[objective]
-    evaluator = Evaluator(dims=dims, calibrations=calibrations or {}, sigma_factor=sigma_factor, runs=runs or {})
+    evaluator = Evaluator(
+        dims=dims, calibrations=calibrations or {}, sigma_factor=sigma_factor, runs=runs or {}, kernels=kernels
+    )
     space = space or build_space(
         objective_workload, dims, guard, freeze, free, grain=grain_of(devices), tolerance=params_tolerance
     )

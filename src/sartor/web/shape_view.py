@@ -136,7 +136,7 @@ def sweeps_of(question: Question, around: JsonMap, run: InRun | None = None) -> 
 
 
 def _laid(question: Question, field: str, around: object, run: InRun | None) -> Laid | None:
-    kernels = run.kernels if run else None
+    kernels = run.kernels if run else question.kernels
     try:
         return lay(
             question.workload, question.dims, field=field, values=_values(question, field, around), kernels=kernels
@@ -158,7 +158,7 @@ def sweep_answer(body: JsonMap) -> JsonDict:
         field=field,
         values=chosen,
         calibrations=_known(question, run),
-        kernels=run.kernels if run else None,
+        kernels=run.kernels if run else question.kernels,
     )
     return _sweep_body(question, result)
 

@@ -85,6 +85,10 @@ class Calibration:
     host_launches: bool = False
     """fp32's GEMMs take as long as their tables', which the host launched one by one; else they wait in a queue or a
     graph (``eager.queued``)."""
+    clock: Clock | None = None
+    """The clock of every price with this calibration; None: the clock asked for."""
+    hidden_launches: float = 0.0
+    """Share of the launch of small kernels, attention and experts that hides behind the kernel before."""
     gemms_alone: bool = True
     """Whether a framework's GEMMs quantize their inputs as when timed alone, not as in a model."""
     attention: AttentionCoefficients = field(default_factory=AttentionCoefficients)

@@ -69,14 +69,15 @@ def _linear(gemm: Gemm | GroupedGemm, calibration: Calibration) -> bool:
 def queued(
     c: GemmCoefficients, dtype: DType, calibration: Calibration, clock: Clock, *, replay: bool = False
 ) -> GemmCoefficients:
-    """``c`` without the host's launches in a long run, where kernels wait in a queue while others run: fp16 GEMMs that
-    the host launched one by one then start as soon as bf16's, which were replayed. In a ``replay`` fp32's do so too,
-    and the kernel that sums a split's parts."""
+    """``c`` without the host's launches in a long run, and in an engine, where kernels wait in a queue while others
+    run: fp16 GEMMs that the host launched one by one then start as soon as bf16's, which were replayed. In a
+    ``replay`` fp32's do so too, and the kernel that sums a split's parts."""
     if replay and dtype in _GENERAL and _launched(dtype, calibration) == "host":
         near = calibration.few_rows.get(DType.BF16) or calibration.gemm[DType.BF16]
         return replace(c, launch_s=min(c.launch_s, near.launch_s), split_s=min(c.split_s, near.split_s))
     alike = calibration.gemm.get(DType.BF16)
-    if clock is Clock.BOOST or not alike or not replayed(dtype, calibration):
+    short = clock is Clock.BOOST and calibration.clock is None
+    if short or not alike or not replayed(dtype, calibration):
         return c
     return replace(c, launch_s=min(c.launch_s, alike.launch_s))
 

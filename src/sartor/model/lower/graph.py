@@ -13,6 +13,7 @@ from sartor.model.lower.linear import linear_group, product
 from sartor.model.lower.optimizer import adam, layer_steps, outer_params, stack_params
 from sartor.model.lower.piece import Flow, Piece, chain, laid_out, repeat, wired
 from sartor.model.lower.pointwise import norm
+from sartor.model.lower.served import as_served
 from sartor.model.lower.setting import Kernels, Setting, usual_narrowing
 from sartor.model.lower.split import check, check_sizes
 from sartor.model.lower.traced import lower_traced, lower_traced_layer
@@ -54,9 +55,11 @@ def lower(
     main = sites[-1]
     whole = chain(*(_stack(site, shape) for site in sites), *_after_layers(main, shape))
     steps = _optimizer(sites, shape) if optimizer and main.setting.training else ()
-    return OperatorGraph(
+    graph = OperatorGraph(
         operators=unique((*laid_out(whole.forward), *laid_out(whole.backward), *steps)), tokens=workload.tokens
     )
+    inferring = workload.phase is not Phase.TRAIN
+    return as_served(graph, workload, kernels.engine) if kernels.engine and inferring else graph
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from sartor.model.choices import ContextParallel, Recipe
 from sartor.model.workload import AttentionKernel, ParallelDims, Phase, Workload
-from sartor.operators import DType
+from sartor.operators import CollectiveLibrary, DType
 from sartor.units import Ints, ceil_div
 
 
@@ -54,6 +54,15 @@ def usual_narrowing(dtype: DType) -> Narrowing | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineKernels:
+    """What a serving engine runs otherwise than a trainer (``served.as_served``)."""
+
+    all_reduce: CollectiveLibrary = CollectiveLibrary.CUSTOM
+    wide_attention: bool = False
+    """Attention's linear layers stay in 16 bits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
     """Properties of a trainer that change which operators its devices run. The defaults are Megatron-LM's."""
 
@@ -93,6 +102,8 @@ class Kernels:
     splits_experts: bool = True
     """Tensor parallelism splits every expert. Otherwise its ranks serve as expert-parallel ranks and experts stay whole
     (Megatron's ``expert_tensor_parallel_size`` 1)."""
+    engine: EngineKernels | None = None
+    """In inference: what the serving engine changes; None: no engine runs the pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

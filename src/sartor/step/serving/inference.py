@@ -96,8 +96,8 @@ def inference_memory(
 ) -> InferenceMemory:
     """Memory of one inference pass; ``graph`` is that pass's graph if already lowered."""
     graph = lower(workload, dims) if graph is None else graph
-    element = _wide(workload.dtype).bytes
-    cache = kv_cache_bytes(workload.shape, workload.kv_len, dims.tp, element) / dims.pp
+    element, cache_element = _wide(workload.dtype).bytes, (workload.cache_dtype or _wide(workload.dtype)).bytes
+    cache = kv_cache_bytes(workload.shape, workload.kv_len, dims.tp, cache_element) / dims.pp
     return InferenceMemory(
         param_bytes=weight_bytes(workload.shape, dims, workload.dtype),
         kv_cache_bytes=cache * workload.microbatch_size,
@@ -120,9 +120,9 @@ def weight_bytes(shape: TransformerShape, dims: ParallelDims, dtype: DType) -> F
     """Weight bytes of one device: matrices in layers in ``dtype``, tables and the head in at least 16 bits; with a
     traced model's buffers."""
     counts = count_params(shape)
-    tables = float(counts.embedding) + (0.0 if shape.tied_embeddings else float(counts.lm_head))
-    experts = float(counts.routed_expert)
-    dense = float(counts.total) - tables - experts
+    tables = 1.0 * counts.embedding + (0.0 if shape.tied_embeddings else 1.0 * counts.lm_head)
+    experts = 1.0 * counts.routed_expert
+    dense = 1.0 * counts.total - tables - experts
     of_group = tables * _wide(dtype).bytes + dense * dtype.bytes + experts * dtype.bytes / dims.ep
     of_group += 0.0 if shape.traced is None else shape.traced.all_buffer_bytes
     return of_group / (dims.tp * dims.pp)

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sartor.cost.correction.calibration import Calibration, Clock
-from sartor.cost.price import Estimate, price
+from sartor.cost.correction.calibration import Calibration
+from sartor.cost.price import Estimate
 from sartor.model.workload import Phase, Workload
-from sartor.operators import Attention, GroupedGemm, MemoryBound
 from sartor.step.serving.load import Load
-from sartor.step.serving.served import Server, served_graph
+from sartor.step.serving.served import Server, served_pass
 from sartor.units import Floats, Ints
 
 Array = npt.NDArray[np.float64]
@@ -61,18 +60,9 @@ def decode_steps(server: Server, load: Load, largest: float, calibration: Calibr
         g.ravel() for g in np.meshgrid(counts.astype(np.int64), np.arange(lengths.shape[1]), indexing="ij")
     )
     loads = Load(concurrency=running, input_len=lengths[0, length_index], output_len=lengths[1, length_index])
-    seconds = replayed_s(server, decoding(server, loads, running, calibration)).reshape(counts.size, lengths.shape[1])
+    seconds = np.reshape(decoding(server, loads, running, calibration).time_s, (counts.size, lengths.shape[1]))
     per_sequence = np.minimum.accumulate(seconds / counts[:, None], axis=0)
     return DecodeSteps(np.maximum.accumulate(per_sequence * counts[:, None], axis=0)[:, where])
-
-
-def replayed_s(server: Server, step: Estimate) -> Array:
-    """Seconds of a decoding step replayed from a graph, without the launches that the engine hides."""
-    hidden: Floats = 0.0
-    for op, cost in zip(step.graph.operators, step.costs, strict=True):
-        if isinstance(op, (MemoryBound, Attention, GroupedGemm)):
-            hidden = hidden + np.minimum(cost.overhead_s, cost.time_s) * op.count
-    return np.asarray(step.time_s - server.engine.hidden_launches * hidden)
 
 
 def decoding(server: Server, load: Load, running: Ints, calibration: Calibration) -> Estimate:
@@ -85,8 +75,9 @@ def decoding(server: Server, load: Load, running: Ints, calibration: Calibration
         context_len=load.answered if server.encodes else load.middles,
         seq_len=load.prompts,
         dtype=server.dtype,
+        cache_dtype=server.cache,
     )
-    return price(served_graph(server, workload), server.gpu, calibration, clock=Clock.BOOST, details=False)
+    return served_pass(server, workload, calibration)
 
 
 CHUNK = 8192
@@ -145,8 +136,9 @@ def prefilling(server: Server, input_len: Ints, together: Ints, calibration: Cal
         seq_len=input_len,
         encodes=server.encodes,
         dtype=server.dtype,
+        cache_dtype=server.cache,
     )
-    return price(served_graph(server, workload), server.gpu, calibration, clock=Clock.BOOST, details=False)
+    return served_pass(server, workload, calibration)
 
 
 HELD_LOG_SIGMA = 0.16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,36 +10,22 @@ from types import MappingProxyType
 
 import numpy as np
 
+from sartor.cost.correction.calibration import Calibration, Clock
+from sartor.cost.price import Estimate, price
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower import lower
+from sartor.model.lower.served import ATTENTION
+from sartor.model.lower.setting import EngineKernels, Kernels
 from sartor.model.lower.split import feasible
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import ParallelDims, Phase, Workload
-from sartor.operators import (
-    Attention,
-    Collective,
-    CollectiveKind,
-    CollectiveLibrary,
-    DType,
-    Gemm,
-    GroupedGemm,
-    MemoryBound,
-    MemoryBoundKind,
-    Operator,
-    OperatorGraph,
-    Part,
-    Role,
-)
+from sartor.operators import CollectiveLibrary, DType, Gemm, GroupedGemm, OperatorGraph
 from sartor.step.serving.inference import WIDTHS, kv_cache_bytes, weight_bytes
 from sartor.step.serving.load import Load
-from sartor.units import IntArray, Ints, ceil_div
+from sartor.units import IntArray, Ints, ceil_div, round_up
 
 MEMORY_SHARE = 0.9
 """Share of a device's memory that a server fills (TensorRT-LLM's and vLLM's default)."""
-
-
-ATTENTION = (Role.QKV, Role.Q_DOWN, Role.Q_UP, Role.KV_DOWN, Role.KV_UP, Role.ATTENTION_OUTPUT)
-"""Linear layers of attention."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +46,29 @@ class Engine:
     """Standard deviation of ln(measured / predicted) of the time to first token."""
     vendors: tuple[str, ...] = ()
     """Vendors of the GPUs it is built for; empty: any."""
+
+    def kernels(self, shape: TransformerShape, dtype: DType) -> Kernels:
+        """What it runs otherwise than a trainer."""
+        served = EngineKernels(all_reduce=self.all_reduce, wide_attention=wide_attention(shape, dtype))
+        return Kernels(engine=served)
+
+    def cache_dtype(self, dtype: DType, gpu: Gpu) -> DType:
+        """Type of the key/value cache."""
+        if dtype.bytes >= 2:
+            return dtype
+        narrow = self.narrow_cache or DType.NVFP4 in gpu.peak_flops_per_s
+        return DType.FP8 if narrow else DType.BF16
+
+
+def wide_attention(shape: TransformerShape, dtype: DType) -> bool:
+    """Whether attention projections stay in 16 bits, as in 4-bit mixtures of experts (OpenAI's gpt-oss in MXFP4;
+    NVIDIA's NVFP4 checkpoints of DeepSeek-R1; Moonshot's Kimi K2 Thinking in INT4)."""
+    return dtype.bytes < 1 and shape.moe_ffn is not None
+
+
+def encodes(shape: TransformerShape) -> bool:
+    """Whether prompts pass an encoder, which the decoder attends to."""
+    return sum(stack.is_text for stack in shape.stacks) > 1
 
 
 ENGINES: Mapping[str, Engine] = MappingProxyType(
@@ -102,65 +112,55 @@ class Server:
         return self.tp * self.copies
 
     @property
+    def kernels(self) -> Kernels:
+        return self.engine.kernels(self.shape, self.dtype)
+
+    @property
     def wide_attention(self) -> bool:
-        """Whether attention projections stay in 16 bits, as in 4-bit mixtures of experts (OpenAI's gpt-oss in MXFP4;
-        NVIDIA's NVFP4 checkpoints of DeepSeek-R1; Moonshot's Kimi K2 Thinking in INT4)."""
-        return self.dtype.bytes < 1 and self.shape.moe_ffn is not None
+        return wide_attention(self.shape, self.dtype)
 
     @property
     def encodes(self) -> bool:
-        """Whether prompts pass an encoder, which the decoder attends to."""
-        return sum(stack.is_text for stack in self.shape.stacks) > 1
+        return encodes(self.shape)
 
     @property
     def cache(self) -> DType:
-        """Type of the key/value cache."""
-        if self.dtype.bytes >= 2:
-            return self.dtype
-        narrow = self.engine.narrow_cache or DType.NVFP4 in self.gpu.peak_flops_per_s
-        return DType.FP8 if narrow else DType.BF16
+        return self.engine.cache_dtype(self.dtype, self.gpu)
+
+
+VOCABULARY_MULTIPLE = 64
+"""Engines pad an embedding to a multiple of this, and of the devices (vLLM's default, recalled)."""
+
+
+def padded(shape: TransformerShape, tp: int) -> TransformerShape:
+    """The shape with a vocabulary that ``tp`` devices split."""
+    if shape.vocab_size % tp == 0:
+        return shape
+    return replace(shape, vocab_size=round_up(int(shape.vocab_size), math.lcm(VOCABULARY_MULTIPLE, tp)))
 
 
 def served_graph(server: Server, workload: Workload) -> OperatorGraph:
-    """The operators of one device's pass as a serving engine runs it.
-
-    Residual sums and casts are fused into neighbouring kernels (vLLM's ``fused_add_rms_norm`` and its passes for norm,
-    activation and quantization; TensorRT-LLM's ``AllReduceFusionOp``), latent attention's two down projections are one
-    GEMM, and shared and routed experts are summed before one all-reduce.
-    """
-    graph = lower(workload, ParallelDims(tp=server.tp, ep=server.copies))
+    """The operators of one device's pass as the server's engine runs it (``as_served``), with its share of experts."""
+    graph = lower(workload, ParallelDims(tp=server.tp, ep=server.copies), server.kernels)
+    if server.ep == server.copies:
+        return graph
     experts = iter(_experts(server, workload))
-    operators: list[Operator] = []
-    for op in graph.operators:
-        if _is_fused(op) or (_is_reduce(op) and operators and operators[-1].role is Role.SHARED_DOWN):
-            continue
-        if isinstance(op, Gemm) and op.role is Role.KV_DOWN and _joined(operators, op):
-            continue
-        if isinstance(op, GroupedGemm):
-            op = next(experts)
-        if isinstance(op, Gemm) and op.role in ATTENTION and server.wide_attention:
-            op = replace(op, dtype=DType.BF16)
-        operators.append(_of_engine(server, op, workload))
-    return replace(graph, operators=tuple(operators))
+    return replace(
+        graph, operators=tuple(next(experts) if isinstance(op, GroupedGemm) else op for op in graph.operators)
+    )
 
 
-def _joined(operators: list[Operator], down: Gemm) -> bool:
-    """Merge latent attention's key/value down projection into the query one just before it; False if there is none."""
-    last_gemm = max((i for i, op in enumerate(operators) if isinstance(op, Gemm)), default=-1)
-    before = operators[last_gemm] if last_gemm >= 0 else None
-    if not isinstance(before, Gemm) or before.role not in (Role.Q_DOWN, Role.QKV):
-        return False
-    operators[last_gemm] = replace(before, n=before.n + down.n)
-    return True
+def served_pass(server: Server, workload: Workload, calibration: Calibration) -> Estimate:
+    """One device's pass with its price: that of ``sartor estimate`` for the same workload."""
+    in_engine = in_an_engine(calibration, server.engine, workload.phase)
+    return price(served_graph(server, workload), server.gpu, in_engine, details=False)
 
 
-def _is_fused(op: Operator) -> bool:
-    kinds = (MemoryBoundKind.RESIDUAL, MemoryBoundKind.CAST)
-    return isinstance(op, MemoryBound) and op.part is Part.LAYER and op.kind in kinds
-
-
-def _is_reduce(op: Operator) -> bool:
-    return isinstance(op, Collective) and op.role is Role.OUTPUT_REDUCE
+def in_an_engine(calibration: Calibration, engine: Engine, phase: Phase) -> Calibration:
+    """The calibration with kernels as an engine runs them: in short passes, and decoding steps replayed from a graph,
+    where launches hide."""
+    hidden = engine.hidden_launches if phase is Phase.DECODE else 0.0
+    return replace(calibration, clock=Clock.BOOST, hidden_launches=hidden)
 
 
 def _experts(server: Server, workload: Workload) -> list[GroupedGemm]:
@@ -171,21 +171,6 @@ def _experts(server: Server, workload: Workload) -> list[GroupedGemm]:
     tokens = ceil_div(workload.microbatch_size * server.copies, server.ep)
     graph = lower(replace(workload, microbatch_size=tokens), ParallelDims(tp=split, ep=server.ep))
     return [op for op in graph.operators if isinstance(op, GroupedGemm)]
-
-
-def _of_engine(server: Server, op: Operator, workload: Workload) -> Operator:
-    """The operator with the engine's cache type, its all-reduce library, and, if that moves fewer bytes, all-gather and
-    reduce-scatter of the tokens instead of sending them to every chosen expert."""
-    if isinstance(op, Attention) and workload.phase is Phase.DECODE:
-        return replace(op, kv_dtype=server.cache)
-    if not isinstance(op, Collective):
-        return op
-    if op.kind is CollectiveKind.ALL_TO_ALL:
-        moe = workload.shape.moe_ffn
-        once = op.message_bytes * op.group_size / int(moe.experts_per_token) if moe else op.message_bytes
-        kind = CollectiveKind.ALL_GATHER if op.role is Role.DISPATCH else CollectiveKind.REDUCE_SCATTER
-        return replace(op, kind=kind, message_bytes=once) if np.all(once < op.message_bytes) else op
-    return replace(op, library=server.engine.all_reduce)
 
 
 def capacity(server: Server, prompt: Ints, answer: Ints = 0) -> IntArray:
