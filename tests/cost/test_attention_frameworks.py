@@ -68,7 +68,8 @@ def test_an_estimate_takes_the_framework_or_says_which_it_assumes() -> None:
     question = {"phase": "decode", "microbatch_size": 64, "context_len": 32768}
     usual, named = (api.estimate("llama-3.1-8b", "h200", **question, kernels=each) for each in (None, "vllm"))
     assert usual.time_s == named.time_s
-    assert "kernels=vllm (default)" in usual.question.assumptions
+    assert any("kernels=vllm (default)" in line for line in usual.question.assumptions)
+    assert usual.low_s < named.low_s < named.high_s < usual.high_s
     assert not any("kernels=" in line for line in named.question.assumptions)
 
 
@@ -76,7 +77,7 @@ def test_an_estimate_takes_the_framework_or_says_which_it_assumes() -> None:
     ("words", "says"),
     [
         ({"phase": "decode", "kernels": "vlm"}, "nearest: vllm"),
-        ({"phase": "decode", "kernels": "vllm", "gpu": "l40s"}, "were measured on l40s"),
+        ({"phase": "decode", "kernels": "tgi", "gpu": "l40s"}, "were measured on l40s"),
         ({"phase": "train", "kernels": "vllm"}, "applies to inference"),
     ],
 )

@@ -221,6 +221,11 @@ class Question:
     """Other plausible values of what was not stated that would turn the verdict."""
 
     @property
+    def open_engine(self) -> bool:
+        """Whether a serving engine runs the pass that was not named and could be another."""
+        return self.engine is not None and bool(self.run.facts["kernels"].alternatives)
+
+    @property
     def kernels(self) -> Kernels:
         """What runs an inference pass: the engine's kernels, or those of a model's own code."""
         if self.engine is None:
@@ -440,7 +445,8 @@ class ModelEstimate(Answer):
     @property
     def interval_parts(self) -> tuple[IntervalPart, ...]:
         """The contributions to the operators' interval, and what would narrow each."""
-        return interval_parts(self.estimate, self.question.calibration or load_calibration(self.question.gpu))
+        calibration = self.question.calibration or load_calibration(self.question.gpu)
+        return interval_parts(self.estimate, calibration.with_kernels(ANY if self.question.open_engine else ""))
 
     @property
     def time_s(self) -> Floats:

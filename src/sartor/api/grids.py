@@ -13,12 +13,11 @@ from sartor.answers.estimate import Question
 from sartor.answers.grid import EstimateGrid
 from sartor.api.models import Model, read
 from sartor.api.questions import asked_run, checked_words, inference
-from sartor.api.shapes import checked_question, of_any_framework
-from sartor.api.words import GpuLike, device_counts, with_kernels_of
+from sartor.api.shapes import checked_question, priced_pass
+from sartor.api.words import GpuLike, device_counts
 from sartor.ask.complete import as_option, settled_job, stated_axes
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.cost import interval_80
-from sartor.cost.price import price
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import usual_cluster
@@ -68,7 +67,7 @@ def estimate_grid(model: Model, gpu: GpuLike | None, options: Mapping[str, Any])
     for name, values in arrays.items():
         _check_values(name, values, (*OF_JOBS, *AXES) if trains else OF_PASSES, run.get("phase"))
     if not trains:
-        return _passes(reading, run, arrays, device, with_kernels_of(run.get("kernels"), device, own))
+        return _passes(reading, run, arrays, device, own)
     return _steps(reading, run, arrays, cluster or usual_cluster(device), own)
 
 
@@ -174,8 +173,7 @@ def _passes(reading: ModelReading, run: Run, arrays: Values, gpu: Gpu, own: Cali
         vocab_size = np.vectorize(lambda tp: int(_split_shape(question, int(tp)).vocab_size))(dims.tp)
         workload = replace(workload, shape=replace(reading.shape, vocab_size=vocab_size))
     graph = lower(workload, dims, question.kernels)
-    question = of_any_framework(question)
-    found = price(graph, gpu, question.calibration, sigma_factor=reading.interval_factor, eager=question.eager)
+    found = priced_pass(replace(question, workload=workload, dims=dims), graph)[1]
     memory = inference_memory(workload, dims, gpu, graph, question.headroom)
     figures = {name: getattr(found, name) for name in ("time_s", "low_s", "high_s", "tokens_per_s", "mfu")}
     figures |= {"tokens_per_s_per_device": found.tokens_per_s / (dims.tp * dims.pp)}

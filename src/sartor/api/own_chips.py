@@ -45,7 +45,7 @@ def with_template_turns(
     the time by `MOVES`, the largest change first; ``price`` answers a question. A plausible value is as far from its
     default as a chip of the catalogue sets it."""
     chip, keys, time_s = question.gpu.accelerator, question.gpu.template_keys, float(answer.time_s)
-    turns = []
+    turns: list[Turn] = []
     for key in keys:
         if chip is None or (key == "num_links" and "link_gb_per_s" in keys):
             continue  # both are one rate
@@ -56,15 +56,18 @@ def with_template_turns(
         value = default * ratio
         changed = replace(datasheet_of(with_key(chip, key, value)), template_keys=keys)
         seconds = float(price(_on(question, changed)).time_s)
-        if abs(seconds / time_s - 1) >= MOVES:
-            verdict = f"{format_seconds(seconds)} instead of {format_seconds(time_s)}"
-            verdict += f" (default: {default:g}; {like} has {ratio:.3g} times its default)"
-            figures = {"time_s": seconds, "ratio": seconds / time_s}
-            turns.append(
-                Turn(field=key, value=int(value) if value == int(value) else value, verdict=verdict, figures=figures)
-            )
+        compared = f" (default: {default:g}; {like} has {ratio:.3g} times its default)"
+        turns += turn_of_time(key, int(value) if value == int(value) else value, seconds, time_s, compared)
     turns.sort(key=lambda turn: -abs(turn.figures["ratio"] - 1))
     return replace(question, depends_on=(*question.depends_on, *turns))
+
+
+def turn_of_time(name: str, value: object, seconds: float, time_s: float, compared: str = "") -> list[Turn]:
+    """A value of a field that was not stated, if it changes the time by `MOVES`."""
+    if abs(seconds / time_s - 1) < MOVES:
+        return []
+    verdict = f"{format_seconds(seconds)} instead of {format_seconds(time_s)}{compared}"
+    return [Turn(field=name, value=value, verdict=verdict, figures={"time_s": seconds, "ratio": seconds / time_s})]
 
 
 def _on(question: Question, gpu: Gpu) -> Question:

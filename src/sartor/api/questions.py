@@ -9,7 +9,7 @@ from typing import Any, Unpack
 from sartor.answers.estimate import Question
 from sartor.api.models import Model, read
 from sartor.api.own_chips import template_words
-from sartor.api.servers import engine_of_pass, padding_note
+from sartor.api.servers import padding_note
 from sartor.api.words import (
     GpuLike,
     cluster_and_device,
@@ -37,7 +37,14 @@ from sartor.run.run import Origin, Run
 from sartor.step.question import checked_skew
 from sartor.step.recipes import padded_vocab, workload_of
 from sartor.step.serving.inference import inference_memory, would_fit
-from sartor.step.serving.served import VOCABULARY_MULTIPLE, encodes, in_an_engine, padded
+from sartor.step.serving.served import (
+    VOCABULARY_MULTIPLE,
+    encodes,
+    engine_of_pass,
+    engines_on,
+    in_an_engine,
+    padded,
+)
 from sartor.step.trainers import default_trainer, trainer_named
 from sartor.units import GIGA
 
@@ -70,7 +77,7 @@ def completed_question(
     phase = Phase(run.get("phase"))
     if phase is Phase.TRAIN:
         return _training(run, reading, device, where, own, splits=splits)
-    return inference(run, reading, device, with_kernels_of(run.get("kernels"), device, own))
+    return inference(run, reading, device, own)
 
 
 def asked_run(
@@ -223,11 +230,10 @@ def inference(run: Run, reading: ModelReading, gpu: Gpu, own: Calibration | None
         raise InputError("phase", "decode", "an encoder-only model does not decode", "train or prefill")
     dtype, dtype_notes = precision_of(run.get("dtype"), gpu)
     engine = None if run.get("eager") else engine_of_pass(run.get("kernels"), shape, gpu)
-    assumed = engine is not None and not run.states("kernels")
-    if engine is not None:
-        run = run.with_(Origin.USUAL, "inference", kernels=engine.name) if assumed else run
-        known = own or load_calibration(gpu)
-        own = in_an_engine(known.with_kernels(engine.name) if assumed else known, engine, phase)
+    if engine is not None and "kernels" not in run:
+        others = [other.name for other in engines_on(gpu) if other is not engine]
+        run = run.with_(Origin.USUAL, "inference", kernels=engine.name).among("kernels", *others)
+    own = with_kernels_of(run.get("kernels"), gpu, own)
     length = size_of("seq_len", run.get("seq_len"), usual_seq_len(shape))
     settled = {
         "seq_len": length,
@@ -264,7 +270,7 @@ def inference(run: Run, reading: ModelReading, gpu: Gpu, own: Calibration | None
         workload=workload,
         dims=dims,
         gpu=gpu,
-        calibration=own,
+        calibration=own if engine is None else in_an_engine(own or load_calibration(gpu), engine, phase),
         engine=engine,
         eager=bool(run.get("eager")),
         headroom=run.get("headroom"),
@@ -275,7 +281,6 @@ def inference(run: Run, reading: ModelReading, gpu: Gpu, own: Calibration | None
             *(f"{name}={run.get(name)} (default)" for name in shown if not run.states(name)),
             *lengths,
             *wide,
-            *((f"kernels={engine.name} (default)",) if engine is not None and assumed else ()),
             *padding_note(shape, workload.shape),
             *((f"keys and values in {(workload.cache_dtype or DType.BF16).value}",) if narrow else ()),
             *template_words(gpu),

@@ -11,7 +11,7 @@ import numpy as np
 from sartor.answers.serving import ServingAnswer
 from sartor.api.models import Model, read
 from sartor.api.words import GpuLike, device_of, of_frameworks, own_calibration, precision_of, refuse_on_a_chip, size_of
-from sartor.cost.correction.calibration import TORCH, load_calibration
+from sartor.cost.correction.calibration import load_calibration
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.model.reading import ModelReading
@@ -23,11 +23,13 @@ from sartor.step.serving.load import Load
 from sartor.step.serving.pools import disaggregated
 from sartor.step.serving.served import (
     ENGINES,
+    USUAL_ENGINE,
     VOCABULARY_MULTIPLE,
     Engine,
     Server,
     Shortage,
     capacity,
+    engines_on,
     holds,
     padded,
     shortage,
@@ -36,9 +38,6 @@ from sartor.step.serving.served import (
 
 CONCURRENCY = (1, 4, 16, 64, 256)
 """Default numbers of sequences in flight."""
-
-USUAL = "vllm"
-"""Default serving framework."""
 
 
 def serving(
@@ -143,25 +142,16 @@ def _serves_text(reading: ModelReading) -> None:
 
 
 def _engine(kernels: str | None, gpu: Gpu) -> Engine:
-    kernels = kernels or USUAL
+    kernels = kernels or USUAL_ENGINE.name
     if kernels not in ENGINES:
-        raise InputError("kernels", kernels, f"must be a serving framework: {', '.join(ENGINES)}", USUAL)
+        raise InputError("kernels", kernels, f"must be a serving framework: {', '.join(ENGINES)}", USUAL_ENGINE.name)
     engine = ENGINES[kernels]
-    if engine.vendors and gpu.vendor not in engine.vendors:
-        others = " or ".join(each.name for each in ENGINES.values() if not each.vendors)
+    if not engine.runs_on(gpu):
+        others = " or ".join(engine.name for engine in engines_on(gpu))
         raise InputError(
             "kernels", kernels, f"runs on {' and '.join(engine.vendors)} GPUs only, not on {gpu.name}", others
         )
     return engine
-
-
-def engine_of_pass(kernels: str | None, shape: TransformerShape, gpu: Gpu) -> Engine | None:
-    """The engine that runs an inference pass: the framework named, the usual one around kernels of a library; None
-    where the model's own code runs it (PyTorch), or no engine serves the model or the device."""
-    if shape.encoder_only or shape.traced is not None or gpu.accelerator is not None or kernels == TORCH:
-        return None
-    engine = ENGINES.get((kernels or USUAL).partition("_")[0], ENGINES[USUAL])
-    return engine if not engine.vendors or gpu.vendor in engine.vendors else ENGINES[USUAL]
 
 
 def _checked_experts(server: Server) -> None:
@@ -203,7 +193,7 @@ def _assumed(server: Server, kernels: str | None) -> tuple[str, ...]:
     joined = max(server.gpu.link_domain, server.gpu.devices_per_node)
     far = f"all {server.num_devices} devices joined by their own links (a node has {joined})"
     return (
-        *((f"kernels={USUAL} (default)",) if kernels is None else ()),
+        *((f"kernels={USUAL_ENGINE.name} (default)",) if kernels is None else ()),
         *((far,) if server.num_devices > joined else ()),
         *(("attention's projections in bf16, as in 4-bit mixtures of experts",) if server.wide_attention else ()),
         f"keys and values in {server.cache.value}; 0.9 of the memory; no speculative decoding; no cached prefixes",

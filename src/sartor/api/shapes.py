@@ -8,10 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
+import numpy as np
+
 from sartor.answers.advice import Advice, Lint
 from sartor.answers.estimate import GemmAnswer, ModelEstimate, Question
 from sartor.api.models import Model, read
-from sartor.api.own_chips import template_words, with_template_turns
+from sartor.api.own_chips import template_words, turn_of_time, with_template_turns
 from sartor.api.questions import DEFAULT_MICROBATCH, ask, completed_question
 from sartor.api.words import (
     GpuLike,
@@ -33,13 +35,14 @@ from sartor.cost.cost import Bound, Cost
 from sartor.cost.gpu.eager import holds_newer
 from sartor.cost.gpu.gemm import weight_bytes, weights_stay
 from sartor.cost.price import Estimate, gemm_mappings, operator_costs, price
+from sartor.cost.uncertainty import covering
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
 from sartor.model.lower import feasible, lower
 from sartor.model.lower.split import check
 from sartor.model.workload import AttentionKernel, Phase
-from sartor.operators import Gemm, Layout, Part, Role
+from sartor.operators import Gemm, Layout, OperatorGraph, Part, Role
 from sartor.plans.search import HeldPlan
 from sartor.rules.rule import Grade, largest_split
 from sartor.run.fields import RunOptions
@@ -47,7 +50,7 @@ from sartor.run.run import Origin, Turn
 from sartor.step.recipes import as_trained, workload_of
 from sartor.step.running import InRun
 from sartor.step.serving.inference import serving
-from sartor.step.serving.served import in_an_engine
+from sartor.step.serving.served import ENGINES, in_an_engine
 from sartor.step.stage_table import of_slowest_stage
 from sartor.units import Floats, format_bytes, format_seconds
 
@@ -120,8 +123,7 @@ def answer_question(question: Question) -> ModelEstimate:
 
 def _one_pass(question: Question) -> ModelEstimate:
     graph = lower(question.workload, question.dims, question.kernels)
-    factor, question = question.reading.interval_factor, of_any_framework(question)
-    found = price(graph, question.gpu, question.calibration, sigma_factor=factor, eager=question.eager)
+    question, found = priced_pass(question, graph)
     served = serving(found, question.workload, question.dims, question.calibration, question.headroom)
     return ModelEstimate(
         question=question,
@@ -132,7 +134,46 @@ def _one_pass(question: Question) -> ModelEstimate:
     )
 
 
-def of_any_framework(question: Question) -> Question:
+def priced_pass(question: Question, graph: OperatorGraph) -> tuple[Question, Estimate]:
+    """The pass of a graph on the question's device. If no framework was named, its intervals hold every framework's,
+    and the question says so, and which of them would change the time by `MOVES`."""
+    question = _of_any_framework(question)
+    estimate = _priced(question, graph)
+    if not question.open_engine:
+        return question, estimate
+    turns: list[Turn] = []
+    alternatives: list[Estimate] = []
+    for name, alternative in _on_other_engines(question, graph):
+        alternatives.append(alternative)
+        if not np.ndim(alternative.time_s) and name != ANY:
+            turns += turn_of_time("kernels", name, float(alternative.time_s), float(estimate.time_s))
+    question = replace(question, depends_on=(*question.depends_on, *turns))
+    return question, covering(estimate, alternatives)
+
+
+def _priced(question: Question, graph: OperatorGraph) -> Estimate:
+    factor = question.reading.interval_factor
+    return price(graph, question.gpu, question.calibration, sigma_factor=factor, eager=question.eager)
+
+
+def _on_other_engines(question: Question, graph: OperatorGraph) -> Iterator[tuple[str, Estimate]]:
+    """The pass with the kernels of any framework, and in each engine that was not excluded."""
+    workload, known = question.workload, question.calibration
+    assert known is not None
+    if kernels_measured(known):
+        yield ANY, _priced(replace(question, calibration=known.with_kernels(ANY)), graph)
+    for name in question.run.facts["kernels"].alternatives:
+        engine = ENGINES[name]
+        there = replace(
+            question,
+            engine=engine,
+            workload=replace(workload, cache_dtype=engine.cache_dtype(workload.dtype, question.gpu)),
+            calibration=in_an_engine(known.with_kernels(name), engine, workload.phase),
+        )
+        yield name, _priced(there, lower(there.workload, there.dims, there.kernels))
+
+
+def _of_any_framework(question: Question) -> Question:
     """If no framework was given: the question with intervals that cover every framework's kernels, and a note."""
     if question.gpu.accelerator is not None:
         return question
@@ -140,6 +181,9 @@ def of_any_framework(question: Question) -> Question:
     fused = question.workload.attention_kernel is AttentionKernel.FLASH
     if known.kernels:
         notes = of_torch(known.kernels, question.gpu) if fused else ()
+        if question.open_engine:
+            others = " and ".join(question.run.facts["kernels"].alternatives)
+            notes += (f"kernels={known.kernels} (default): intervals also cover {others}",)
         notes += of_frameworks(known.kernels, known, question.workload.dtype)
         return replace(question, assumptions=(*question.assumptions, *notes))
     frameworks = dict.fromkeys(name.partition("_")[0] for name in kernels_measured(known))

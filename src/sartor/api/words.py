@@ -30,6 +30,7 @@ from sartor.hardware.cluster_catalog import USUAL_CLUSTER, load_cluster
 from sartor.hardware.device import load_device
 from sartor.hardware.gpu import Gpu
 from sartor.operators import WEIGHT_ONLY_NAMES, DType
+from sartor.step.serving.served import engines_on
 
 GpuLike = str | Path | Gpu
 ClusterLike = str | Path | Cluster
@@ -77,13 +78,16 @@ def own_calibration(path: str | Path | None, gpu: Gpu) -> Calibration | None:
 
 
 def with_kernels_of(kernels: str | None, gpu: Gpu, own: Calibration | None) -> Calibration | None:
-    """The calibration of a device with the kernels of a serving framework or library. Raises ``InputError``."""
+    """The calibration of a device with the kernels of a library, or of a serving framework: measured there or, as an
+    engine whose kernels were not, one that runs there. Raises ``InputError``."""
     if kernels is None:
         return own
     refuse_on_a_chip(gpu, "kernels", kernels, "serving frameworks ship kernels for GPUs")
     known = own or load_calibration(gpu)
     torch = (TORCH,) if frameworks_of(known) or known.attention_families else ()
-    names = dict.fromkeys((*kernels_measured(known), *torch, *libraries_measured(known)))
+    names = dict.fromkeys(
+        (*kernels_measured(known), *torch, *libraries_measured(known), *(engine.name for engine in engines_on(gpu)))
+    )
     return _known_kernels(kernels, gpu, known, tuple(names))
 
 

@@ -181,7 +181,7 @@ Kernels = Annotated[
         help="In inference: the framework whose kernels run (attention, MoE, GEMMs below 16 bits): vllm, sglang, "
         "trtllm, torch (attention by PyTorch's scaled_dot_product_attention), or one family of MoE kernels "
         "(sglang_triton); on AMD the library of GEMMs (aiter_asm). "
-        "[default: unknown, and the interval covers all; `serving`: vllm]",
+        "[default: unknown, and the interval covers all]",
     ),
 ]
 Clock = Annotated[

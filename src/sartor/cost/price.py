@@ -44,8 +44,8 @@ class Estimate:
     """For an accelerator, its generated datasheet (``datasheet_of``)."""
     costs: tuple[Cost, ...]
     time_s: Floats
-    sigma_factor: float = 1.0
-    """Factor by which every interval is widened on request."""
+    sigma_factor: Floats = 1.0
+    """Factor by which every interval is widened."""
 
     @property
     def log_sigma(self) -> Floats:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -95,6 +95,33 @@ def _normal_cdf(z: Any) -> Any:
     if np.ndim(z) == 0:
         return 0.5 * (1 + math.erf(float(z) / math.sqrt(2)))
     return 0.5 * (1 + np.vectorize(math.erf)(np.asarray(z) / math.sqrt(2)))
+
+
+def covering(estimate: Estimate, alternatives: Sequence[Estimate]) -> Estimate:
+    """The estimate with intervals that hold those of the same pass under other assumptions, operator by operator, and
+    of which the whole one holds their times."""
+    columns = zip(estimate.costs, *(alternative.costs for alternative in alternatives), strict=True)
+    whole = replace(estimate, costs=tuple(_holding(cost, others) for cost, *others in columns))
+    factor: Floats = 1.0
+    for alternative in alternatives:
+        factor = np.maximum(factor, _apart(estimate.time_s, alternative.time_s) / whole.log_sigma)
+    costs = tuple(replace(cost, log_sigma=cost.log_sigma * factor) for cost in whole.costs)
+    return replace(whole, costs=costs, sigma_factor=whole.sigma_factor * factor)
+
+
+def _holding(cost: Cost, others: Sequence[Cost]) -> Cost:
+    log_sigma, floor_s = cost.log_sigma, cost.floor_s
+    for other in others:
+        log_sigma = np.maximum(log_sigma, other.log_sigma + _apart(cost.time_s, other.time_s))
+        floor_s = np.minimum(floor_s, other.floor_s)
+    return replace(cost, log_sigma=log_sigma, floor_s=floor_s)
+
+
+def _apart(time_s: Floats, other_s: Floats) -> Floats:
+    """The standard deviation of ln time at which the 80% interval of one time just holds another; a collective among
+    one device takes no time."""
+    no_time_s = 1e-12
+    return np.abs(np.log(np.maximum(other_s, no_time_s) / np.maximum(time_s, no_time_s))) / Z80
 
 
 class Narrows(Enum):

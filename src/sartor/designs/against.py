@@ -1,8 +1,8 @@
 """Catalogue GPUs on the jobs of a design: same models, devices and batch, with the plan that `sartor plan` chooses.
 
-A GPU runs with its default trainer, or serves in 16 bits like the chip, and is priced with its calibration; the chip
-runs in lockstep and is priced by the template. Both times give how much faster the chip must be to win at equal area,
-power or cost.
+A GPU runs with its default trainer, or serves in the usual engine and in 16 bits like the chip, and is priced with its
+calibration; the chip runs in lockstep and is priced by the template. Both times give how much faster the chip must be
+to win at equal area, power or cost.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from math import inf
 import numpy as np
 
 from sartor.cost.chip.ownership import die_cost
-from sartor.cost.price import price
+from sartor.cost.correction.calibration import load_calibration
 from sartor.designs.question import DesignModel, DesignQuestion
 from sartor.designs.result import Ranked
 from sartor.errors import InputError
@@ -22,13 +22,14 @@ from sartor.hardware.accelerator import NODES_NM
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import cluster_from, cluster_names, load_cluster
 from sartor.hardware.gpu import Gpu
-from sartor.model.lower import lower
 from sartor.model.lower.split import feasible
-from sartor.model.workload import ParallelDims, Workload
+from sartor.model.workload import ParallelDims
+from sartor.operators import DType
 from sartor.plans.result import PricedPlan
 from sartor.plans.search import search_plans
 from sartor.step.question import training_job
 from sartor.step.serving.inference import inference_memory
+from sartor.step.serving.served import Server, padded, served_pass
 from sartor.units import GIGA
 
 
@@ -103,10 +104,8 @@ def _on(question: DesignQuestion, best: Ranked | None, gpu: Gpu) -> Against:
     for m, model in enumerate(question.models):
         outcome = best.evaluation.outcomes[m] if best else None
         chip_s = outcome.step_s if outcome else None
-        plan, slower = (
-            _best_pass(question, model, cluster) if model.served else _best_plan(question, model, cluster),
-            None,
-        )
+        slower, best_plan = None, _best_pass if model.served else _best_plan
+        plan: GpuPass | PricedPlan | None = best_plan(question, model, cluster)
         if outcome and isinstance(plan, GpuPass):
             slower = plan.sequences_per_s / outcome.sequences_per_s
         elif chip_s and plan:
@@ -152,21 +151,17 @@ def _best_pass(question: DesignQuestion, model: DesignModel, cluster: Cluster) -
 
 
 def _passes(question: DesignQuestion, model: DesignModel, cluster: Cluster, tp: int) -> Iterator[GpuPass]:
-    dims, sizes = ParallelDims(tp=tp), np.array(model.batch_sizes)
-    workload = Workload(
-        shape=model.shape,
-        phase=model.phase,
-        microbatch_size=sizes,
-        seq_len=model.seq_len,
-        context_len=model.context_len,
-    )
-    if not feasible(model.shape, dims):
+    dims, sizes, gpu = ParallelDims(tp=tp), np.array(model.batch_sizes), cluster.gpu
+    server = Server(shape=padded(model.shape, tp), gpu=gpu, dtype=DType.BF16, tp=tp)
+    workload = server.workload(model.phase, sizes, model.seq_len, model.context_len)
+    if not feasible(server.shape, dims):
         return
-    cost = price(lower(workload, dims), cluster.gpu, details=False, cluster=cluster)
+    calibration = load_calibration(gpu).with_kernels(server.engine.name)
+    cost = served_pass(server, workload, calibration, cluster)
     columns = (np.broadcast_to(x, sizes.shape).tolist() for x in (cost.time_s, cost.low_s, cost.high_s))
     for size, time_s, low_s, high_s in zip(model.batch_sizes, *columns, strict=True):
         alone = replace(workload, microbatch_size=size)
-        if time_s <= (model.latency_s or inf) and inference_memory(alone, dims, cluster.gpu).fits:
+        if time_s <= (model.latency_s or inf) and inference_memory(alone, dims, gpu).fits:
             copies = question.num_devices // tp
             yield GpuPass(tp=tp, copies=copies, batch_size=size, step_s=time_s, low_s=low_s, high_s=high_s)
 

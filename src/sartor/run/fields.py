@@ -309,7 +309,7 @@ _ROWS = (
         "FRAMEWORK",
         "kernels",
         "In inference: the framework whose kernels run (vllm, sglang, trtllm, torch); on AMD the library of "
-        "GEMMs. [default: unknown, and the interval covers all]",
+        "GEMMs. [default: vllm, and the interval covers the others]",
         panel=Panel.RARE,
         training=False,
     ),

@@ -75,7 +75,9 @@ class Calibration:
     """Of 16-bit GEMMs with a contiguous length that is a multiple of 4 or 8 bytes, of 2, and of 2 in the result alone,
     where those run kernels of their own (``misaligned.toml``); empty elsewhere."""
     grouped: GroupedCoefficients = field(default_factory=GroupedCoefficients)
-    """For the median of frameworks."""
+    """For the median of frameworks, or the named one's."""
+    grouped_median: GroupedCoefficients | None = None
+    """For the median, where a framework is named."""
     grouped_families: Mapping[str, GroupedCoefficients] = field(default_factory=dict)
     """By kernel family."""
     kernels: str = ""
@@ -139,8 +141,9 @@ class Calibration:
         near = "grouped" in self.calibrated or self.same_die
         named = [name for name in self.grouped_families if name.startswith(f"{family}_")]
         names = ((family, *alike) if near else (*alike, family)) + tuple(named if len(named) == 1 else ())
-        grouped = next((self.grouped_families[name] for name in names if name in self.grouped_families), self.grouped)
-        return replace(self, grouped=grouped, kernels=family)
+        median = self.grouped_median or self.grouped
+        grouped = next((self.grouped_families[name] for name in names if name in self.grouped_families), median)
+        return replace(self, grouped=grouped, grouped_median=median, kernels=family)
 
     def in_a_model(self) -> Calibration:
         """The same for GEMMs in a model: other GEMMs' weights have passed through the caches since, and frameworks

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.price import Estimate
-from sartor.model.workload import Phase, Workload
+from sartor.model.workload import Phase
 from sartor.step.serving.load import Load
 from sartor.step.serving.served import Server, served_pass
 from sartor.units import Floats, Ints
@@ -68,16 +68,8 @@ def decode_steps(server: Server, load: Load, largest: float, calibration: Calibr
 def decoding(server: Server, load: Load, running: Ints, calibration: Calibration) -> Estimate:
     """One step of ``running`` sequences on each copy, halfway through their answers, replayed from a graph. Behind an
     encoder a sequence's own tokens are those of the answer."""
-    workload = Workload(
-        shape=server.shape,
-        phase=Phase.DECODE,
-        microbatch_size=running,
-        context_len=load.answered if server.encodes else load.middles,
-        seq_len=load.prompts,
-        dtype=server.dtype,
-        cache_dtype=server.cache,
-    )
-    return served_pass(server, workload, calibration)
+    context_len = load.answered if server.encodes else load.middles
+    return served_pass(server, server.workload(Phase.DECODE, running, load.prompts, context_len), calibration)
 
 
 CHUNK = 8192
@@ -129,16 +121,7 @@ def prompt_passes(server: Server, load: Load, calibration: Calibration) -> Promp
 
 def prefilling(server: Server, input_len: Ints, together: Ints, calibration: Calibration) -> Estimate:
     """A pass over ``together`` prompts."""
-    workload = Workload(
-        shape=server.shape,
-        phase=Phase.PREFILL,
-        microbatch_size=together,
-        seq_len=input_len,
-        encodes=server.encodes,
-        dtype=server.dtype,
-        cache_dtype=server.cache,
-    )
-    return served_pass(server, workload, calibration)
+    return served_pass(server, server.workload(Phase.PREFILL, together, input_len), calibration)
 
 
 HELD_LOG_SIGMA = 0.16

@@ -10,8 +10,9 @@ from types import MappingProxyType
 
 import numpy as np
 
-from sartor.cost.correction.calibration import Calibration, Clock
+from sartor.cost.correction.calibration import TORCH, Calibration, Clock
 from sartor.cost.price import Estimate, price
+from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower import lower
 from sartor.model.lower.served import ATTENTION
@@ -46,6 +47,9 @@ class Engine:
     """Standard deviation of ln(measured / predicted) of the time to first token."""
     vendors: tuple[str, ...] = ()
     """Vendors of the GPUs it is built for; empty: any."""
+
+    def runs_on(self, gpu: Gpu) -> bool:
+        return gpu.accelerator is None and (not self.vendors or gpu.vendor in self.vendors)
 
     def kernels(self, shape: TransformerShape, dtype: DType) -> Kernels:
         """What it runs otherwise than a trainer."""
@@ -91,6 +95,22 @@ ENGINES: Mapping[str, Engine] = MappingProxyType(
 """8-bit caches as in the published recipes of SemiAnalysis InferenceX (recalled); hidden launches and sigmas fitted on
 data/end_to_end/serving.csv (1,028 aggregated rows of confidence B, 2026-11-23): lab/fit_serving.py."""
 
+USUAL_ENGINE = ENGINES["vllm"]
+
+
+def engines_on(gpu: Gpu) -> tuple[Engine, ...]:
+    """The serving frameworks built for a device."""
+    return tuple(engine for engine in ENGINES.values() if engine.runs_on(gpu))
+
+
+def engine_of_pass(kernels: str | None, shape: TransformerShape, gpu: Gpu) -> Engine | None:
+    """The engine that runs an inference pass: the framework named, the usual one around kernels of a library; None
+    where the model's own code runs it (PyTorch), or no engine serves the model or the device."""
+    if shape.encoder_only or shape.traced is not None or gpu.accelerator is not None or kernels == TORCH:
+        return None
+    engine = ENGINES.get((kernels or "").partition("_")[0], USUAL_ENGINE)
+    return engine if engine.runs_on(gpu) else USUAL_ENGINE
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
@@ -105,11 +125,24 @@ class Server:
     """Attention's data parallelism: groups of ``tp`` devices with their own sequences, which share the experts."""
     ep: int = 1
     """Devices, of ``tp * copies``, over which whole experts are divided; the rest splits each expert."""
-    engine: Engine = ENGINES["vllm"]
+    engine: Engine = USUAL_ENGINE
 
     @property
     def num_devices(self) -> int:
         return self.tp * self.copies
+
+    def workload(self, phase: Phase, microbatch_size: Ints = 1, seq_len: Ints = 1, context_len: Ints = 0) -> Workload:
+        """A pass of its engine."""
+        return Workload(
+            shape=self.shape,
+            phase=phase,
+            dtype=self.dtype,
+            cache_dtype=self.cache,
+            encodes=self.encodes and phase is Phase.PREFILL,
+            microbatch_size=microbatch_size,
+            seq_len=seq_len,
+            context_len=context_len,
+        )
 
     @property
     def kernels(self) -> Kernels:
@@ -150,10 +183,10 @@ def served_graph(server: Server, workload: Workload) -> OperatorGraph:
     )
 
 
-def served_pass(server: Server, workload: Workload, calibration: Calibration) -> Estimate:
+def served_pass(server: Server, workload: Workload, fit: Calibration, cluster: Cluster | None = None) -> Estimate:
     """One device's pass with its price: that of ``sartor estimate`` for the same workload."""
-    in_engine = in_an_engine(calibration, server.engine, workload.phase)
-    return price(served_graph(server, workload), server.gpu, in_engine, details=False)
+    fit = in_an_engine(fit, server.engine, workload.phase)
+    return price(served_graph(server, workload), server.gpu, fit, details=False, cluster=cluster)
 
 
 def in_an_engine(calibration: Calibration, engine: Engine, phase: Phase) -> Calibration:
@@ -209,7 +242,7 @@ def server_weight_bytes(server: Server) -> float:
 
 def _attention_weights(server: Server) -> float:
     """Elements of one device's linear layers of attention."""
-    graph = served_graph(server, Workload(shape=server.shape, phase=Phase.DECODE))
+    graph = served_graph(server, server.workload(Phase.DECODE))
     linears = (op for op in graph.operators if isinstance(op, Gemm) and op.role in ATTENTION)
     return sum(float(op.batch * op.n * op.k * op.count) for op in linears)
 
