@@ -39,7 +39,9 @@ def outcome(measured_s: float, predicted_s: float, **words: Any) -> TrainingOutc
     parts = dict.fromkeys(("pp_bubble_s", "pp_transfer_s", "tp_s", "ep_s", "cp_s", "optimizer_s", "overhead_s"), 0.0)
     parts |= {"compute_s": 0.8 * predicted_s, "dp_exposed_s": 0.2 * predicted_s}
     case = _training_case(made(iter_time_s=measured_s, **words))
-    return TrainingOutcome(case=case, predicted_s=predicted_s, log_sigma=0.1, naive_s=1.0, parts=parts)
+    return TrainingOutcome(
+        case=case, predicted_s=predicted_s, low_s=0.9 * predicted_s, high_s=1.1 * predicted_s, naive_s=1.0, parts=parts
+    )
 
 
 def test_parts_add_up_and_take_at_least_the_peak() -> None:

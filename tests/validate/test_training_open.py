@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sartor.step.trainers import PLAUSIBLE_TRAINERS
+from sartor.validate.training_open import PLAUSIBLE
 from sartor.validate.training_predictions import TrainingOutcome, predict_training, settled
 from sartor.validate.training_rows import _training_case
 from validate.training_rows_made import made
@@ -24,7 +26,7 @@ def priced(**change: Any) -> TrainingOutcome:
 def test_a_row_that_states_its_plan_leaves_nothing_open() -> None:
     case = _training_case(made())
     assert case.open_runs == ()
-    assert settled(case) == (case, 0.0)
+    assert settled(case) == (case, 1.0)
 
 
 @pytest.mark.parametrize("change", [BLANK, {"vp": ""}, BLANK | {"vp": "", "recompute": "unknown"}])
@@ -38,12 +40,22 @@ def test_no_stated_plan_that_fits_is_faster_than_what_a_blank_becomes(change: di
         assert not stated.fits or blank.predicted_s <= stated.predicted_s * (1 + 1e-9)
 
 
-def test_the_interval_is_wider_by_the_spread_of_the_plans_that_fit() -> None:
+def test_the_interval_reaches_to_the_slowest_plausible_plan() -> None:
     case = _training_case(made(**BLANK))
-    chosen, spread = settled(case)
-    assert spread > 0
+    chosen, slowest = settled(case)
+    assert 1 < slowest <= PLAUSIBLE
     (stated,) = predict_training([chosen])
-    assert math.isclose(priced(**BLANK).log_sigma, math.hypot(stated.log_sigma, spread))
+    blank = priced(**BLANK)
+    assert math.isclose(blank.high_s, slowest * stated.high_s)
+    assert math.isclose(blank.low_s, stated.low_s)
+
+
+def test_the_interval_of_an_unknown_trainer_holds_those_of_plausible_ones() -> None:
+    unknown = priced(framework="in-house")
+    for name in PLAUSIBLE_TRAINERS:
+        known = priced(framework=name)
+        assert unknown.low_s <= known.low_s * (1 + 1e-9)
+        assert unknown.high_s >= known.high_s * (1 - 1e-9)
 
 
 def test_what_does_not_fit_is_not_chosen() -> None:
@@ -98,3 +110,28 @@ def test_the_kind_of_context_parallelism_is_open_where_the_trainer_is_not_known(
     assert len({run.job.context_parallel for run in known}) == 1
     unknown = _training_case(made(**split, framework="in-house")).open_runs
     assert len({run.job.context_parallel for run in unknown}) == 3
+
+
+def test_what_does_not_fit_without_recomputation_recomputes_only_some_layers() -> None:
+    run = priced(**LLAMA_405B | {"recompute": ""})
+    assert run.case.plan is not None
+    assert 0 < run.case.plan.recompute_layers < 8
+    assert 0.9 < run.ratio < 1.15
+
+
+DEEPSEEK_V3 = {
+    "model": "DeepSeek-V3", "arch": "moe", "L": 61, "h": 7168, "a": 128, "kv": 128, "d_ff": 18432, "gated": 1,
+    "vocab": 129280, "experts": 256, "topk": 8, "moe_d_ff": 2048, "shared_d_ff": 2048, "mla": 1,
+    "mla_q_lora": 1536, "mla_kv_lora": 512, "mla_rope_dim": 64, "mla_v_dim": 128, "first_dense_layers": 3, "seq": 4096,
+    "gpu": "H800-SXM-80GB", "n_gpu": 2048, "gpus_per_node": 8, "inter_gbps_per_gpu": 400, "dtype": "fp8", "tp": 1,
+    "pp": 16, "dp": 128, "ep": 64, "gbs": 15360, "mbs": "", "grad_accum": "", "vp": "", "recompute": "",
+    "iter_time_s": 20.1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("framework", ["HAI-LLM", "in-house"])
+def test_the_exchange_with_experts_is_open_where_the_trainer_is_not_known(framework: str) -> None:
+    """DeepSeek-V3 on 2,048 H800: 180,000 hours per trillion tokens (arXiv 2412.19437, sec. 1)."""
+    run = priced(**DEEPSEEK_V3, framework=framework)
+    assert 0.9 < run.ratio < 1.5
+    assert any("tokens sent once per node" in words for words in run.case.settled) == (framework == "in-house")

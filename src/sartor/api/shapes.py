@@ -52,6 +52,7 @@ from sartor.step.running import InRun
 from sartor.step.serving.inference import serving
 from sartor.step.serving.served import ENGINES, in_an_engine
 from sartor.step.stage_table import of_slowest_stage
+from sartor.step.trainers import record_named
 from sartor.units import Floats, format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -363,7 +364,8 @@ def _on_other_trainers(question: Question, allow: Sequence[str]) -> Iterator[Tur
         return
     stated = {name: value for name, value in run.of_origin(Origin.STATED, Origin.IMPLIED).items() if name != "gpu"}
     stated |= {"cluster": held.cluster} if run.states("cluster") else {}
-    for trainer in run.facts["framework"].alternatives:
+    unpadded = [name for name in run.facts["framework"].alternatives if not record_named(name).vocab_multiple]
+    for trainer in unpadded:
         with suppress(InputError):
             words = {**stated, "framework": trainer}
             lint = lint_question(completed_question(question.reading, question.gpu, words, splits=True), allow)

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from sartor.cost.correction.calibration_file import read_training_table
-from sartor.cost.cost import Z80
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.step.coefficients import check_constants
@@ -147,14 +146,14 @@ def _group_figures(accuracy: TrainingAccuracy, members: Sequence[int]) -> JsonDi
     rows = [accuracy.outcomes[i] for i in members]
     timed = [outcome for outcome in rows if outcome.timed]
     ratio = np.asarray([outcome.ratio for outcome in timed])
-    sigma = np.asarray([outcome.log_sigma for outcome in timed])
+    inside = [outcome.low_s <= outcome.case.measured_s <= outcome.high_s for outcome in timed]
     choice = ranking(timed)
     return {
         "rows": len(rows),
         "targets": len(timed),
         "expressed": sum(not outcome.reason for outcome in rows),
         **_errors_of(ratio),
-        "coverage_80": float(np.mean(np.abs(np.log(ratio)) <= Z80 * sigma)) if timed else None,
+        "coverage_80": float(np.mean(inside)) if timed else None,
         "kendall_tau": _tau(timed),
         "naive_mape": float(np.mean([abs(outcome.naive_s / outcome.case.measured_s - 1) for outcome in timed]))
         if timed
@@ -244,14 +243,13 @@ _DEFAULTS = {"tp": "1", "pp": "1", "vp": "1", "cp": "1", "ep": "1"}
 def _case(outcome: TrainingOutcome) -> JsonDict:
     """One row: its configuration, both times, and the largest parts of the predicted step."""
     words = outcome.case.words
-    spread = math.exp(Z80 * outcome.log_sigma)
     parts = sorted(outcome.parts.items(), key=lambda item: -item[1])[:3]
     return {
         **{name: words[name] for name in SHOWN if words.get(name) and words[name] != _DEFAULTS.get(name)},
         "measured_s": outcome.case.measured_s,
         "predicted_s": outcome.predicted_s,
-        "low_s": outcome.predicted_s / spread,
-        "high_s": outcome.predicted_s * spread,
+        "low_s": outcome.low_s,
+        "high_s": outcome.high_s,
         "ratio": outcome.ratio,
         "source": "calibrated",
         "largest_parts": ", ".join(

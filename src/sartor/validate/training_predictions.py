@@ -15,6 +15,7 @@ from itertools import combinations
 import numpy as np
 
 from sartor.cost.correction.calibration import Calibration, load_calibration
+from sartor.cost.cost import Z80, interval_80
 from sartor.cost.gpu.rates import peak_flops_per_s
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
@@ -25,7 +26,7 @@ from sartor.step.footprint import every_stage, footprint
 from sartor.step.results import Footprint, StepEstimate
 from sartor.step.step import step
 from sartor.units import Floats
-from sartor.validate.training_open import OpenRun, Settled, fastest, needed_bytes, resorts, settled_words
+from sartor.validate.training_open import OpenRun, Settled, fastest, more_sharded, needed_bytes, resorts, settled_words
 from sartor.validate.training_rows import TrainingCase
 
 IMPOSSIBLE = 2.0
@@ -44,7 +45,9 @@ class TrainingOutcome:
 
     case: TrainingCase
     predicted_s: float = math.nan
-    log_sigma: float = math.nan
+    low_s: float = math.nan
+    high_s: float = math.nan
+    """The 80% interval, over every plausible run that the row leaves open."""
     naive_s: float = math.nan
     parts: Mapping[str, float] = field(default_factory=dict)
     """Seconds of every timed part of the step."""
@@ -57,6 +60,11 @@ class TrainingOutcome:
     @property
     def timed(self) -> bool:
         return math.isfinite(self.predicted_s) and math.isfinite(self.case.measured_s)
+
+    @property
+    def log_sigma(self) -> float:
+        """Deviation of ln(seconds) that an interval of the same width has."""
+        return math.log(self.high_s / self.low_s) / (2 * Z80)
 
     @property
     def ratio(self) -> float:
@@ -86,12 +94,13 @@ def _outcome(case: TrainingCase, calibrations: dict[str, Calibration], table: Js
     try:
         calibration = _calibration(case.cluster, calibrations)
         constants = coefficients_for(case.job, case.cluster.gpu, table)
-        case, spread = settled(case, table)
+        case, slowest = settled(case, table)
         assert case.job is not None
         assert case.plan is not None
         assert case.cluster is not None
         estimate = step(case.job, case.plan, case.cluster, calibration, constants)
         memory = footprint(case.job, case.plan, case.cluster)
+        low, high = _interval(case, estimate, slowest, calibration, table)
     except InputError as error:
         return TrainingOutcome(case=case, reason=f"{error.field}: {error.must}"[:120])
     naive_s = _naive_s(case, estimate)
@@ -100,10 +109,12 @@ def _outcome(case: TrainingCase, calibrations: dict[str, Calibration], table: Js
     parts = {name: float(np.ravel(seconds)[0]) for name, seconds in estimate.parts.items()}
     if case.no_optimizer:
         parts |= {"optimizer_s": 0.0, "dp_exposed_s": 0.0}
+    predicted_s = sum(parts.values())
     return TrainingOutcome(
         case=case,
-        predicted_s=sum(parts.values()),
-        log_sigma=math.hypot(_one(estimate.log_sigma), spread),
+        predicted_s=predicted_s,
+        low_s=low * predicted_s,
+        high_s=high * predicted_s,
         naive_s=naive_s,
         parts=parts,
         predicted_bytes=_bytes(case, memory),
@@ -111,17 +122,41 @@ def _outcome(case: TrainingCase, calibrations: dict[str, Calibration], table: Js
     )
 
 
+def _interval(
+    case: TrainingCase, estimate: StepEstimate, slowest: float, calibration: Calibration, table: JsonMap | None
+) -> tuple[float, float]:
+    """Ends of the 80% interval relative to the step: the union of those of all plausible runs and trainers.
+
+    With their trainers hidden, 0.79 of 846 published runs are in this union, 0.69 in an interval widened by the root
+    mean square of the differences, and 0.60 in that of one trainer (2026-11-29)."""
+    assert case.job is not None
+    assert case.plan is not None
+    assert case.cluster is not None
+    jobs = [replace(case.job, trainer=trainer) for trainer in case.trainers]
+    steps = [
+        step(job, case.plan, case.cluster, calibration, coefficients_for(job, case.cluster.gpu, table)) for job in jobs
+    ]
+    ends = [interval_80(_one(each.step_s), _one(each.log_sigma)) for each in (estimate, *steps)]
+    step_s = _one(estimate.step_s)
+    return min(float(low) for low, _ in ends) / step_s, slowest * max(float(high) for _, high in ends) / step_s
+
+
 def settled(case: TrainingCase, table: JsonMap | None = None) -> tuple[TrainingCase, float]:
-    """The case with a single run: the fastest that fits of those the row leaves open, and the root mean square of the
-    others' ln(seconds) relative to it."""
+    """The case with a single run: the fastest that fits of those the row leaves open, and the seconds of the slowest
+    plausible one relative to it."""
     if not case.open_runs or case.cluster is None:
-        return case, 0.0
+        return case, 1.0
     chosen = _settle(case, case.open_runs, 1.0, table)
     if not chosen.fits and not case.out_of_memory:
         further = (_settle(case, runs, factor, table) for runs, factor in resorts(case.words, case.open_runs))
         chosen = next((settled for settled in further if settled.fits), chosen)
+    elif (
+        chosen.recomputes and len({int(again) for run in case.open_runs for again in np.ravel(run.plans.recompute)}) > 1
+    ):
+        sharded = (_settle(case, runs, 1.0, table) for runs in more_sharded(case.words, case.open_runs))
+        chosen = min((chosen, *sharded), key=lambda settled: settled.step_s)
     words = settled_words(chosen, case.open_runs)
-    return replace(case, job=chosen.job, plan=chosen.plan, open_runs=(), settled=words), chosen.spread
+    return replace(case, job=chosen.job, plan=chosen.plan, open_runs=(), settled=words), chosen.slowest
 
 
 def _settle(case: TrainingCase, runs: Sequence[OpenRun], factor: float, table: JsonMap | None) -> Settled:

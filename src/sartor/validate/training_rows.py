@@ -18,12 +18,19 @@ from sartor.bounded import read_csv
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.model.shape import TransformerShape
-from sartor.model.training import Recipe, Trainer, TrainingJob, TrainingPlan
+from sartor.model.training import Recipe, RecomputeModule, Trainer, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.records.rows import Unexpressed
 from sartor.units import ceil_div, round_up
 from sartor.validate.training_open import OpenRun, layers_by_chunk, open_runs
-from sartor.validate.training_setup import cluster_of, optimizer_of, recipe_of, recompute_of, trainer_of
+from sartor.validate.training_setup import (
+    cluster_of,
+    optimizer_of,
+    plausible_trainers,
+    recipe_of,
+    recompute_of,
+    trainer_of,
+)
 from sartor.validate.training_shapes import training_shape, whole
 
 REQUIRED = ("model", "gpu", "n_gpu", "seq", "gbs", "framework")
@@ -41,6 +48,8 @@ class TrainingCase:
     plan: TrainingPlan | None = None
     open_runs: tuple[OpenRun, ...] = ()
     """All runs that the row's blank cells allow; empty if nothing is open."""
+    trainers: tuple[Trainer, ...] = ()
+    """Plausible trainers of a row that names none that is known."""
     cluster: Cluster | None = None
     measured_s: float = math.nan
     """Seconds of one step on the devices of the plan."""
@@ -136,12 +145,14 @@ def _case(row: Mapping[str, str]) -> TrainingCase:
         dropout=trainer.drops_out and _has_dropout(row, shape, assumed),
         trainer=trainer,
         trains_weights="lora" not in kind,
+        recompute_modules=frozenset(trainer.always_again or {RecomputeModule.CORE_ATTN}),
     )
     return TrainingCase(
         words=row,
         job=job,
         plan=plan,
         open_runs=open_runs(row, job, plan),
+        trainers=plausible_trainers(row, cluster.gpu),
         cluster=cluster,
         measured_s=_number(row, "iter_time_s") * share,
         measured_bytes=_number(row, "peak_mem_gb") * 1e9,

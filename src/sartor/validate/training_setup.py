@@ -20,7 +20,7 @@ from sartor.hardware.gpu import Gpu
 from sartor.model.training import Optimizer, Recipe, Recompute, Trainer
 from sartor.operators import DType
 from sartor.records.rows import Unexpressed
-from sartor.step.trainers import OTHER, of_release, trainer_in_table
+from sartor.step.trainers import OTHER, PLAUSIBLE_TRAINERS, of_release, record_named, trainer_in_table
 from sartor.step.trainers.maxtext import MAXTEXT
 from sartor.units import GIB, GIGA
 from sartor.validate.training_shapes import whole
@@ -32,6 +32,19 @@ def trainer_of(row: Mapping[str, str], gpu: Gpu) -> tuple[Trainer, tuple[str, ..
     on_tpu = gpu.vendor.lower() == "google"
     trainer = named_trainer or (MAXTEXT if on_tpu else OTHER)
     assumed = () if named_trainer else (f"trainer unknown: assumed to behave like {'JAX' if on_tpu else 'Megatron'}",)
+    return _with_switches(row, trainer, gpu), assumed
+
+
+def plausible_trainers(row: Mapping[str, str], gpu: Gpu) -> tuple[Trainer, ...]:
+    """Trainers that the run of a row without a known one could have used, with the row's own switches; JAX's on TPUs
+    is not in doubt."""
+    if trainer_in_table(row.get("framework", "")) or gpu.vendor.lower() == "google":
+        return ()
+    return tuple(_with_switches(row, record_named(name), gpu) for name in PLAUSIBLE_TRAINERS)
+
+
+def _with_switches(row: Mapping[str, str], trainer: Trainer, gpu: Gpu) -> Trainer:
+    """The trainer of the row's release with the switches that the row states."""
     if row.get("compile") == "1":
         trainer = replace(trainer, fused_kernels=True)
     if row.get("tp_overlap", "") in ("0", "1"):
@@ -40,7 +53,7 @@ def trainer_of(row: Mapping[str, str], gpu: Gpu) -> tuple[Trainer, tuple[str, ..
         trainer = replace(trainer, dp_overlap=row["dp_overlap"] == "1")
     if row.get("recompute", "").strip().lower() == "selective_op":
         trainer = replace(trainer, checkpoints_operators=True)
-    return of_release(trainer, row.get("framework_version", ""), gpu.generation), assumed
+    return of_release(trainer, row.get("framework_version", ""), gpu.generation)
 
 
 def recipe_of(row: Mapping[str, str], trainer: Trainer, gpu: Gpu) -> tuple[Recipe, tuple[str, ...]]:

@@ -46,8 +46,9 @@ OTHER = Trainer(
 
 DEFAULT = "megatron"
 
-PLAUSIBLE_TRAINERS = (DEFAULT, "torchtitan")
-"""Trainers that a run which names none could have: the usual one, and the usual one that does not pad a vocabulary."""
+PLAUSIBLE_TRAINERS = (DEFAULT, "nemo", "torchtitan")
+"""Trainers that a run which names none could have: the usual one, the same with the switches of its vendor's recipes,
+and the usual one that does not pad a vocabulary."""
 
 
 def default_trainer(gpus: Sequence[Gpu]) -> str:
