@@ -105,7 +105,7 @@ def test_what_a_name_says_is_shown_and_not_obeyed(
     words = {
         "key of a GPU": lambda: ["gemm", "8", "8", "8", "--gpu", _gpu(tmp_path, key='"a\\u001b[31mb"')],
         "name of a GPU": lambda: ["gemm", "8", "8", "8", "--gpu", _gpu(tmp_path, name="A\\u001b[31m[bold]b")],
-        "schedule id": lambda: ["schedule", _instance(tmp_path), "--time-limit", "0"],
+        "schedule id": lambda: ["schedule", _instance(tmp_path), "--time-limit", "0", "--verbose"],
         "path": lambda: ["estimate", ESCAPES[:20], "--gpu", "a100"],
     }[place]()
     run(words)
