@@ -26,10 +26,10 @@ from sartor.model.lower import feasible, lower
 from sartor.model.reading import ModelReading
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import ParallelDims, Phase, settled_seq_len
-from sartor.plans.fixed import WORDS, named_values, with_recompute
+from sartor.plans.fixed import named_values, with_recompute
 from sartor.plans.grid import grid_plans
 from sartor.plans.space import AXES
-from sartor.run.fields import check_names
+from sartor.run.fields import FIELDS, check_names
 from sartor.run.run import Origin, Run
 from sartor.step.serving.inference import inference_memory
 from sartor.step.serving.served import padded
@@ -146,7 +146,7 @@ def _word(value: object) -> str:
 
 def _as_words(name: str, column: Array) -> Array:
     """An axis as the caller writes it; -1, where there is no plan, stays."""
-    words = {code: word for word, code in WORDS.get(name, {}).items() if name in ("schedule", "recompute")}
+    words = {int(kind): kind.word for kind in FIELDS[name].kinds or ()} if name in FIELDS else {}
     return np.array([words.get(code, code) for code in column.tolist()], dtype=object) if words else column
 
 

@@ -15,13 +15,13 @@ from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.model.lower.split import check
 from sartor.model.reading import ModelReading
-from sartor.model.training import PipelineSchedule, Recompute, Trainer, TrainingJob
+from sartor.model.training import Recompute, Trainer, TrainingJob
 from sartor.model.workload import ParallelDims
 from sartor.plans.fixed import named_values
 from sartor.plans.result import PricedPlan
 from sartor.plans.search import HeldPlan, fastest_plan, fewest_devices, leanest_plan
 from sartor.plans.space import axes_of
-from sartor.run.fields import AXES
+from sartor.run.fields import AXES, FIELDS
 from sartor.run.run import Origin, Run
 from sartor.step.question import training_job
 from sartor.step.recipes import as_trained
@@ -218,10 +218,7 @@ def _fits(held: HeldPlan) -> bool:
 
 def with_plan(run: Run, axes: Mapping[str, int], source: str) -> Run:
     """The run with the axes of a plan that it does not state, in words."""
-    words: dict[str, int | str | bool] = dict(axes)
-    words["schedule"] = PipelineSchedule(axes["schedule"]).word
-    words["recompute"] = Recompute(axes["recompute"]).word
-    words |= {name: bool(axes[name]) for name in ("sequence_parallel", "optimizer_offload")}
+    words = {name: FIELDS[name].shown(value) for name, value in axes.items()}
     return run.with_(
         Origin.SEARCHED, source, **{name: word for name, word in words.items() if run.origin(name) not in FIXED}
     )

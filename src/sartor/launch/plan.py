@@ -31,6 +31,7 @@ from sartor.model.training import (
 from sartor.model.workload import AttentionKernel, usual_seq_len
 from sartor.operators import DType
 from sartor.plans.conditions import broken, check_job
+from sartor.run.fields import FIELDS
 from sartor.step.trainers import record_named, trainer_of_files
 from sartor.units import Ints, ceil_div, nearest_divisors
 
@@ -280,38 +281,19 @@ def check_runs(kind: LaunchKind, job: TrainingJob, plan: TrainingPlan) -> None:
     if not reasons:
         return
     columns = plan.columns
-    simpler = [(name, value) for name, values in SIMPLER.items() for value in values if value != columns[name]]
+    rows = [row for row in reversed([*FIELDS.values()]) if row.axis]  # the most particular axes first
+    simpler = [(row.name, value) for row in rows for value in row.common if value != columns[row.name]]
     for changes in [*combinations(simpler, 1), *combinations(simpler, 2)]:
         if reasons[0] not in broken(job, plan.with_columns(**dict(changes))):
             name = changes[-1][0]
-            near = ",".join(f"{axis}={_axis_word(value)}" for axis, value in changes)
-            raise InputError(name, _axis_word(columns[name]), reasons[0], near)
+            near = ",".join(f"{axis}={_stated(axis, value)}" for axis, value in changes)
+            raise InputError(name, _stated(name, columns[name]), reasons[0], near)
     raise InputError("plan", "as given", reasons[0], f"a plan that sartor plan --write {kind.value} finds")
 
 
-SIMPLER: Mapping[str, tuple[Any, ...]] = {
-    "schedule": (PipelineSchedule.ONE_F_ONE_B,),
-    "zero_stage": (2, 3, 1, 0),
-    "shard_group": (0,),
-    "sequence_parallel": (True, False),
-    "recompute_layers": (-1,),
-    "recompute": (Recompute.NONE, Recompute.FULL),
-    "optimizer_offload": (False,),
-    "virtual_stages": (1, 2),
-    "ep": (1,),
-    "cp": (1,),
-    "pp": (1,),
-    "tp": (1,),
-    "microbatch_size": (1,),
-}
-"""Fields of a plan with values that more trainers have, the most particular fields first."""
-
-
-def _axis_word(value: object) -> str:
-    """A value of a plan's field as options write it."""
-    if isinstance(value, (PipelineSchedule, Recompute)):
-        return value.word
-    return str(value).lower()
+def _stated(axis: str, value: Any) -> str:
+    """A value of a plan's axis as options write it."""
+    return str(FIELDS[axis].shown(value)).lower()
 
 
 def no_devices(smallest: int) -> InputError:

@@ -15,7 +15,7 @@ import numpy as np
 
 from sartor.errors import InputError
 from sartor.model.training import Recompute, TrainingJob, TrainingPlan
-from sartor.plans.space import AXES, SWITCHES, PlanSpace, axes_of, cross, size_of, take
+from sartor.plans.space import AXES, STRUCTURE, SWITCHES, PlanSpace, axes_of, cross, size_of, take
 from sartor.step.mechanisms import MECHANISMS
 from sartor.step.mechanisms.mechanism import Condition, Rows
 
@@ -35,7 +35,7 @@ def structures(job: TrainingJob, space: PlanSpace) -> Structures:
     rejected: dict[str, int] = {}
     rows, below = space.dims, space.size // max(1, size_of(space.dims))
     rows = _strike(rows, _conditions(job, DEGREES), rejected, weight=below)
-    for axis in ("ep", "virtual_stages", "microbatch_size"):
+    for axis in STRUCTURE[len(DEGREES) :]:
         below //= len(space.axes[axis])
         rows = _strike(cross(rows, axis, space.axes[axis]), _conditions(job, [axis]), rejected, weight=below)
     return Structures(rows=rows, rejected=rejected)

@@ -8,14 +8,15 @@ from dataclasses import replace
 import numpy as np
 
 from sartor.cost.correction.calibration import Calibration
-from sartor.model.training import Recompute
 from sartor.plans.conditions import structures, with_switches
 from sartor.plans.search import HeldPlan, make_pricer
 from sartor.plans.space import plan_space, size_of, take
+from sartor.run.fields import FIELDS
 from sartor.step.mechanisms.mechanism import Rows
 from sartor.units import Array
 
-NAMED = ("zero_stage", "ep", "recompute", "microbatch_size", "tp", "pp")
+_RANKED = sorted((row for row in FIELDS.values() if row.fits_rank), key=lambda row: row.fits_rank)
+NAMED = tuple(row.name for row in _RANKED)
 """Axes that may change, in the order to try them."""
 
 FREE = (*NAMED, "dp", "sequence_parallel")
@@ -87,5 +88,4 @@ def _cheapest(plan: HeldPlan, rows: Rows, step_s: Array) -> int:
 
 def _change(plan: HeldPlan, rows: Rows, index: int) -> dict[str, int | str]:
     values = {name: int(rows[name][index]) for name in NAMED if name != "zero_stage" or rows["dp"][index] > 1}
-    words = {int(recompute): recompute.word for recompute in Recompute}
-    return {n: words[v] if n == "recompute" else v for n, v in values.items() if v != plan.axes[n]}
+    return {name: FIELDS[name].shown(value) for name, value in values.items() if value != plan.axes[name]}

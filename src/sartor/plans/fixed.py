@@ -11,20 +11,14 @@ import numpy as np
 from sartor.errors import InputError
 from sartor.json_types import JsonMap
 from sartor.model.blocks import layer_order
-from sartor.model.training import PipelineSchedule, Recompute, TrainingJob
+from sartor.model.training import Recompute, TrainingJob
 from sartor.plans.conditions import structures
 from sartor.plans.space import AXES, DIMS, STRUCTURE, plan_space, size_of
 from sartor.plans.switches import SWITCHED
+from sartor.run.fields import FIELDS
 from sartor.step.mechanisms.mechanism import Rows
 from sartor.units import Array, Floats
 
-WORDS: Mapping[str, Mapping[str, int]] = {
-    "recompute": {value.word: int(value) for value in Recompute},
-    "schedule": {value.word: int(value) for value in PipelineSchedule},
-    "sequence_parallel": {"false": 0, "true": 1, "off": 0, "on": 1, "no": 0, "yes": 1},
-    "optimizer_offload": {"false": 0, "true": 1, "off": 0, "on": 1, "no": 0, "yes": 1},
-}
-LIMITS = {"sequence_parallel": (0, 1), "optimizer_offload": (0, 1), "zero_stage": (0, 3), "shard_group": (0, 2**31)}
 FIXABLE = (*AXES, "recompute_layers")
 NEAR_DEVICES = 64
 """Range in which a usable number of devices is searched, above and below the given one."""
@@ -89,7 +83,7 @@ def _axis(name: str, option: str) -> str:
 
 
 def _value(axis: str, value: Floats, option: str) -> int:
-    words = WORDS.get(axis, {})
+    words = FIELDS[axis].numbers
     word = str(value).strip().lower()
     if word in words:
         return words[word]
@@ -99,8 +93,7 @@ def _value(axis: str, value: Floats, option: str) -> int:
         near = difflib.get_close_matches(word, words, n=1, cutoff=0.0)
         must = f"must be one of {', '.join(words)}" if words else "must be a whole number"
         raise InputError(f"{option} {axis}", value, must, near[0] if near else "") from None
-    bounds = (min(words.values()), max(words.values())) if words else (1, 2**31)
-    low, high = LIMITS.get(axis, bounds)
+    low, high = FIELDS[axis].bounds
     if not low <= number <= high:
         must = f"must be from {low} to {high}" if high < 2**31 else f"must be at least {low}"
         raise InputError(f"{option} {axis}", number, must, str(min(max(number, low), high)))

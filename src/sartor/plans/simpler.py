@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
-from sartor.model.training import PipelineSchedule, Recompute, TrainingPlan
+from sartor.model.training import Recompute, TrainingPlan
 from sartor.plans.result import PlanSearch, PricedPlan
+from sartor.run.fields import FIELDS
 
 LOOKED_AT = 4
 """Sets of dims for which the plainest plans are priced too."""
@@ -19,15 +20,8 @@ RIGHT = 0.7
 is faster. Of 87 pairs of published runs predicted less than `CLOSE` apart by a fit without their source, the share
 `RIGHT` is ranked correctly (69%); of 185 further apart, 92% (lab/plan_pairs.py, 2026-11-28)."""
 
-PLAIN = {"virtual_stages": 1, "schedule": int(PipelineSchedule.ONE_F_ONE_B), "optimizer_offload": 0, "shard_group": 0}
-"""Axes of a plan without extra mechanisms."""
-DEGREES = {
-    "tp": "tensor parallelism",
-    "pp": "pipeline stages",
-    "cp": "context parallelism",
-    "ep": "expert parallelism",
-}
-"""Mechanisms with a degree above 1."""
+AXES = tuple(row for row in FIELDS.values() if row.mechanism)
+"""Axes of a plan whose values bring a mechanism."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,19 +56,8 @@ def simpler(search: PlanSearch, calibration: Calibration | None = None) -> Simpl
 
 def mechanisms(plan: TrainingPlan) -> tuple[str, ...]:
     """The mechanisms of a plan beyond replicas with a sharded optimizer."""
-    dims = plan.dims
-    on = {
-        **{word: int(getattr(dims, name)) > 1 for name, word in DEGREES.items()},
-        "interleaved stages": int(plan.virtual_stages) > 1,
-        "another pipeline schedule": plan.schedule != PipelineSchedule.ONE_F_ONE_B,
-        "uneven stages": plan.stage_layers is not None and len(set(plan.stage_layers)) > 1,
-        "sharded weights": int(plan.zero_stage) == 3,
-        "recomputation": plan.recompute != Recompute.NONE,
-        "recomputation of some layers": plan.recompute == Recompute.FULL and int(plan.recompute_layers) >= 0,
-        "sets of shards": bool(plan.shard_group),
-        "optimizer in host memory": bool(plan.optimizer_offload),
-    }
-    return tuple(word for word, is_on in on.items() if is_on)
+    words = [row.mechanism for row in AXES if int(plan.columns[row.name]) not in row.plain]
+    return (*words, "uneven stages") if plan.stage_layers and len(set(plan.stage_layers)) > 1 else tuple(words)
 
 
 def _candidates(search: PlanSearch, best_mechanisms: set[str], calibration: Calibration | None) -> Iterator[PricedPlan]:
@@ -82,8 +65,8 @@ def _candidates(search: PlanSearch, best_mechanisms: set[str], calibration: Cali
     fewer mechanisms than those ``best_mechanisms``."""
     yield from search.top
     for priced in search.top[:LOOKED_AT]:
-        dims = priced.plan.dims
-        plain = {**PLAIN, **{name: int(getattr(dims, name)) for name in ("tp", "pp", "dp", "cp", "ep")}}
+        plain = {row.name: row.plain[0] for row in AXES if row.name != "recompute_layers"}
+        plain |= {name: int(getattr(priced.plan.dims, name)) for name in ("tp", "pp", "dp", "cp", "ep")}
         plain["zero_stage"] = min(int(priced.plan.zero_stage), 2)
         for recompute in (Recompute.NONE, Recompute.FULL):
             fixed = {**plain, "recompute": int(recompute), **search.fixed}
@@ -93,8 +76,7 @@ def _candidates(search: PlanSearch, best_mechanisms: set[str], calibration: Cali
 
 def _needed(fixed: Mapping[str, int]) -> set[str]:
     """Mechanisms that every plan with these fields has."""
-    needed = {word for name, word in DEGREES.items() if fixed[name] > 1}
-    return needed | ({"recomputation"} if fixed["recompute"] != Recompute.NONE else set())
+    return {row.mechanism for row in AXES if row.name in fixed and fixed[row.name] not in row.plain}
 
 
 def _plainest(search: PlanSearch, fixed: Mapping[str, int], calibration: Calibration | None) -> tuple[PricedPlan, ...]:

@@ -15,7 +15,8 @@ import numpy as np
 
 from sartor.model.blocks import layer_order
 from sartor.model.choices import COMMON_SCHEDULES
-from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
+from sartor.model.training import Recompute, TrainingJob, TrainingPlan
+from sartor.run.fields import FIELDS
 from sartor.step.mechanisms.mechanism import Rows
 from sartor.step.mechanisms.pipeline_bubble import UNEVEN_CHUNKS
 from sartor.units import Array, Ints, ceil_div, divisors
@@ -25,7 +26,7 @@ STRUCTURE = (*DIMS, "ep", "virtual_stages", "microbatch_size")
 SWITCHES = ("sequence_parallel", "zero_stage", "shard_group", "schedule", "optimizer_offload", "recompute")
 AXES = (*STRUCTURE, *SWITCHES)
 """All axes; a plan's row holds one value of each, and ``recompute_layers``."""
-ON_OR_OFF = ("sequence_parallel", "optimizer_offload")
+ON_OR_OFF = tuple(name for name in AXES if FIELDS[name].kind is bool)
 
 CHUNK = 16384
 """Structures priced at once: with their switches a few hundred thousand plans, enough that shared parts (blocks,
@@ -152,7 +153,7 @@ def to_plan(job: TrainingJob, rows: Mapping[str, Any]) -> TrainingPlan:
 def plan_at(job: TrainingJob, rows: Rows, index: int) -> TrainingPlan:
     """One row as a scalar plan."""
     row = {name: int(values[index]) for name, values in rows.items()}
-    words = {"schedule": PipelineSchedule(row["schedule"]), "recompute": Recompute(row["recompute"])}
+    words = {name: kinds(row[name]) for name in AXES if (kinds := FIELDS[name].kinds)}
     return to_plan(job, {**row, **words})
 
 

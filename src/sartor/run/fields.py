@@ -15,6 +15,7 @@ from typing import Any, TypedDict
 
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
+from sartor.model.choices import PipelineSchedule, Recompute
 
 
 class TrainingOptions(TypedDict, total=False):
@@ -101,6 +102,15 @@ class RunField:
     example: str = ""
     axis: bool = False
     """An axis of the plan: what is not stated is searched for."""
+    kinds: type[PipelineSchedule] | type[Recompute] | None = None
+    """The numbers behind the words of an axis."""
+    mechanism: str = ""
+    """What a plan has whose value is none of the ``plain`` ones, as a noun."""
+    plain: tuple[int, ...] = (1,)
+    common: tuple[int, ...] = ()
+    """Values that more trainers have, the likeliest first: tried for a plan that a trainer cannot run."""
+    fits_rank: int = 0
+    """Place among the axes that are changed for a plan that does not fit; 0: left as it is."""
     training: bool = True
     """Applies to training."""
     inference: bool = True
@@ -110,9 +120,36 @@ class RunField:
     def flag(self) -> str:
         return f"--{self.name.replace('_', '-')}"
 
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """The numbers of an axis's words; empty if its values are numbers."""
+        if self.kind is bool:
+            return {"false": 0, "true": 1, "off": 0, "on": 1, "no": 0, "yes": 1}
+        return {kind.word: int(kind) for kind in self.kinds or ()}
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Least and greatest number of an axis."""
+        numbers = self.numbers.values()
+        most = max(numbers) if numbers else int(self.most or 2**31)
+        return (min(numbers) if numbers else int(self.least or 0)), most
+
+    def shown(self, number: int) -> int | str | bool:
+        """A number of an axis as users state it: a word, true or false, or itself."""
+        if self.kinds is not None:
+            return self.kinds(number).word
+        return bool(number) if self.kind is bool else int(number)
+
 
 def _axis(name: str, words: str, help: str, **more: Any) -> RunField:
-    return RunField(name=name, words=words, help=help, panel=Panel.PLAN, axis=True, **{"kind": int, "least": 1, **more})
+    return RunField(
+        name=name,
+        words=words,
+        help=help,
+        panel=Panel.PLAN,
+        axis=True,
+        **{"kind": int, "least": 1, "common": (1,), **more},
+    )
 
 
 def _size(name: str, unit: Unit, words: str, help: str, **more: Any) -> RunField:
@@ -171,6 +208,8 @@ _ROWS = (
         "Sequences per microbatch. [default: train searched, prefill 1, decode 8]",
         example="4",
         axis=True,
+        common=(1,),
+        fits_rank=4,
     ),
     _size(
         "context_len",
@@ -216,12 +255,30 @@ _ROWS = (
         least=1,
         panel=Panel.RARE,
     ),
-    _axis("tp", "tensor parallel", "Tensor-parallel devices.", example="8"),
-    _axis("pp", "pipeline parallel", "Pipeline-parallel stages.", example="4"),
-    _axis("dp", "data parallel", "Data-parallel replicas.", inference=False),
-    _axis("cp", "context parallel", "Context-parallel devices.", inference=False),
-    _axis("ep", "expert parallel", "Expert-parallel groups; inference takes tp x ep devices.", example="8"),
-    _axis("virtual_stages", "chunks per stage", "Interleaved chunks per device.", inference=False),
+    _axis(
+        "tp", "tensor parallel", "Tensor-parallel devices.", example="8", mechanism="tensor parallelism", fits_rank=5
+    ),
+    _axis(
+        "pp", "pipeline parallel", "Pipeline-parallel stages.", example="4", mechanism="pipeline stages", fits_rank=6
+    ),
+    _axis("dp", "data parallel", "Data-parallel replicas.", common=(), inference=False),
+    _axis("cp", "context parallel", "Context-parallel devices.", mechanism="context parallelism", inference=False),
+    _axis(
+        "ep",
+        "expert parallel",
+        "Expert-parallel groups; inference takes tp x ep devices.",
+        example="8",
+        mechanism="expert parallelism",
+        fits_rank=2,
+    ),
+    _axis(
+        "virtual_stages",
+        "chunks per stage",
+        "Interleaved chunks per device.",
+        mechanism="interleaved stages",
+        common=(1, 2),
+        inference=False,
+    ),
     _word(
         "schedule",
         "NAME",
@@ -229,6 +286,10 @@ _ROWS = (
         "Order of microbatches in a pipeline.",
         panel=Panel.PLAN,
         axis=True,
+        kinds=PipelineSchedule,
+        mechanism="another pipeline schedule",
+        plain=(0,),
+        common=(0,),
         inference=False,
     ),
     _axis(
@@ -237,6 +298,7 @@ _ROWS = (
         "Split the sequence over the tensor-parallel devices between their products.",
         kind=bool,
         least=None,
+        common=(1, 0),
         inference=False,
     ),
     _axis(
@@ -246,6 +308,10 @@ _ROWS = (
         metavar="0|1|2|3",
         least=0,
         most=3,
+        mechanism="sharded weights",
+        plain=(0, 1, 2),
+        common=(2, 3, 1, 0),
+        fits_rank=1,
         inference=False,
     ),
     _axis(
@@ -253,6 +319,9 @@ _ROWS = (
         "devices per set of shards",
         "Devices per set of shards; 0: all replicas.",
         least=0,
+        mechanism="sets of shards",
+        plain=(0,),
+        common=(0,),
         inference=False,
     ),
     _word(
@@ -262,10 +331,21 @@ _ROWS = (
         "What backward computes again.",
         panel=Panel.PLAN,
         axis=True,
+        kinds=Recompute,
+        mechanism="recomputation",
+        plain=(0,),
+        common=(0, 2),
+        fits_rank=3,
         inference=False,
     ),
     _axis(
-        "recompute_layers", "recomputed layers", "Layers of each stage that are recomputed in full.", inference=False
+        "recompute_layers",
+        "recomputed layers",
+        "Layers of each stage that are recomputed in full.",
+        mechanism="recomputation of some layers",
+        plain=(-1,),
+        common=(-1,),
+        inference=False,
     ),
     _axis(
         "optimizer_offload",
@@ -273,6 +353,9 @@ _ROWS = (
         "Keep optimizer states in host memory.",
         kind=bool,
         least=None,
+        mechanism="optimizer in host memory",
+        plain=(0,),
+        common=(0,),
         inference=False,
     ),
     RunField(
