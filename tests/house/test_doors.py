@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from doors import DOORS, Asked, contradictions, runs
 from effort import LONG, times
+from sartor.cli import run
 
 NAMES = st.just(tuple(DOORS)) if LONG else st.sets(st.sampled_from(tuple(DOORS)), min_size=1, max_size=2).map(tuple)
 """Doors that are tried for a run: all in the long run, else one or two."""
@@ -52,3 +53,9 @@ ONCE_APART = {
 def test_doors_that_were_apart_agree(case: str, tmp_path: Path) -> None:
     name, asked = ONCE_APART[case]
     assert contradictions(asked, (name,), tmp_path) == []
+
+
+@pytest.mark.parametrize("command", [("estimate",), ("plan",), ("diagnose", "run.log", "--model")])
+def test_a_batch_in_tokens_is_asked_in_sequences(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*command, "gpt2", "--global-batch-size", "4M"]) == 2
+    assert "nearest: 1024, if tokens at seq_len=4096 were meant" in capsys.readouterr().err

@@ -462,7 +462,9 @@ def parse_size(field: str, text: str) -> int:
     if match["unit"].lower() not in ("", unit.value, unit.value.rstrip("s"), "tok" * (unit is Unit.TOKENS)):
         raise InputError(field, text, f"counts {unit.value or 'a plain number'}, not {match['unit']}", example)
     if unit is Unit.SEQUENCES and suffix in ("m", "b", "g", "t"):
-        raise InputError(field, text, "counts sequences, not tokens: divide the tokens by seq_len", example)
+        sequences = max(int(float(number) * 2 ** (20 if suffix == "m" else 30)) // 4096, 1)
+        near = f"{sequences}, if tokens at seq_len=4096 were meant" if suffix == "m" else example
+        raise InputError(field, text, "counts sequences, not tokens: divide the tokens by seq_len", near)
     if suffix not in ("", *_BINARY):
         raise InputError(field, text, f"must be a whole number of {unit.value or 'units'}", example)
     value = float(number) * _BINARY.get(suffix, 1)
