@@ -40,6 +40,8 @@ MIXTURES = ("qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v2-lite", "gpt-oss-20b")
 GPUS = ("h100_sxm", "a100_sxm", "b200_sxm", "l40s", "mi300x", "v100_sxm", "a40")
 CHIPS = ("tpu_v5p", "tpu_v5e", "tpu_v4_like")
 TRAINERS = ("torchtitan", "torchtitan@2026", "deepspeed", "megatron", "nemo", "megatron-bridge", "maxtext", "fsdp")
+SIZELESS = ("deepspeed", "accelerate")
+"""Launch files that do not say the model's sizes."""
 KINDS = ("megatron", "megatron-bridge", "torchtitan", "deepspeed", "accelerate")
 
 
@@ -306,8 +308,9 @@ def launched(kind: str) -> Door:
         files, written = api.launch(found, kind)
         place = folder / kind
         save_files(files, place)
-        read = api.lint_launch(place, asked.cluster, search=False, headroom=asked.words.get("headroom"))
-        if written != found.best or read.job.trainer != found.job.trainer:
+        beside = {"headroom": asked.words.get("headroom"), "model": asked.subject if kind in SIZELESS else None}
+        read = api.lint_launch(place, asked.cluster, search=False, **beside)
+        if written != found.best or read.job.trainer.name != found.job.trainer.name:
             return None  # another plan, or another trainer's run, and the answer says so
         return float(read.priced.step_s), float(read.priced.peak_bytes)
 
