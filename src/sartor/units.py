@@ -6,7 +6,9 @@ number or an array of them; each formula is written once and works for both."""
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias, overload
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from typing import Any, ParamSpec, TypeAlias, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +26,43 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 MEGA, GIGA, TERA = 1e6, 1e9, 1e12
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 MICRO = 1e-6
+
+
+Result = TypeVar("Result")
+Inputs = ParamSpec("Inputs")
+
+
+class _Key:
+    """An input that cannot be hashed, as a key: a record by its identity, an array by its entries."""
+
+    def __init__(self, whole: Any) -> None:
+        self.whole = whole
+        self.key = (whole.shape, whole.dtype, whole.tobytes()) if isinstance(whole, np.ndarray) else id(whole)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and self.key == other.key
+
+
+def remembered(function: Callable[Inputs, Result]) -> Callable[Inputs, Result]:
+    """Decorator: the last 256 results are kept, by the inputs' values, but dataclasses by identity. Arrays in a result
+    must not be changed."""
+
+    def whole(key: object) -> object:
+        return key.whole if isinstance(key, _Key) else key
+
+    cached: Callable[..., Result] = lru_cache(maxsize=256)(
+        lambda *keys, **named: function(*map(whole, keys), **named)  # type: ignore[arg-type]
+    )
+
+    @wraps(function)
+    def recalled(*inputs: Inputs.args, **named: Inputs.kwargs) -> Result:
+        keys = (_Key(x) if hasattr(x, "__dataclass_fields__") or isinstance(x, np.ndarray) else x for x in inputs)
+        return cached(*keys, **named)
+
+    return recalled
 
 
 def shaped(values: Array, shape: tuple[int, ...]) -> Any:

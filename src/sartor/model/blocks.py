@@ -14,7 +14,7 @@ import numpy as np
 
 from sartor.model.layer import AttentionMixer, Layer, MoeFfn, StateSpaceMixer
 from sartor.model.shape import Stack, TransformerShape
-from sartor.units import Ints
+from sartor.units import Ints, remembered
 
 
 class BlockKind(Enum):
@@ -46,6 +46,7 @@ class Block:
     """Number of the ``count`` layers with weights of their own (ALBERT: 1)."""
 
 
+@remembered
 def blocks(shape: TransformerShape) -> tuple[Block, ...]:
     """The blocks of a model in a fixed order: embedding, one for every kind of layer (the encoder's first), MTP modules
     if it has any, head. Towers that text does not pass (vision) are left out, as in `lower`.
@@ -66,6 +67,7 @@ def blocks(shape: TransformerShape) -> tuple[Block, ...]:
     )
 
 
+@remembered
 def layer_order(shape: TransformerShape) -> np.ndarray[Any, Any]:
     """The index in `blocks` of every layer, in the order a token passes them: integers [layers of all text stacks].
 
@@ -78,7 +80,9 @@ def layer_order(shape: TransformerShape) -> np.ndarray[Any, Any]:
         index = [i for i, block in enumerate(all_blocks) if block.kind is BlockKind.LAYER and block.stack is stack]
         counts = [int(run.count) for run in stack.runs]
         out.append(np.repeat(index, counts)[np.argsort(_places(stack, counts), kind="stable")])
-    return np.concatenate(out)
+    order = np.concatenate(out)
+    order.flags.writeable = False
+    return order
 
 
 def text_stacks(shape: TransformerShape) -> Iterator[tuple[Stack, str]]:

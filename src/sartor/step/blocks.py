@@ -11,7 +11,7 @@ from sartor.model.shape import Stack, TransformerShape
 from sartor.model.traced import traced_parts
 from sartor.model.training import TrainingJob
 from sartor.model.workload import ParallelDims, Workload
-from sartor.units import Ints
+from sartor.units import Ints, remembered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,18 +35,21 @@ class BlockParams:
 def block_params(job: TrainingJob, dims: ParallelDims) -> tuple[BlockParams, ...]:
     """Parameters of every block of ``job.shape`` (in the order of `blocks`) on one device of ``dims``, before sharding
     over data-parallel ranks. A LAYER block's are those of one layer."""
-    params = tuple(_block_params(job, dims, block) for block in blocks(job.shape))
-    if job.shape.traced is None:
-        return params
-    pairs = zip(params, traced_parts(job.shape.traced), strict=True)
-    return tuple(
-        replace(p, trained=block_kind.trained_share, buffer_bytes=block_kind.buffer_bytes) for p, block_kind in pairs
-    )
+    return _params_of_blocks(job.shape, dims.tp, dims.ep, splits_experts=job.trainer.splits_experts)
 
 
-def _block_params(job: TrainingJob, dims: ParallelDims, block: Block) -> BlockParams:
-    shape = job.shape
-    setting = _setting(shape, dims, block.stack, Kernels(splits_experts=job.trainer.splits_experts))
+@remembered
+def _params_of_blocks(shape: TransformerShape, tp: Ints, ep: Ints, *, splits_experts: bool) -> tuple[BlockParams, ...]:
+    dims, kernels = ParallelDims(tp=tp, ep=ep), Kernels(splits_experts=splits_experts)
+    parts = tuple(_block_params(shape, dims, kernels, block) for block in blocks(shape))
+    if shape.traced is None:
+        return parts
+    pairs = zip(parts, traced_parts(shape.traced), strict=True)
+    return tuple(replace(p, trained=part.trained_share, buffer_bytes=part.buffer_bytes) for p, part in pairs)
+
+
+def _block_params(shape: TransformerShape, dims: ParallelDims, kernels: Kernels, block: Block) -> BlockParams:
+    setting = _setting(shape, dims, block.stack, kernels)
     if block.layer is not None:
         return _layer_params(setting, block)
     outer = dict(outer_params(setting, shape))

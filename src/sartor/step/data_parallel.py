@@ -8,7 +8,7 @@ left to hide it. docs/concepts/training-step.md derives it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,8 +17,9 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.hardware.cluster import Cluster
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.operators import CollectiveKind
+from sartor.step.coefficients import TrainingCoefficients
 from sartor.step.states import expert_replicas
-from sartor.units import Bools, Floats, Ints, plain
+from sartor.units import Bools, Floats, Ints, plain, remembered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,26 +59,16 @@ class DataTraffic:
     expert: GroupTraffic
     tied: Line
     """All-reduce of the tied table that the first and the last stage both hold."""
+    norm_s: Floats
+    """All-reduce of the squared gradient norm over all devices: pure latency."""
 
 
-def traffic_at(traffic: DataTraffic, index: Ints) -> DataTraffic:
-    """The entries of some plans."""
-
-    def line(values: Line) -> Line:
-        return Line(start_s=np.asarray(values.start_s)[index], s_per_byte=np.asarray(values.s_per_byte)[index])
-
-    def group(traffic_group: GroupTraffic) -> GroupTraffic:
-        return GroupTraffic(
-            reduce=line(traffic_group.reduce),
-            gather=line(traffic_group.gather),
-            shards=np.asarray(traffic_group.shards)[index],
-        )
-
-    return DataTraffic(dense=group(traffic.dense), expert=group(traffic.expert), tied=line(traffic.tied))
+network_cost = remembered(network_time_s)
+"""Plans of a search and fixes of a lint ask for the same groups again and again."""
 
 
 def data_traffic(
-    job: TrainingJob, plan: TrainingPlan, cluster: Cluster, calibration: Calibration, bucket_bytes: float
+    job: TrainingJob, plan: TrainingPlan, cluster: Cluster, calibration: Calibration, c: TrainingCoefficients
 ) -> DataTraffic:
     """Lines of all collectives among replicas, for arrays of plans (their dims, ZeRO stage and shard group).
 
@@ -86,15 +77,11 @@ def data_traffic(
     parameters.
     """
     d = plan.dims
-    largest_bytes = UNBROKEN_BYTES if job.trainer.lockstep else bucket_bytes
+    bucket_bytes = UNBROKEN_BYTES if job.trainer.lockstep else c.bucket_bytes
+    factors = (0.0 if job.trainer.lockstep else c.network_factor), c.network_factor
 
     def lines(kind: CollectiveKind, *groups: _Group) -> list[Line]:
-        lines_of_kind = _lines(kind, groups, cluster, calibration, largest_bytes)
-        return (
-            [replace(line, start_s=0.0 * line.start_s) for line in lines_of_kind]
-            if job.trainer.lockstep
-            else lines_of_kind
-        )
+        return _lines(kind, groups, cluster, calibration, bucket_bytes, factors)
 
     inner = d.tp * d.ep if job.trainer.splits_experts else d.ep
     whole = ((np.asarray(d.dp * d.cp), np.asarray(d.tp)), (np.asarray(expert_replicas(job, plan)), np.asarray(inner)))
@@ -109,11 +96,17 @@ def data_traffic(
         lines(CollectiveKind.ALL_GATHER, *shard_groups),
     )
     *added, of_tied = lines(CollectiveKind.ALL_REDUCE, *among, tied)
+    devices = np.asarray(d.tp * d.cp * d.dp * d.pp)
+    norm_s = network_cost(CollectiveKind.ALL_REDUCE, NORM_BYTES, devices, 1, cluster, calibration).time_s
     dense, expert = (
         GroupTraffic(reduce=scatter + added_line, gather=gather, shards=size)
         for scatter, added_line, gather, size in zip(scattered, added, gathered, shards, strict=True)
     )
-    return DataTraffic(dense=dense, expert=expert, tied=of_tied)
+    return DataTraffic(dense=dense, expert=expert, tied=of_tied, norm_s=norm_s)
+
+
+NORM_BYTES = 4.0
+"""Message of the gradient norm's all-reduce."""
 
 
 UNBROKEN_BYTES = 1e15
@@ -136,16 +129,22 @@ class _Group:
 
 
 def _lines(
-    kind: CollectiveKind, groups: Sequence[_Group], cluster: Cluster, calibration: Calibration, bucket_bytes: float
+    kind: CollectiveKind,
+    groups: Sequence[_Group],
+    cluster: Cluster,
+    calibration: Calibration,
+    bucket_bytes: float,
+    factors: tuple[float, float],
 ) -> list[Line]:
-    """Lines through a message of one byte and one of a bucket, of all groups in one pass."""
+    """Lines through a message of one byte and one of a bucket, of all groups in one pass; times ``factors``."""
     parts = [np.broadcast_arrays(group.size, group.stride, group.share) for group in groups]
     size, stride, share = (
-        np.concatenate([np.ravel(column) for column in column_parts]) for column_parts in zip(*parts, strict=True)
+        np.concatenate([np.ravel(column) for column in fields]) for fields in zip(*parts, strict=True)
     )
     message = np.array([[1.0], [bucket_bytes]]) * share
-    start, whole = np.asarray(network_time_s(kind, message, size, stride, cluster, calibration).time_s)
-    slope, lines_of_kind, first = (whole - start) / (bucket_bytes - 1.0), list[Line](), 0
+    start, whole = np.asarray(network_cost(kind, message, size, stride, cluster, calibration).time_s)
+    start, slope = factors[0] * start, factors[1] * ((whole - start) / (bucket_bytes - 1.0))
+    lines_of_kind, first = list[Line](), 0
     for of_size, *_ in parts:
         where = slice(first, first + of_size.size)
         start_s, s_per_byte = (plain(column[where].reshape(of_size.shape)) for column in (start, slope))

@@ -3,14 +3,41 @@ mapped back by index."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from sartor.model.training import TrainingPlan
 from sartor.units import BoolArray, IntArray
+
+
+def flat_columns(plan: TrainingPlan) -> tuple[dict[str, IntArray], tuple[int, ...]]:
+    """Every degree and field of the plans as one flat array each, and the shape they broadcast to."""
+    columns = plan.columns
+    arrays = np.broadcast_arrays(*(np.asarray(column, dtype=np.int64) for column in columns.values()))
+    return {name: np.ravel(array) for name, array in zip(columns, arrays, strict=True)}, arrays[0].shape
+
+
+def plans_of(columns: Mapping[str, IntArray]) -> TrainingPlan:
+    """The plans with these columns (`flat_columns`), and defaults for the rest."""
+    typed = {name: x.astype(bool) if name in _SWITCHES else x for name, x in columns.items()}
+    return TrainingPlan().with_columns(**typed)
+
+
+_SWITCHES = {name for name, value in TrainingPlan().columns.items() if isinstance(value, bool)}
+
+
+def entries(record: Any, index: Any) -> Any:
+    """The entries at ``index`` of every array in a record, its records and its tuples."""
+    if isinstance(record, np.ndarray):
+        return record[index] if record.ndim else record
+    if isinstance(record, tuple):
+        return tuple(entries(part, index) for part in record)
+    names = getattr(record, "__dataclass_fields__", ())
+    return replace(record, **{name: entries(getattr(record, name), index) for name in names}) if names else record
+
 
 TABLE = 1 << 22
 """Largest value looked up in a table; larger values (no degree of parallelism is) are sorted."""
@@ -20,6 +47,9 @@ def distinct_rows(columns: Sequence[Any]) -> tuple[list[IntArray], IntArray]:
     """Distinct rows of equally long integer columns (values >= -1), in ascending order, and the row index of each
     entry. Found by counting, without sorting."""
     arrays = [np.asarray(column, dtype=np.int64) for column in columns]
+    if all(column.size == 1 for column in arrays):
+        whole = max((column.shape for column in arrays), key=len)
+        return [column.ravel() for column in arrays], np.zeros(whole, dtype=np.int64)
     limit = _limit(max(column.size for column in arrays))
     key, size = np.zeros((), dtype=np.int64), 1
     for column in arrays:
@@ -56,6 +86,8 @@ def _distinct(values: IntArray) -> tuple[IntArray, IntArray]:
 
 def side_by_side(arrays: Sequence[Any]) -> Any:
     """Arrays [R, n] with different R side by side, [largest R, sum of n], padded with zero rows."""
+    if len(arrays) == 1:
+        return arrays[0]
     ranks = max(len(array) for array in arrays)
     out = np.zeros((ranks, sum(array.shape[1] for array in arrays)), dtype=arrays[0].dtype)
     start = 0

@@ -11,8 +11,7 @@ import numpy as np
 
 from sartor.hardware.cluster import Cluster
 from sartor.model.training import TrainingJob, TrainingPlan
-from sartor.model.workload import ParallelDims
-from sartor.step.distinct import distinct_rows, side_by_side
+from sartor.step.distinct import distinct_rows, entries, flat_columns, plans_of, side_by_side
 from sartor.step.held_bytes import HeldBytes, held_bytes, params_at, params_of
 from sartor.step.kept_bytes import KeptBytes, Ranks, kept_bytes, kept_in_lockstep, microbatch_of, ranks_of
 from sartor.step.kept_bytes import side_by_side as ranks_side_by_side
@@ -49,9 +48,9 @@ def footprint(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Footpri
     >>> round(footprint(job, plan, load_cluster("dgx-h100")).allocated_bytes / 2**30)
     54
     """
-    flat, shape = flatten(plan)
+    columns, shape = flat_columns(plan)
     count = int(np.prod(shape, dtype=int))
-    parts = _fullest(_tables(job, flat, cluster, [plan.stage_layers], np.zeros(count, dtype=np.int64)), count)
+    parts = _fullest(_tables(job, columns, cluster, [plan.stage_layers], np.zeros(count, dtype=np.int64)), count)
     return _footprint([part.reshape(shape) if shape else float(part[0]) for part in parts])
 
 
@@ -59,9 +58,9 @@ def footprint_each(job: TrainingJob, plans: Sequence[TrainingPlan], cluster: Clu
     """`footprint` of single plans that have their own ``stage_layers``; what they share is computed once."""
     if not plans:
         return []
-    columns = [plan.columns for plan in plans]
-    flat = plans[0].with_columns(**{name: np.array([column[name] for column in columns]) for name in columns[0]})
-    tables = _tables(job, flat, cluster, [plan.stage_layers for plan in plans], np.arange(len(plans)))
+    every = [flat_columns(plan)[0] for plan in plans]
+    columns = {name: np.concatenate([plan[name] for plan in every]) for name in every[0]}
+    tables = _tables(job, columns, cluster, [plan.stage_layers for plan in plans], np.arange(len(plans)))
     return [_footprint(parts) for parts in _fullest(tables, len(plans)).T.tolist()]
 
 
@@ -82,7 +81,7 @@ def _footprint(parts: Sequence[Any]) -> Footprint:
 
 def every_stage(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> StageBytes:
     """Bytes of all pipeline ranks of one plan, part by part: arrays [pp, 1]."""
-    flat, _ = flatten(plan)
+    flat = plans_of(flat_columns(plan)[0])
     pp, virtual = int(flat.dims.pp[0]), int(flat.virtual_stages[0])  # type: ignore[index]
     is_v = is_v_shaped(plan.schedule, pp, virtual)
     counts, device = devices_of(job, pp, virtual, plan.stage_layers, every=True, v_shaped=bool(is_v))
@@ -100,28 +99,27 @@ def usable_bytes(cluster: Cluster) -> float:
     return min(usable_of(gpu) for gpu in cluster.gpus)
 
 
-def flatten(plan: TrainingPlan) -> tuple[TrainingPlan, tuple[int, ...]]:
-    """The plan with all fields as flat arrays of one length, and the shape they broadcast to."""
-    columns = plan.columns
-    arrays = np.broadcast_arrays(*columns.values())
-    return plan.with_columns(**dict(zip(columns, map(np.ravel, arrays), strict=True))), arrays[0].shape
+_ACTIVE = ("microbatch_size", "sequence_parallel", "num_microbatches", "schedule", "recompute", "recompute_layers")
+KEPT = ("tp", "cp", "ep", *_ACTIVE)
+"""Columns that `kept_bytes` depends on, and `HELD` that `held_bytes` does, besides the pipeline."""
+HELD = ("tp", "cp", "ep", "dp", "zero_stage", "shard_group", "optimizer_offload")
 
 
 def _tables(
     job: TrainingJob,
-    flat: TrainingPlan,
+    columns: dict[str, IntArray],
     cluster: Cluster,
     splits: Sequence[tuple[int, ...] | None],
     split: IntArray,
 ) -> _Tables:
     """Bytes that depend on microbatches and bytes that do not, each computed once for its own distinct rows of plans,
     separately for every (pp, virtual_stages, split of the layers); ``split`` is each plan's index into ``splits``."""
-    d = flat.dims
-    is_v = is_v_shaped(flat.schedule, d.pp, flat.virtual_stages)
-    ways, pipeline = distinct_rows([d.pp, flat.virtual_stages, is_v.astype(np.int64), split])
+    pp, virtual = columns["pp"], columns["virtual_stages"]
+    is_v = is_v_shaped(columns["schedule"], pp, virtual)
+    ways, pipeline = distinct_rows([pp, virtual, is_v.astype(np.int64), split])
     pipelines = [
-        devices_of(job, pp, virtual, splits[layers], every=False, v_shaped=bool(v_shaped))
-        for pp, virtual, v_shaped, layers in zip(*(way.tolist() for way in ways), strict=True)
+        devices_of(job, stages, chunks, splits[layers], every=False, v_shaped=bool(v_shaped))
+        for stages, chunks, v_shaped, layers in zip(*(way.tolist() for way in ways), strict=True)
     ]
     alone = job.trainer.lockstep
     groups = range(len(pipelines)) if alone else [len(device) for _, device in pipelines]  # by number of ranks
@@ -129,32 +127,28 @@ def _tables(
     ways, pipelines = [way[by_group] for way in ways], [pipelines[i] for i in by_group.tolist()]
     pipeline = np.argsort(by_group)[pipeline]
     ends = np.flatnonzero(np.append(np.diff(np.asarray(groups)[by_group]) > 0, True)) + 1
-    whole = [pipeline, d.tp, d.cp, d.ep]
-    size, count = flat.microbatch_size, flat.num_microbatches
-    kinds = [flat.schedule, flat.recompute, flat.recompute_layers]
-    kept_rows, kept_at = distinct_rows([*whole, size, d.sequence_parallel, count, *kinds])
-    held_rows, held_at = distinct_rows([*whole, d.dp, flat.zero_stage, flat.shard_group, flat.optimizer_offload])
-    kept_plan, held_plan = _kept_plan(kept_rows, ways), _held_plan(held_rows, ways)
+    kept_rows, kept_at = distinct_rows([pipeline, *(columns[name] for name in KEPT)])
+    held_rows, held_at = distinct_rows([pipeline, *(columns[name] for name in HELD)])
+    kept_plan, held_plan = (_plans(x, names, ways) for x, names in ((kept_rows, KEPT), (held_rows, HELD)))
     microbatches, params = microbatch_of(job, kept_plan), params_of(job, held_plan)
+    in_flight = [1 + KEPT.index(name) for name in ("schedule", "num_microbatches")]
     kept_tables, held_tables = list[KeptBytes](), list[HeldBytes]()
     starts = [np.searchsorted(rows[0], np.arange(ways[0].size + 1)) for rows in (kept_rows, held_rows)]
     for first, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True):
         of_kept, of_held = (slice(starts_of[first], starts_of[end]) for starts_of in starts)
-        plans, batch = _take(kept_plan, of_kept), microbatches.at(of_kept)
+        plans, batch = entries(kept_plan, of_kept), entries(microbatches, of_kept)
         if alone:
             kept_tables.append(kept_in_lockstep(job, plans, batch, *pipelines[first]))
         else:
             ranks = list[Ranks]()
             for i in range(first, end):
-                rows_of_group = slice(starts[0][i], starts[0][i + 1])
-                ranks.append(
-                    ranks_of(int(ways[0][i]), kept_rows[7][rows_of_group], kept_rows[6][rows_of_group], *pipelines[i])
-                )
+                schedule, count = (kept_rows[column][starts[0][i] : starts[0][i + 1]] for column in in_flight)
+                ranks.append(ranks_of(int(ways[0][i]), schedule, count, *pipelines[i]))
             kept_tables.append(kept_bytes(job, plans, cluster.gpu, batch, ranks_side_by_side(ranks)))
         counts = np.stack([of_chunks.sum(axis=1) for of_chunks, _ in pipelines[first:end]], axis=1)
         blocks_held = counts[:, held_rows[0][of_held] - first]
         held_tables.append(
-            held_bytes(job, _take(held_plan, of_held), cluster.gpu, params_at(params, of_held), blocks_held)
+            held_bytes(job, entries(held_plan, of_held), cluster.gpu, params_at(params, of_held), blocks_held)
         )
     return _Tables(
         job=job,
@@ -180,40 +174,10 @@ def _beside(of_pipelines: list[Record]) -> Record:
     )
 
 
-def _kept_plan(rows: list[IntArray], ways: list[IntArray]) -> TrainingPlan:
-    """The distinct rows as plans with the fields that `kept_bytes` reads."""
-    which, tp, cp, ep, size, sequence, count, schedule, recompute, layers = rows
-    return TrainingPlan(
-        dims=ParallelDims(
-            tp=tp,
-            pp=ways[0][which],
-            cp=cp,
-            ep=ep,
-            sequence_parallel=sequence.astype(bool),  # type: ignore[arg-type]
-        ),
-        microbatch_size=size,
-        num_microbatches=count,
-        schedule=schedule,
-        recompute=recompute,
-        recompute_layers=layers,
-    )
-
-
-def _held_plan(rows: list[IntArray], ways: list[IntArray]) -> TrainingPlan:
-    """The distinct rows as plans with the fields that `held_bytes` reads."""
-    which, tp, cp, ep, dp, zero, group, offload = rows
-    return TrainingPlan(
-        dims=ParallelDims(tp=tp, pp=ways[0][which], dp=dp, cp=cp, ep=ep),
-        virtual_stages=ways[1][which],
-        zero_stage=zero,
-        shard_group=group,
-        optimizer_offload=offload.astype(bool),
-    )
-
-
-def _take(flat: TrainingPlan, where: slice) -> TrainingPlan:
-    columns = {name: values for name, values in flat.columns.items() if isinstance(values, np.ndarray)}
-    return flat.with_columns(**{name: values[where] for name, values in columns.items()})
+def _plans(rows: list[IntArray], names: Sequence[str], ways: list[IntArray]) -> TrainingPlan:
+    """Distinct rows, each a pipeline's index into ``ways`` and then the columns ``names``, as plans."""
+    pipeline = {"pp": ways[0][rows[0]], "virtual_stages": ways[1][rows[0]]}
+    return plans_of(pipeline | dict(zip(names, rows[1:], strict=True)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from sartor.model.training import OffloadModule, PipelineSchedule, Recompute, Tr
 from sartor.model.workload import ParallelDims
 from sartor.step.activations import Activations, Rows, layer_activations, rows_of
 from sartor.step.blocks import block_params
-from sartor.step.distinct import distinct_rows
+from sartor.step.distinct import distinct_rows, entries
 from sartor.step.stages import summed
 from sartor.step.states import weight_bytes
 from sartor.units import FloatArray, Floats, IntArray, Ints, ceil_div
@@ -46,28 +46,12 @@ class KeptBytes:
 class Microbatch:
     """One microbatch on one device, for every plan: rows, and the activations of one layer of each block."""
 
-    blocks: tuple[Block, ...]
     activations: tuple[Activations | None, ...]
     rows: Rows
     logits: Any
     """Local tokens times the local vocabulary."""
     table: Any
     """Parameters of the head with its table."""
-
-    def at(self, index: object) -> Microbatch:
-        """The entries of some plans."""
-        return replace(
-            self,
-            activations=tuple(None if a is None else _taken(a, index) for a in self.activations),
-            rows=_taken(self.rows, index),
-            logits=self.logits[index],
-            table=self.table[index],
-        )
-
-
-def _taken(record: Any, index: Any) -> Any:
-    arrays = {name: getattr(record, name) for name in record.__dataclass_fields__}
-    return replace(record, **{n: a[index] for n, a in arrays.items() if isinstance(a, np.ndarray) and a.ndim})
 
 
 def microbatch_of(job: TrainingJob, plan: TrainingPlan) -> Microbatch:
@@ -80,13 +64,13 @@ def microbatch_of(job: TrainingJob, plan: TrainingPlan) -> Microbatch:
     acts = [None if b.layer is None else layer_activations(rows, b.layer, b.stack.hidden_size) for b in block_kinds]
     head = block_params(job, dims)[-1]
     microbatch = Microbatch(
-        blocks=block_kinds,
         activations=tuple(acts),
         rows=rows,
         logits=rows.tokens * ceil_div(job.shape.vocab_size, tp) if job.shape.lm_head else 0 * rows.tokens,
         table=np.asarray(head.dense + head.tied) * head.trained + 0 * tp,
     )
-    return microbatch.at(back)
+    by_plan: Microbatch = entries(microbatch, back)
+    return by_plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +135,7 @@ def kept_in_lockstep(
     stashes = np.stack(
         [
             block_stash(job, microbatch.rows, block, microbatch.logits) + 0.0 * microbatch.logits
-            for block in microbatch.blocks
+            for block in blocks(job.shape)
         ]
     )
     chunks = np.arange(counts.shape[1])
@@ -238,7 +222,7 @@ def _head(
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Kept and peak bytes of final norm, logits and loss (once more for every MTP module), and the kept bytes that are
     free when the last layer's backward begins: one microbatch's."""
-    losses = ranks.held[..., [b.kind in (BlockKind.HEAD, BlockKind.MTP) for b in microbatch.blocks]].sum(axis=2)
+    losses = ranks.held[..., [b.kind in (BlockKind.HEAD, BlockKind.MTP) for b in blocks(job.shape)]].sum(axis=2)
     rows, h, habits = microbatch.rows, job.shape.hidden_size, job.trainer.habits
     last = np.where(np.isin(plan.schedule, SPLIT), 1, ranks.last)
     logit_stash = 2 * rows.outer * h * rows.wide + habits.kept_logit_bytes * microbatch.logits
@@ -256,7 +240,7 @@ def _moving(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, microbatch: Microbat
     """Transfers between stages (activation, gradient); the head's input gathered over tensor ranks; workspaces."""
     rows, h = microbatch.rows, job.shape.hidden_size
     between = np.where(np.greater(plan.dims.pp, 1), 2 * rows.outer * h * rows.wide, 0.0)
-    head = np.minimum(counts[..., [b.kind is BlockKind.HEAD for b in microbatch.blocks]].sum(axis=2), 1)
+    head = np.minimum(counts[..., [b.kind is BlockKind.HEAD for b in blocks(job.shape)]].sum(axis=2), 1)
     gathered = head * rows.gathered * h * rows.wide
     buffers: FloatArray = between + gathered + WORKSPACE_BYTES.get(gpu.generation, OTHER_WORKSPACE_BYTES)
     return buffers

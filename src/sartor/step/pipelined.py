@@ -121,7 +121,7 @@ class Pipelined:
 
 def worked(tables: Sequence[PlanTables], stages: PipelineStages, work: dict[str, IntArray]) -> Worked:
     """The work rows' pipelines, with their parts, and what of them hides the exchange among replicas."""
-    rows, t, m = stages.rows, tables[0], work["microbatches"]
+    rows, t, m = stages.rows, tables[0], work["num_microbatches"]
     transfer_s = np.maximum.reduce([table.transfer_s[table.transfer_index[work["structure"]]] for table in tables])
     if t.job.trainer.lockstep:
         s = stage_seconds(tables, stages.parts, work)
@@ -155,7 +155,7 @@ def _at_own_speed(
     t: PlanTables, stages: PipelineStages, s: StageSeconds, work: dict[str, IntArray], transfer_s: FloatArray
 ) -> Pipelined:
     """A pipeline whose stages advance at their own speed, by its schedule."""
-    m = work["microbatches"]
+    m = work["num_microbatches"]
     pipeline = PipelineWork(
         rows=s.rows,
         forward_s=s.forward_s,
@@ -183,7 +183,7 @@ def _at_own_speed(
 def _in_lockstep(s: StageSeconds, work: dict[str, IntArray], transfer_s: FloatArray, devices: int) -> Pipelined:
     """A pipeline in lockstep. ``s`` has the seconds of the stages, or of all chunks of ``devices`` devices;
     ``transfer_s`` [W] is one microbatch's activation to the next of them."""
-    m, load = work["microbatches"], lockstep_load(s, work, transfer_s)
+    m, load = work["num_microbatches"], lockstep_load(s, work, transfer_s)
     chunks = max(s.rows.pp // devices, 1)
     slowest = np.argmax(load.slot_s.reshape(chunks, -1, m.size), axis=1)
     slowest = slowest + np.arange(chunks)[:, None] * (len(load.slot_s) // chunks)

@@ -14,6 +14,7 @@ from sartor.model.shape import TransformerShape
 from sartor.operators import Collective, Operator
 from sartor.step.coefficients import TrainingCoefficients
 from sartor.step.results import WholeStep
+from sartor.units import remembered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,11 @@ def in_a_run(calibration: Calibration, constants: TrainingCoefficients) -> Calib
     GEMMs in fp32 keep the host's launches of their tables: the constants were fitted with them (eager runs without
     them: 10.3% off for 9.7, 7.9 for 4.8; ../shared/data/end_to_end/training.csv, 2026-11-27).
     """
-    share, factor = constants.throttle_share, constants.attention_factor
+    return _in_a_run(calibration, constants.throttle_share, constants.attention_factor)
+
+
+@remembered
+def _in_a_run(calibration: Calibration, share: float, factor: float) -> Calibration:
     power = PowerCoefficients(kept=share)
     efficiency = tuple((width, rate / factor) for width, rate in _padded(calibration.attention.efficiency))
     attention = replace(calibration.attention, efficiency=efficiency)

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from sartor.model.trainer import Trainer
 from sartor.step import mechanisms
 from sartor.step.coefficients import TrainingCoefficients
-from sartor.step.data_parallel import Exchange, grad_exchange, param_exchange, traffic_at
+from sartor.step.data_parallel import Exchange, grad_exchange, param_exchange
+from sartor.step.distinct import entries
 from sartor.step.mechanisms.mechanism import StageShare
 from sartor.step.mechanisms.recompute import RECOMPUTING, again_s
 from sartor.step.stages import StageRows, summed
@@ -134,7 +135,7 @@ PER_STAGE = tuple(name for name in StageExchange.__dataclass_fields__ if name no
 
 
 def stage_exchange(t: PlanTables, rows: StageRows, structure: IntArray) -> StageExchange:
-    traffic, params = traffic_at(t.traffic, t.traffic_index[structure]), t.params_index[structure]
+    traffic, params = entries(t.traffic, t.traffic_index[structure]), t.params_index[structure]
     counts, c = rows.counts.astype(np.float64), t.c
     updated, tied_params = (t.dense * t.trained, t.expert * t.trained), t.tied[params] * t.trained[-1]
     # Weights that blocks share are counted at one and taken off another: a stage of such blocks alone has none.
@@ -158,7 +159,7 @@ def stage_exchange(t: PlanTables, rows: StageRows, structure: IntArray) -> Stage
         **{f"params_{name}": np.where(renewed, value, 0.0) for name, value in gathered.items() if name != "total"},
         updates_s=updates_s,
         offloaded_s=offloaded_s,
-        norm_s=t.norm_s[t.traffic_index[structure]] * (1.0 if t.job.trains_weights else 0.0),
+        norm_s=np.asarray(traffic.norm_s) * (1.0 if t.job.trains_weights else 0.0),
         tied_s=np.asarray(traffic.tied.total_s(size, c.bucket_bytes)) if tied else np.zeros(structure.size),
     )
     return _of_first(exchange) if t.job.trainer.lockstep else exchange
@@ -236,7 +237,7 @@ class StepWork:
 
     def or_sharded(self, seconds: FloatArray, layerwise_s: FloatArray) -> FloatArray:
         """``seconds`` [R, plans], or ``layerwise_s`` [R, W] of plans that gather their weights layer by layer."""
-        gathering = np.flatnonzero(self.columns["zero"] >= 3)
+        gathering = np.flatnonzero(self.columns["zero_stage"] >= 3)
         if gathering.size:
             seconds[:, gathering] = layerwise_s[:, self.of[gathering]]
         return seconds

@@ -11,12 +11,13 @@ from sartor.cost.price import Estimate, total_s
 from sartor.hardware.cluster import Cluster
 from sartor.model.blocks import BlockKind, blocks
 from sartor.model.training import Recompute, TrainingJob, TrainingPlan
-from sartor.step.footprint import every_stage, flatten, usable_bytes
+from sartor.step.distinct import flat_columns, plans_of
+from sartor.step.footprint import every_stage, usable_bytes
 from sartor.step.mixed import pools_of_stages
 from sartor.step.stage_bytes import stage_bytes
 from sartor.step.stages import plan_counts
 from sartor.step.step import tables_of
-from sartor.step.tables import KnownBlocks, PlanTables, plan_columns
+from sartor.step.tables import KnownBlocks, PlanTables
 from sartor.units import BoolArray, FloatArray, Floats, IntArray
 
 
@@ -133,7 +134,7 @@ def block_loads(
     blocks_known: KnownBlocks | None = None,
 ) -> tuple[StageLoads, ...]:
     """Loads for a flat array of plans or a single plan; what plans share is priced once."""
-    columns, _ = plan_columns(plan)
+    columns, _ = flat_columns(plan)
     tables = tables_of(job, columns, cluster, calibration, blocks_known=blocks_known)
     pools, loads = [table.cluster for table in tables], [_pool_loads(table, columns) for table in tables]
     sizes = columns["tp"] * columns["cp"] * columns["dp"]
@@ -169,6 +170,6 @@ def _pool_loads(table: PlanTables, columns: dict[str, IntArray]) -> tuple[BlockL
 
 def held_bytes(job: TrainingJob, plan: TrainingPlan, cluster: Cluster, counts: IntArray, device: Floats) -> FloatArray:
     """Bytes [n] of pipeline ranks ``device`` of one plan if they held ``counts`` [n, K] of `blocks` in one chunk."""
-    flat, _ = flatten(plan)
+    flat = plans_of(flat_columns(plan)[0])
     ranks = np.broadcast_to(np.asarray(device, dtype=np.int64), (len(counts),))
     return np.asarray(stage_bytes(job, flat, cluster, counts[:, None, :], ranks).device_bytes[:, 0])

@@ -16,9 +16,10 @@ from sartor.errors import InputError
 from sartor.model.blocks import BlockKind, blocks, layer_order
 from sartor.model.shape import TransformerShape
 from sartor.model.training import PipelineSchedule, TrainingPlan
-from sartor.units import BoolArray, Floats, IntArray, Ints
+from sartor.units import BoolArray, Floats, IntArray, Ints, remembered
 
 
+@remembered
 def stage_counts(
     shape: TransformerShape,
     pp: int,
@@ -47,6 +48,7 @@ def stage_counts(
     devices: IntArray = counts.reshape(virtual_stages, pp, len(kinds)).swapaxes(0, 1)
     if v_shaped and virtual_stages == 2:
         devices = np.stack([devices[:, 0], devices[::-1, 1]], axis=1)
+    devices.flags.writeable = False
     return devices
 
 

@@ -23,7 +23,7 @@ from sartor.operators import DType
 from sartor.step import mechanisms
 from sartor.step.chip_blocks import LOG_SIGMA
 from sartor.step.coefficients import TrainingCoefficients
-from sartor.step.distinct import distinct_rows, side_by_side
+from sartor.step.distinct import distinct_rows, flat_columns, side_by_side
 from sartor.step.mechanisms.mechanism import Mechanism
 from sartor.step.mixed import exchange_of, known_of, mean_peak_flops_per_s, pools_of_stages, stretches_of
 from sartor.step.orders import check_schedule
@@ -32,7 +32,7 @@ from sartor.step.recipes import as_trained
 from sartor.step.results import StepEstimate, check_none_negative
 from sartor.step.stage_seconds import StageExchange, StepWork, Worked
 from sartor.step.stages import is_v_shaped
-from sartor.step.tables import KnownBlocks, PlanTables, plan_columns, plan_tables
+from sartor.step.tables import KnownBlocks, PlanTables, plan_tables
 from sartor.units import FloatArray, IntArray, shaped
 
 CHUNK = 8192
@@ -56,7 +56,7 @@ def step(
     pools with its device.
     """
     check_plan(job, plan, cluster)
-    columns, shape = plan_columns(plan)
+    columns, shape = flat_columns(plan)
     split = np.zeros_like(columns["tp"])
     tables = partial(
         tables_of,
@@ -79,7 +79,7 @@ def step_each(
     """`step` of single plans that have their own ``stage_layers``; what they share is priced once."""
     if not plans:
         return []
-    of_each = [plan_columns(plan)[0] for plan in plans]
+    of_each = [flat_columns(plan)[0] for plan in plans]
     columns = {name: np.concatenate([plan_column[name] for plan_column in of_each]) for name in of_each[0]}
     splits = [plan.stage_layers for plan in plans]
     tables = partial(tables_of, cluster=cluster, calibration=calibration, blocks_known=blocks_known)
@@ -129,11 +129,23 @@ def tables_of(
     ]
 
 
-STRUCTURE = ("tp", "pp", "dp", "cp", "ep", "sequence", "microbatch_size", "shard_group", "virtual", "zero", "schedule")
-"""Columns that tables depend on; of ``virtual`` only whether chunks interleave, of ``zero`` whether anything is
+STRUCTURE = (
+    "tp",
+    "pp",
+    "dp",
+    "cp",
+    "ep",
+    "sequence_parallel",
+    "microbatch_size",
+    "shard_group",
+    "virtual_stages",
+    "zero_stage",
+    "schedule",
+)
+"""Columns that tables depend on; of ``virtual_stages`` whether chunks interleave, of ``zero_stage`` whether anything is
 sharded, of ``schedule`` whether it hides the experts' all-to-all."""
-WORK = ("pipeline", "structure", "recompute", "recompute_layers", "microbatches", "schedule", "zero")
-"""Columns that a pipeline's time depends on; of ``zero`` only whether weights are gathered layer by layer."""
+WORK = ("pipeline", "structure", "recompute", "recompute_layers", "num_microbatches", "schedule", "zero_stage")
+"""Columns that a pipeline's time depends on; of ``zero_stage`` only whether weights are gathered layer by layer."""
 
 
 TablesFor = Callable[[TrainingJob, dict[str, IntArray]], list[PlanTables]]
@@ -146,7 +158,7 @@ def _step(
     tables_for: TablesFor,
 ) -> FloatArray:
     """`_results` [fields, plans]; column ``split`` is each plan's index into ``splits``."""
-    sharded = columns["zero"] > 1
+    sharded = columns["zero_stage"] > 1
     apart = job.trainer.sharding_gradients
     if apart is job.trainer or not sharded.any():
         return _of_trainer(job, columns, splits, tables_for)
@@ -184,8 +196,8 @@ def _plans(
     hides = (columns["schedule"] == PipelineSchedule.DUAL_PIPE_V) & (columns["ep"] > 1)
     all_columns = {
         **columns,
-        "virtual": np.minimum(columns["virtual"], 2),
-        "zero": np.minimum(columns["zero"], 1),
+        "virtual_stages": np.minimum(columns["virtual_stages"], 2),
+        "zero_stage": np.minimum(columns["zero_stage"], 1),
         "schedule": np.where(hides, PipelineSchedule.DUAL_PIPE_V, 0),
     }
     few, structure = distinct_rows([all_columns[name] for name in STRUCTURE])
@@ -193,10 +205,10 @@ def _plans(
     tables = tables_for(job, structures)
     pools = [table.cluster for table in tables]
     size = columns["tp"] * columns["cp"] * columns["dp"] if len(pools) > 1 else np.ones_like(columns["tp"])
-    is_v = is_v_shaped(columns["schedule"], columns["pp"], columns["virtual"]).astype(np.int64)
-    ways, pipeline = distinct_rows([columns["pp"], columns["virtual"], size, columns["split"], is_v])
-    layerwise = np.where(columns["zero"] >= 3, 3, 0)
-    all_columns = {**columns, "pipeline": pipeline, "structure": structure, "zero": layerwise}
+    is_v = is_v_shaped(columns["schedule"], columns["pp"], columns["virtual_stages"]).astype(np.int64)
+    ways, pipeline = distinct_rows([columns["pp"], columns["virtual_stages"], size, columns["split"], is_v])
+    layerwise = np.where(columns["zero_stage"] >= 3, 3, 0)
+    all_columns = {**columns, "pipeline": pipeline, "structure": structure, "zero_stage": layerwise}
     work, work_row = distinct_rows([all_columns[name] for name in WORK])
     exchanges, exchange_row = distinct_rows([pipeline, structure])
     pipelines, exchanged = list[Worked](), list[StageExchange]()
@@ -208,7 +220,7 @@ def _plans(
         for first in range(starts[0][i], starts[0][i + 1], CHUNK):
             mine = slice(first, min(first + CHUNK, starts[0][i + 1]))
             rows = {name: row[mine] for name, row in zip(WORK, work, strict=True)}
-            pipelines.append(worked(tables, stages, {**rows, "virtual": np.full(rows["structure"].size, virtual)}))
+            pipelines.append(worked(tables, stages, rows))
     exchange = _beside(exchanged)
     return _Plans(
         tables=tables,
@@ -313,7 +325,7 @@ def one_step(
     tables: list[PlanTables],
 ) -> tuple[StepWork, dict[str, FloatArray]]:
     """What a single plan does once a step, and the parts of its pipeline's makespan; ``tables`` as `tables_of` it."""
-    columns, _ = plan_columns(plan)
+    columns, _ = flat_columns(plan)
     columns = {**columns, "split": np.zeros_like(columns["tp"])}
     s, parts, _ = _plans(job, columns, [plan.stage_layers], lambda *_: tables).work_of(columns, slice(None))
     return s, parts

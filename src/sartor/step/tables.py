@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from sartor.cost.collective.tiers import network_time_s
 from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.hardware.cluster import Cluster
 from sartor.model.blocks import BlockKind, blocks
@@ -19,38 +18,14 @@ from sartor.step.block_seconds import BlockSeconds, block_seconds
 from sartor.step.block_times import row_times
 from sartor.step.blocks import block_params
 from sartor.step.coefficients import TrainingCoefficients, coefficients_for
-from sartor.step.data_parallel import DataTraffic, GroupTraffic, Line, data_traffic
-from sartor.step.distinct import BlockRows, block_rows, distinct_rows
+from sartor.step.data_parallel import DataTraffic, data_traffic, network_cost
+from sartor.step.distinct import BlockRows, block_rows, distinct_rows, plans_of
 from sartor.step.mechanisms.offload import offload_seconds
-from sartor.step.mechanisms.optimizer import OptimizerLine, norm_s, optimizer_line
+from sartor.step.mechanisms.optimizer import OptimizerLine, optimizer_line
 from sartor.step.results import BlockTimes
 from sartor.step.running import in_a_run
 from sartor.step.states import gathered_bytes, weight_bytes
 from sartor.units import BoolArray, FloatArray, IntArray
-
-
-def plan_columns(plan: TrainingPlan) -> tuple[dict[str, IntArray], tuple[int, ...]]:
-    """Every field of the plans as one flat array each, and the shape they broadcast to."""
-    d = plan.dims
-    named: dict[str, Any] = {
-        "tp": d.tp,
-        "pp": d.pp,
-        "dp": d.dp,
-        "cp": d.cp,
-        "ep": d.ep,
-        "sequence": d.sequence_parallel,
-        "microbatch_size": plan.microbatch_size,
-        "microbatches": plan.num_microbatches,
-        "virtual": plan.virtual_stages,
-        "schedule": plan.schedule,
-        "zero": plan.zero_stage,
-        "shard_group": plan.shard_group,
-        "recompute": plan.recompute,
-        "recompute_layers": plan.recompute_layers,
-        "offload": plan.optimizer_offload,
-    }
-    whole = np.broadcast_arrays(*(np.asarray(x, dtype=np.int64) for x in named.values()))
-    return {name: np.ravel(x) for name, x in zip(named, whole, strict=True)}, whole[0].shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +49,6 @@ class PlanTables:
     offload_s: FloatArray | None
     """[recomputations, K, D]: one microbatch over the host link, one way."""
     traffic: DataTraffic
-    norm_s: FloatArray
     traffic_index: IntArray
     sharded: BoolArray
     transfer_s: FloatArray
@@ -147,9 +121,9 @@ def plan_tables(
     run_calibration = in_a_run(calibration or load_calibration(cluster.gpu), c)
     priced_blocks = blocks_known
     if priced_blocks is not None and priced_blocks.knows(job, cluster, calibration):
-        times, rows = priced_blocks.times(job, _plan(columns), run_calibration)
+        times, rows = priced_blocks.times(job, plans_of(columns), run_calibration)
     else:
-        times, rows = row_times(job, _plan(columns), cluster, run_calibration)
+        times, rows = row_times(job, plans_of(columns), cluster, run_calibration)
     params_of, params_index = distinct_rows([columns["tp"], columns["ep"]])
     params = block_params(job, ParallelDims(tp=params_of[0], ep=params_of[1]))
     traffic, traffic_index = _traffic(job, columns, cluster, run_calibration, c)
@@ -177,10 +151,9 @@ def plan_tables(
         trained=np.array([[p.trained] for p in params]),
         params_index=params_index,
         offload_s=_twice(offload_seconds(job, rows, cluster), seconds.forward_s.shape[1]),
-        traffic=traffic[0],
-        norm_s=traffic[1],
+        traffic=traffic,
         traffic_index=traffic_index,
-        sharded=columns["zero"] >= 1,
+        sharded=columns["zero_stage"] >= 1,
         transfer_s=c.network_factor * transfer_s,
         transfer_index=transfer_index,
         optimizer=optimizer_line(job, cluster, run_calibration),
@@ -204,7 +177,7 @@ def _seconds(
     plain, index = block_seconds(times, kinds, job.trainer, c), rows.index
     overlapped = columns["schedule"] == PipelineSchedule.DUAL_PIPE_V
     if job.trainer.ep_overlap:
-        overlapped = overlapped | (columns["virtual"] > 1)
+        overlapped = overlapped | (columns["virtual_stages"] > 1)
     if not overlapped.any():
         return plain, index
     beside = block_seconds(times, kinds, job.trainer, c, overlapped=True)
@@ -220,39 +193,15 @@ def _twice(offload_s: FloatArray | None, rows: int) -> FloatArray | None:
     return offload_s if offload_s is None else np.tile(offload_s, (1, 1, rows // offload_s.shape[2]))
 
 
-def _plan(columns: dict[str, IntArray]) -> TrainingPlan:
-    """The columns as plans with the fields that `row_times` and `data_traffic` read."""
-    dims = ParallelDims(
-        **{name: columns[name] for name in ("tp", "pp", "dp", "cp", "ep") if name in columns},
-        sequence_parallel=columns.get("sequence", np.ones(1, np.int64)).astype(bool),  # type: ignore[arg-type]
-    )
-    return TrainingPlan(
-        dims=dims,
-        microbatch_size=columns.get("microbatch_size", 1),
-        zero_stage=columns.get("zero", 0),
-        shard_group=columns.get("shard_group", 0),
-    )
-
-
 def _traffic(
     job: TrainingJob, columns: dict[str, IntArray], cluster: Cluster, calibration: Calibration, c: TrainingCoefficients
-) -> tuple[tuple[DataTraffic, FloatArray], IntArray]:
-    names = ("tp", "cp", "dp", "ep", "pp", "shard_group", "zero")
-    rows, index = distinct_rows([np.minimum(columns[name], 1) if name == "zero" else columns[name] for name in names])
-    column = dict(zip(names, rows, strict=True))
-    traffic = data_traffic(job, _plan(column), cluster, calibration, c.bucket_bytes)
-    devices = column["tp"] * column["cp"] * column["dp"] * column["pp"]
-    return (_scaled(traffic, c.network_factor), norm_s(devices, cluster, calibration)), index
-
-
-def _scaled(traffic: DataTraffic, factor: float) -> DataTraffic:
-    def line(values: Line) -> Line:
-        return Line(start_s=values.start_s * factor, s_per_byte=values.s_per_byte * factor)
-
-    def group(traffic_group: GroupTraffic) -> GroupTraffic:
-        return replace(traffic_group, reduce=line(traffic_group.reduce), gather=line(traffic_group.gather))
-
-    return DataTraffic(dense=group(traffic.dense), expert=group(traffic.expert), tied=line(traffic.tied))
+) -> tuple[DataTraffic, IntArray]:
+    names = ("tp", "cp", "dp", "ep", "pp", "shard_group", "zero_stage")
+    rows, index = distinct_rows(
+        [np.minimum(columns[name], 1) if name == "zero_stage" else columns[name] for name in names]
+    )
+    plans = plans_of(dict(zip(names, rows, strict=True)))
+    return data_traffic(job, plans, cluster, calibration, c), index
 
 
 def _transfer(
@@ -260,12 +209,12 @@ def _transfer(
 ) -> tuple[FloatArray, IntArray]:
     """Seconds of sending one microbatch's activations to the next stage: each tensor rank sends its share; without
     sequence parallelism the receiver gathers them again (Narayanan et al. 2021, sec. 4.1: scatter/gather)."""
-    names = ("tp", "cp", "dp", "pp", "microbatch_size", "sequence")
+    names = ("tp", "cp", "dp", "pp", "microbatch_size", "sequence_parallel")
     rows, index = distinct_rows([columns[name] for name in names])
     tp, cp, dp, pp, size, sequence = rows
     tokens = size * job.seq_len / cp
     whole = tokens * float(np.max(job.shape.hidden_size)) * weight_bytes(job)
-    sent = network_time_s(CollectiveKind.SEND_RECV, whole / tp, pp, tp * cp * dp, cluster, calibration)
+    sent = network_cost(CollectiveKind.SEND_RECV, whole / tp, pp, tp * cp * dp, cluster, calibration)
     moved = sent.network_s if job.trainer.lockstep else sent.time_s
-    gathered = network_time_s(CollectiveKind.ALL_GATHER, whole, tp, 1, cluster, calibration).time_s
+    gathered = network_cost(CollectiveKind.ALL_GATHER, whole, tp, 1, cluster, calibration).time_s
     return np.asarray(moved + np.where((sequence > 0) | (pp == 1), 0.0, gathered)), index

@@ -18,7 +18,8 @@ from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.model.training import PipelineSchedule, TrainingJob, TrainingPlan
 from sartor.step.coefficients import TrainingCoefficients
-from sartor.step.footprint import every_stage, flatten, usable_bytes
+from sartor.step.distinct import flat_columns, plans_of
+from sartor.step.footprint import every_stage, usable_bytes
 from sartor.step.mechanisms.mechanism import Mechanism
 from sartor.step.mixed import exchange_of, pools_of_stages, stage_seconds
 from sartor.step.orders import Work
@@ -29,7 +30,7 @@ from sartor.step.stage_bytes import stage_bytes
 from sartor.step.stage_seconds import StageSeconds, StepWork, Worked
 from sartor.step.stages import StageRows, each_device, plan_counts
 from sartor.step.step import check_plan, once_a_step, one_step, tables_of
-from sartor.step.tables import PlanTables, plan_columns
+from sartor.step.tables import PlanTables
 from sartor.units import FloatArray, IntArray
 
 MOST_TASKS = 400_000
@@ -83,14 +84,14 @@ def timeline(
     Raises ``InputError`` for arrays of plans, for a plan that `step` rejects, and for more than ``MOST_TASKS`` tasks.
     """
     check_plan(job, plan, cluster)
-    columns, shape = plan_columns(plan)
+    columns, shape = flat_columns(plan)
     if shape != ():
         raise InputError("plan", f"{columns['tp'].size} plans", "a timeline is of one plan", "1")
-    pp, virtual, m = (int(columns[name][0]) for name in ("pp", "virtual", "microbatches"))
+    pp, virtual, m = (int(columns[name][0]) for name in ("pp", "virtual_stages", "num_microbatches"))
     if 2 * pp * virtual * m > MOST_TASKS:
         must = f"pp x virtual_stages x microbatches must not exceed {MOST_TASKS // 2} for a timeline"
         raise InputError("num_microbatches", m, must, str(max(MOST_TASKS // 2 // pp // virtual, 1)))
-    if columns["zero"][0] > 1:
+    if columns["zero_stage"][0] > 1:
         job = replace(job, trainer=job.trainer.sharding_gradients)
     counts = plan_counts(job.shape, plan)
     tables = tables_of(job, columns, cluster, calibration, coefficients)
@@ -272,7 +273,8 @@ def _kept_bytes(
     microbatch in the pipeline."""
     pp, virtual, blocks = counts.shape
     ones: Any = np.ones(1, dtype=np.int64)
-    alone, _ = flatten(replace(plan, num_microbatches=1, virtual_stages=1, schedule=int(PipelineSchedule.ONE_F_ONE_B)))
+    alone = replace(plan, num_microbatches=1, virtual_stages=1, schedule=int(PipelineSchedule.ONE_F_ONE_B))
+    alone = plans_of(flat_columns(alone)[0])
     alone = replace(alone, num_microbatches=ones)
     layers = int(plan.recompute_layers)
     if layers >= 0 and virtual > 1:  # divide the layers to recompute among the chunks

@@ -35,6 +35,7 @@ from sartor.cost.correction.tables import coefficients, generation, table_of
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
 from sartor.operators import DType
+from sartor.units import remembered
 
 ANY = "any"
 """An unknown framework: the median of all, with an interval that covers 80% of each one's kernels."""
@@ -161,6 +162,7 @@ class Calibration:
         return replace(self, gemm=gemm, tiled=tiled, few_rows=few)
 
 
+@remembered
 def load_calibration(gpu: Gpu) -> Calibration:
     """What is known of ``gpu``: its own fits, what it borrows (``borrowing``), what is assumed of its generation. GEMMs
     have coefficients in every type, also in those that the device converts to others."""

@@ -43,7 +43,7 @@ def _earlier_s(s: StepWork) -> FloatArray:
     """Exposed reductions before the last: ZeRO 2 that keeps no full gradient between microbatches (or rounds of them)
     reduces in each."""
     out, p, trainer = np.zeros(s.at.size), s.columns, s.trainer
-    times = reductions(trainer, p["zero"], p["pp"], p["virtual"], p["microbatches"])
+    times = reductions(trainer, p["zero_stage"], p["pp"], p["virtual_stages"], p["num_microbatches"])
     repeated = np.flatnonzero(times > 1)
     if not repeated.size:
         return out

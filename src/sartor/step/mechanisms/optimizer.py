@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sartor.cost.chip.vector_core import vector_cost
-from sartor.cost.collective.tiers import network_time_s
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.gpu.memory_bound import memory_bound_cost
 from sartor.cost.gpu.rates import peak_flops_per_s
@@ -19,10 +18,10 @@ from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.cluster import Cluster
 from sartor.model.lower.optimizer import ADAM_BYTES_PER_PARAM
 from sartor.model.training import Optimizer, TrainingJob
-from sartor.operators import CollectiveKind, DType, MemoryBound, MemoryBoundKind, Pass
+from sartor.operators import DType, MemoryBound, MemoryBoundKind, Pass
 from sartor.step.mechanisms.mechanism import OPTIMIZER, Condition, Limits, Mechanism
 from sartor.step.states import weight_bytes
-from sartor.units import Bools, FloatArray, Floats, Ints
+from sartor.units import Bools, FloatArray, Floats
 
 if TYPE_CHECKING:
     from sartor.step.stage_seconds import StepWork
@@ -115,15 +114,10 @@ def _newton_schulz_s(job: TrainingJob, cluster: Cluster) -> float:
     return flops / (NEWTON_SCHULZ_RATE * peak_flops_per_s(cluster.gpu, cluster.gpu.default_dtype))
 
 
-def norm_s(num_devices: Ints, cluster: Cluster, calibration: Calibration) -> Any:
-    """Seconds of the all-reduce of the squared gradient norm over all devices: pure latency."""
-    return network_time_s(CollectiveKind.ALL_REDUCE, 4.0, num_devices, 1, cluster, calibration).time_s
-
-
 def _at_step(s: StepWork, _: Mapping[str, FloatArray]) -> FloatArray:
     """Seconds of the slowest stage, with its states on the device or in host memory."""
     structures = s.optimizer_s.shape[1]
-    return np.asarray(s.optimizer_s.take(np.where(s.columns["offload"] > 0, structures, 0) + s.at))
+    return np.asarray(s.optimizer_s.take(np.where(s.columns["optimizer_offload"] > 0, structures, 0) + s.at))
 
 
 def _job_limits(job: TrainingJob) -> Iterator[InputError]:

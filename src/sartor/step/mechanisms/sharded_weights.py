@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sartor.step.data_parallel import LayerwiseGather, grad_exchange, layerwise, param_exchange, traffic_at
+from sartor.step.data_parallel import LayerwiseGather, grad_exchange, layerwise, param_exchange
+from sartor.step.distinct import entries
 from sartor.step.mechanisms.mechanism import COMPUTE, REPLICAS, Mechanism, StageShare
 from sartor.step.mechanisms.recompute import again_s
 from sartor.step.stages import summed
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _at_stage(stage: StageSeconds) -> StageShare | None:
-    gathering = np.flatnonzero(stage.work["zero"] >= 3)
+    gathering = np.flatnonzero(stage.work["zero_stage"] >= 3)
     if not gathering.size:
         return None
 
@@ -50,7 +51,7 @@ def _block_traffic(stage: StageSeconds, gathering: IntArray) -> LayerwiseGather:
     dense, expert = (np.maximum(params[:, t.params_index[structure]], 0.0) for params in (t.dense, t.expert))
     if trainer.lockstep and stage.rows.pp > 1:  # the head has its own copy of the embedding table
         dense[-1] += t.tied[t.params_index[structure]]
-    traffic = traffic_at(t.traffic, t.traffic_index[structure])
+    traffic = entries(t.traffic, t.traffic_index[structure])
     weights = param_exchange(traffic, t.gathered_bytes * dense, t.gathered_bytes * expert, c.bucket_bytes)
     grads = grad_exchange(t.job, traffic, dense * t.trained, expert * t.trained, c.bucket_bytes)
     backward_s = (t.seconds.backward_s + t.seconds.wgrad_s)[:, rows] + again_s(stage)[:, gathering]
