@@ -22,7 +22,7 @@ from sartor.cost.price import operator_costs
 from sartor.errors import InputError
 from sartor.hardware.catalog import DATASHEETS
 from sartor.operators import Gemm, Role
-from sartor.run.fields import TrainingOptions
+from sartor.run.fields import FIELDS, OF_ONE_PASS, TrainingOptions
 from sartor.run.run import Origin
 from sartor.units import format_seconds
 
@@ -200,8 +200,9 @@ def test_arguments_are_called_as_the_command_line_calls_them(name: str) -> None:
     parameters = inspect.signature(getattr(api, name)).parameters.values()
     named = {each.name for each in parameters if each.kind is not each.VAR_KEYWORD}
     assert named - ONLY_IN_PYTHON <= words
-    if len(named) < len(parameters):  # the fields of a run
-        assert TrainingOptions.__annotations__.keys() <= words
+    if len(named) < len(parameters):  # the fields of a run, or those that both phases of serving have
+        passes = {row.name for row in FIELDS.values() if row.inference} - OF_ONE_PASS.keys()
+        assert (passes if name == "serving" else TrainingOptions.__annotations__.keys()) <= words
 
 
 @pytest.mark.parametrize("name", JOURNEYS)

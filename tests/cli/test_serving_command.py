@@ -39,9 +39,24 @@ def test_pools_of_their_own_count_all_devices(sartor) -> None:
 
 
 def test_a_model_that_does_not_fit_is_an_answer_with_what_would(sartor) -> None:
-    ran = sartor("serving", "llama-3.1-70b", "--gpu", "h100", "--json")
+    ran = sartor("serving", "llama-3.1-70b", "--gpu", "h100", "--tp", 1, "--json")
     assert ran.code == 3
     assert (ran.body["fits"], ran.body["loads"], ran.body["would_fit"]) == (False, [], {"tp": 2})
+
+
+def test_devices_that_nobody_stated_are_the_fewest_that_hold_a_sequence_and_are_said(sartor) -> None:
+    words = ("serving", "llama-3.1-70b", "--gpu", "h100", "--concurrency", 4)
+    ran = sartor(*words, "--json")
+    assert (ran.code, ran.body["run"]["tp"]["value"], ran.body["run"]["tp"]["origin"]) == (0, 2, "searched")
+    stated = sartor(*words, "--tp", 2, "--json").body
+    assert (stated["loads"], stated["run"]["tp"]["origin"]) == (ran.body["loads"], "stated")
+    text = " ".join(sartor(*words).out.split())
+    assert "tp=2: the fewest devices that hold a sequence (set --tp)" in text
+
+
+def test_where_no_devices_hold_a_sequence_none_are_said_to(sartor) -> None:
+    ran = sartor("serving", "llama-3.1-8b", "--gpu", "l4", "--concurrency", 1, "--input-len", 10**9, "--json")
+    assert (ran.code, ran.body["run"]["tp"]["value"], ran.body["run"]["tp"]["origin"]) == (3, 1, "usual")
 
 
 @pytest.mark.parametrize(
@@ -66,11 +81,11 @@ def test_each_pool_must_hold_the_weights_and_what_would_fit_does(sartor, words: 
 @pytest.mark.parametrize(
     ("words", "change"),
     [
-        (("gpt-oss-120b", "--gpu", "h100"), {"dtype": "int4_wo"}),
+        (("gpt-oss-120b", "--gpu", "h100", "--tp", 1), {"dtype": "int4_wo"}),
         (("deepseek-v3", "--gpu", "h200", "--tp", 8), {"dtype": "fp8_block"}),
-        (("deepseek-v3", "--gpu", "h200"), {"dtype": "fp8_block", "tp": 8}),
+        (("deepseek-v3", "--gpu", "h200", "--tp", 1), {"dtype": "fp8_block", "tp": 8}),
         (("deepseek-v3", "--gpu", "h100", "--tp", 8), {"dtype": "fp8_block", "tp": 16}),
-        (("gpt-oss-120b", "--gpu", "h100", "--dtype", "bf16"), {"tp": 4}),
+        (("gpt-oss-120b", "--gpu", "h100", "--tp", 1, "--dtype", "bf16"), {"tp": 4}),
     ],
 )
 def test_a_model_released_in_few_bits_fits_in_them(sartor, words: tuple[object, ...], change) -> None:
@@ -86,7 +101,11 @@ def test_a_model_released_in_few_bits_fits_in_them(sartor, words: tuple[object, 
 @pytest.mark.parametrize(
     ("words", "named", "free_gib"),
     [
-        (("llama-3-8b", "--input-len", 1_000_000), "the weights leave 57 GiB free, enough for at most 467,", 57.0),
+        (
+            ("llama-3-8b", "--tp", 1, "--input-len", 1_000_000),
+            "the weights leave 57 GiB free, enough for at most 467,",
+            57.0,
+        ),
         (
             ("llama-3.1-70b", "--tp", 4, "--dtype", "fp8", "--input-len", 10_000_000, "--output-len", 1),
             "one sequence of 10,000,001 tokens take 763 GiB per GPU",
@@ -110,7 +129,7 @@ def test_a_sequence_that_is_too_long_is_named_and_not_the_weights(sartor, words,
 
 
 def test_weights_that_do_not_fit_are_named(sartor) -> None:
-    text = " ".join(sartor("serving", "llama-3.1-70b", "--gpu", "h100").out.split())
+    text = " ".join(sartor("serving", "llama-3.1-70b", "--gpu", "h100", "--tp", 1).out.split())
     assert (
         "Does not fit: the weights take 131 GiB per GPU, more than the 72 GiB that a server fills. It would with tp=2."
         in text
@@ -128,7 +147,7 @@ QUANTIZED = {
 
 def test_a_quantized_checkpoint_is_said_and_its_type_suggested_where_bf16_does_not_fit(sartor, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(QUANTIZED))
-    ran, text = (sartor("serving", tmp_path, "--gpu", "h100", *how) for how in (("--json",), ()))
+    ran, text = (sartor("serving", tmp_path, "--gpu", "h100", "--tp", 1, *how) for how in (("--json",), ()))
     assert (ran.code, text.code, ran.body["would_fit"]) == (3, 3, {"dtype": "int4_wo"})
     for note in ("dtype=bf16 (default)", "weights were released in mxfp4: dtype=int4_wo serves them so"):
         assert any(note in said for said in ran.body["model"]["assumptions"])
@@ -143,16 +162,16 @@ def test_an_odd_vocabulary_is_padded_as_engines_do(sartor) -> None:
     assert "vocabulary of 50257 padded to 50304, as engines do" in body["model"]["assumptions"]
     whole = sartor("serving", "gpt-neo-2.7b", "--gpu", "h100", "--concurrency", 4, "--json").body
     assert not any("padded" in each for each in whole["model"]["assumptions"])
-    small = sartor("serving", "bloom-176b", "--gpu", "h100", "--json", "--set", "vocab_size=250881").body
+    small = sartor("serving", "bloom-176b", "--gpu", "h100", "--tp", 1, "--json", "--set", "vocab_size=250881").body
     assert small["would_fit"] == {"tp": 8}
 
 
 def test_one_whole_answer_must_fit_not_half(sartor) -> None:
     """Weights of 16.1 GB on an L4: half of an answer of 100,000 tokens fits beside them, a whole one does not."""
-    words = ("serving", "llama-3.1-8b", "--gpu", "l4", "--input-len", 2000, "--concurrency", 1, "--output-len")
-    ran = sartor(*words, 100_000, "--json")
+    words = ("serving", "llama-3.1-8b", "--gpu", "l4", "--tp", 1, "--input-len", 2000, "--concurrency", 1)
+    ran = sartor(*words, "--output-len", 100_000, "--json")
     assert (ran.code, ran.body["would_fit"]) == (3, {"tp": 2})
-    assert sartor(*words, 30_000).code == 0
+    assert sartor(*words, "--output-len", 30_000).code == 0
 
 
 def test_an_answer_of_one_token_has_no_time_between_tokens(sartor) -> None:

@@ -25,12 +25,14 @@ from sartor.answers.field import (
     rows,
     text,
 )
+from sartor.answers.plan import VALUE
 from sartor.cost.cost import interval_80
 from sartor.units import format_count, format_seconds
 
 if TYPE_CHECKING:
     from sartor.cost.cost import Source
     from sartor.model.reading import ModelReading
+    from sartor.run.run import Run
     from sartor.step.serving.batching import Steady
     from sartor.step.serving.load import Load
     from sartor.step.serving.served import Server, Shortage
@@ -122,6 +124,7 @@ SERVING: Fields = (
         ),
         path=lambda answer: answer,
     ),
+    mapping("run", VALUE, path="run.facts", help="every value of the run, with its origin"),
     integer("input_len", path=lambda answer: int(answer.load.input_len)),
     integer("output_len", path=lambda answer: int(answer.load.output_len)),
     integer("max_sequences", path="most_sequences"),
@@ -142,6 +145,8 @@ class ServingAnswer(Answer):
         text("gpu", "GPU", path="server.gpu.name"),
     )
     reading: ModelReading
+    run: Run
+    """Every value of the finished run, with its origin."""
     server: Server
     """Serves decoding, and prefill too unless ``prefill`` is set."""
     load: Load

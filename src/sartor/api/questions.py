@@ -9,7 +9,6 @@ from typing import Any, Unpack
 from sartor.answers.estimate import Question
 from sartor.api.models import Model, read
 from sartor.api.own_chips import template_words
-from sartor.api.servers import padding_note
 from sartor.api.words import (
     GpuLike,
     cluster_and_device,
@@ -28,6 +27,7 @@ from sartor.hardware.cluster_catalog import cluster_names, usual_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.counts import count_params
 from sartor.model.reading import ModelReading
+from sartor.model.shape import TransformerShape
 from sartor.model.workload import AttentionKernel, ParallelDims, Phase, Workload, settled_seq_len, usual_seq_len
 from sartor.operators import DType
 from sartor.plans.search import checked_headroom
@@ -39,6 +39,7 @@ from sartor.step.recipes import padded_vocab, workload_of
 from sartor.step.serving.inference import inference_memory, would_fit
 from sartor.step.serving.served import (
     VOCABULARY_MULTIPLE,
+    Engine,
     encodes,
     engine_of_pass,
     engines_on,
@@ -229,11 +230,7 @@ def inference(run: Run, reading: ModelReading, gpu: Gpu, own: Calibration | None
     if decodes and shape.encoder_only:
         raise InputError("phase", "decode", "an encoder-only model does not decode", "train or prefill")
     dtype, dtype_notes = precision_of(run.get("dtype"), gpu)
-    engine = None if run.get("eager") else engine_of_pass(run.get("kernels"), shape, gpu)
-    if engine is not None and "kernels" not in run:
-        others = [other.name for other in engines_on(gpu) if other is not engine]
-        run = run.with_(Origin.USUAL, "inference", kernels=engine.name).among("kernels", *others)
-    own = with_kernels_of(run.get("kernels"), gpu, own)
+    run, engine, own = in_engine(run, shape, gpu, own)
     length = size_of("seq_len", run.get("seq_len"), usual_seq_len(shape))
     settled = {
         "seq_len": length,
@@ -287,6 +284,24 @@ def inference(run: Run, reading: ModelReading, gpu: Gpu, own: Calibration | None
             *((EAGER,) if run.get("eager") else ()),
         ),
     )
+
+
+def in_engine(
+    run: Run, shape: TransformerShape, gpu: Gpu, own: Calibration | None
+) -> tuple[Run, Engine | None, Calibration | None]:
+    """The run with the serving engine of its passes, that engine (None: a model's own code), and the calibration with
+    its kernels."""
+    engine = None if run.get("eager") else engine_of_pass(run.get("kernels"), shape, gpu)
+    if engine is not None and "kernels" not in run:
+        others = [other.name for other in engines_on(gpu) if other is not engine]
+        run = run.with_(Origin.USUAL, "inference", kernels=engine.name).among("kernels", *others)
+    return run, engine, with_kernels_of(run.get("kernels"), gpu, own)
+
+
+def padding_note(asked: TransformerShape, runs: TransformerShape) -> tuple[str, ...]:
+    """The note on a vocabulary that an engine pads."""
+    taken = runs.vocab_size
+    return () if taken == asked.vocab_size else (f"vocabulary of {asked.vocab_size} padded to {taken}, as engines do",)
 
 
 def _held_by(run: Run, workload: Workload, gpu: Gpu) -> tuple[Run, tuple[str, ...]]:

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 
 from sartor.answers.serving import ServingAnswer
 from sartor.api.models import Model, read
-from sartor.api.words import GpuLike, device_of, of_frameworks, own_calibration, precision_of, refuse_on_a_chip, size_of
-from sartor.cost.correction.calibration import load_calibration
+from sartor.api.questions import asked_run, in_engine, padding_note
+from sartor.api.words import GpuLike, of_frameworks, precision_of, refuse_on_a_chip, size_of, word_of
+from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
+from sartor.model.lower import feasible
 from sartor.model.reading import ModelReading
-from sartor.model.shape import TransformerShape
-from sartor.model.workload import too_long
+from sartor.model.workload import AttentionKernel, ParallelDims, Phase, too_long
 from sartor.operators import DType
+from sartor.run.fields import OF_ONE_PASS, RunOptions
+from sartor.run.run import Origin, Run
+from sartor.step.question import checked_skew
 from sartor.step.serving.batching import FIRST_TOKEN_S, FIRST_TOKEN_STEPS, steady_state
+from sartor.step.serving.inference import WIDTHS
 from sartor.step.serving.load import Load
 from sartor.step.serving.pools import disaggregated
 from sartor.step.serving.served import (
-    ENGINES,
-    USUAL_ENGINE,
+    MEMORY_SHARE,
     VOCABULARY_MULTIPLE,
     Engine,
     Server,
@@ -35,6 +39,7 @@ from sartor.step.serving.served import (
     shortage,
     would_fit,
 )
+from sartor.units import IntArray
 
 CONCURRENCY = (1, 4, 16, 64, 256)
 """Default numbers of sequences in flight."""
@@ -42,116 +47,130 @@ CONCURRENCY = (1, 4, 16, 64, 256)
 
 def serving(
     model: Model,
-    gpu: GpuLike = "h100_sxm",
+    gpu: GpuLike | None = None,
     *,
     concurrency: int | Sequence[int] = CONCURRENCY,
     input_len: int = 1024,
     output_len: int = 1024,
-    tp: int = 1,
     copies: int = 1,
-    ep: int = 1,
-    dtype: str | None = None,
-    kernels: str | None = None,
     prefill_workers: int = 0,
     prefill_tp: int | None = None,
     prefill_copies: int = 1,
     decode_workers: int = 1,
-    set: Mapping[str, int | str] | None = None,
-    calibration: str | Path | None = None,
+    **options: Unpack[RunOptions],
 ) -> ServingAnswer:
     """Latency and throughput of ``model`` served by continuous batching on ``tp * copies`` devices, with
     ``concurrency`` sequences always in flight.
 
-    ``copies``: attention's data parallelism; ``ep`` devices hold whole experts each, the others split every expert;
-    ``kernels`` is the serving framework. With ``prefill_workers``, prefill runs on that many separate servers
-    (``prefill_tp * prefill_copies`` devices each) and decoding on ``decode_workers``. Raises ``InputError``.
+    ``copies``: attention's data parallelism. ``options`` are the fields of a run, as in `ask`: without ``tp`` the
+    fewest devices that hold a sequence; ``ep`` devices hold whole experts each, the others split every expert;
+    ``kernels`` is the serving framework; ``headroom`` is 0.1. With ``prefill_workers``, prefill runs on that many
+    separate servers (``prefill_tp * prefill_copies`` devices each) and decoding on ``decode_workers``. Raises
+    ``InputError``.
 
     >>> found = serving("llama-3.1-8b", "h100", concurrency=32)
     >>> found.steady.tpot_s > 0.005
     array([ True])
     """
-    reading, device = read(model, set), device_of(gpu)
-    refuse_on_a_chip(device, "gpu", device.name, "serving frameworks run on GPUs")
-    _serves_text(reading)
-    numbers, notes = precision_of(dtype, device)
-    released = None if dtype or not reading.weights else DType(reading.weights)
-    engine = _engine(kernels, device)
-    server = Server(
-        shape=padded(reading.shape, size_of("tp", tp, 1)),
-        gpu=device,
-        dtype=numbers,
-        tp=tp,
-        copies=size_of("copies", copies, 1),
-        ep=size_of("ep", ep, 1),
-        engine=engine,
-    )
-    _checked_experts(server)
-    asked = [concurrency] if isinstance(concurrency, int) else list(concurrency)
-    if not asked:
-        raise InputError("concurrency", "[]", "must hold at least one number of sequences in flight", "32")
+    reading = read(model, options.get("set"))
     load = Load(
-        concurrency=np.asarray([size_of("concurrency", each, 1) for each in asked]),
+        concurrency=_in_flight(concurrency),
         input_len=size_of("input_len", input_len, 1024),
         output_len=size_of("output_len", output_len, 1024),
     )
-    own = own_calibration(calibration, device)
-    known = None if own is None else own.with_kernels(engine.name)
-    held = int(holds(server, load)[0])
+    run, device, own = _served_run(reading, gpu, options)
+    run, engine, calibration = in_engine(run, reading.shape, device, own or load_calibration(device))
+    if engine is None or calibration is None:
+        must = "runs a model's own code and serves no requests"
+        raise InputError("kernels", run.get("kernels"), must, " or ".join(each.name for each in engines_on(device)))
+    run, server = _completed(run, _server(run, reading, device, engine, size_of("copies", copies, 1)), load)
     workers = size_of("decode_workers", decode_workers, 1)
-    if not size_of("prefill_workers", prefill_workers, 0, least=0):
-        if workers > 1 or prefill_tp is not None or prefill_copies > 1:
-            name = "decode_workers" if workers > 1 else "prefill_tp" if prefill_tp is not None else "prefill_copies"
-            raise InputError(name, locals()[name], "is of separate pools, so prefill_workers must be 1 or more", "1")
-        steady, prefill, devices = steady_state(server, load, known), None, server.num_devices
-    else:
+    if size_of("prefill_workers", prefill_workers, 0, least=0):
         wide = size_of("prefill_copies", prefill_copies, 1)
         prefill = _prefill(server, size_of("prefill_tp", prefill_tp, server.tp), wide)
-        steady = disaggregated(prefill, prefill_workers, server, workers, load, known)
-        devices = prefill.num_devices * prefill_workers + server.num_devices * workers
+        steady = disaggregated(prefill, prefill_workers, server, workers, load, calibration)
+    else:
+        _refuse_pools({"decode_workers": workers, "prefill_tp": prefill_tp, "prefill_copies": prefill_copies})
+        prefill, steady = None, steady_state(server, load, calibration)
+    released = None if run.states("dtype") or not reading.weights else DType(reading.weights)
     return ServingAnswer(
         reading=reading,
+        run=run,
         server=server,
         load=load,
         steady=steady,
-        most_sequences=held * server.copies * workers,
-        num_devices=devices,
+        most_sequences=int(holds(server, load)[0]) * server.copies * workers,
+        num_devices=server.num_devices * workers + (prefill.num_devices * prefill_workers if prefill else 0),
         prefill=prefill,
         prefill_workers=prefill_workers,
         decode_workers=workers,
         shortages=_shortages(server, prefill, load),
         would_fit=_change_that_fits(server, prefill, load, released),
-        assumptions=(
-            *reading.assumptions,
-            *reading.notes,
-            *notes,
-            *(() if released is None else (_released_note(released, device),)),
-            *padding_note(reading.shape, server.shape),
-            *_lengths(reading, load),
-            *_assumed(server, kernels),
-            *of_frameworks(engine.name, known or load_calibration(device), server.dtype),
-        ),
+        assumptions=(*reading.assumptions, *reading.notes, *_assumed(run, reading, server, load, calibration)),
     )
 
 
-def _serves_text(reading: ModelReading) -> None:
-    shape = reading.shape
-    if shape.encoder_only:
-        raise InputError("model", shape.name, "is encoder-only: it gives no tokens", "llama-3.1-8b")
-    if shape.traced is not None:
-        raise InputError("model", shape.name, "was traced at one length; serving needs a config.json", "llama-3.1-8b")
+def _in_flight(concurrency: int | Sequence[int]) -> IntArray:
+    counts = [concurrency] if isinstance(concurrency, int) else list(concurrency)
+    if not counts:
+        raise InputError("concurrency", "[]", "must hold at least one number of sequences in flight", "32")
+    return np.asarray([size_of("concurrency", count, 1) for count in counts])
 
 
-def _engine(kernels: str | None, gpu: Gpu) -> Engine:
-    kernels = kernels or USUAL_ENGINE.name
-    if kernels not in ENGINES:
-        raise InputError("kernels", kernels, f"must be a serving framework: {', '.join(ENGINES)}", USUAL_ENGINE.name)
-    engine = ENGINES[kernels]
-    if not engine.runs_on(gpu):
-        others = " or ".join(engine.name for engine in engines_on(gpu))
-        raise InputError(
-            "kernels", kernels, f"runs on {' and '.join(engine.vendors)} GPUs only, not on {gpu.name}", others
-        )
-    return engine
+def _served_run(reading: ModelReading, gpu: GpuLike | None, options: RunOptions) -> tuple[Run, Gpu, Calibration | None]:
+    """The run as it is stated, its device, and the user's own calibration."""
+    for name, instead in OF_ONE_PASS.items():
+        if (value := options.get(name)) is not None and value is not False:
+            raise InputError(name, str(value), f"is of one pass; {instead}")
+    run, device, _, own = asked_run(reading, gpu, {**options, "phase": Phase.DECODE.value})
+    refuse_on_a_chip(device, "gpu", device.name, "serving frameworks run on GPUs")
+    if reading.shape.encoder_only:
+        raise InputError("model", reading.shape.name, "is encoder-only: it gives no tokens", "llama-3.1-8b")
+    if reading.shape.traced is not None:
+        must = "was traced at one length; serving needs a config.json"
+        raise InputError("model", reading.shape.name, must, "llama-3.1-8b")
+    return run.without("phase"), device, own
+
+
+def _server(run: Run, reading: ModelReading, gpu: Gpu, engine: Engine, copies: int) -> Server:
+    """The server that a run states, on one device where it states no number."""
+    return Server(
+        shape=padded(reading.shape, run.get("tp", 1)),
+        gpu=gpu,
+        dtype=precision_of(run.get("dtype"), gpu)[0],
+        tp=run.get("tp", 1),
+        copies=copies,
+        ep=run.get("ep", 1),
+        engine=engine,
+        attention_kernel=word_of(AttentionKernel, "attention", run.get("attention", AttentionKernel.FLASH.value)),
+        routing_skew=checked_skew(run.get("routing_skew", 1.0), reading.shape),
+        memory_share=1 - run.get("headroom") if "headroom" in run else MEMORY_SHARE,
+    )
+
+
+def _completed(run: Run, server: Server, load: Load) -> tuple[Run, Server]:
+    """The run on the fewest tensor-parallel devices that hold a sequence, unless stated or none do."""
+    settled = {"dtype": server.dtype.value, "attention": server.attention_kernel.value, "headroom": 0.1}
+    run = run.with_(Origin.USUAL, "serving", **{name: value for name, value in settled.items() if name not in run})
+    if "tp" not in run:
+        prompt, answer = int(np.max(load.input_len)), int(np.max(load.output_len))
+        shape = padded(server.shape, VOCABULARY_MULTIPLE)
+        splits = (replace(server, tp=tp, shape=shape) for tp in WIDTHS if tp * server.copies % server.ep == 0)
+        fits = (s.tp for s in splits if feasible(shape, ParallelDims(tp=s.tp)) and capacity(s, prompt, answer))
+        if (tp := next(fits, None)) is None:
+            run = run.with_(Origin.USUAL, "serving", tp=server.tp)
+        else:
+            run = run.with_(Origin.SEARCHED, "the fewest devices that hold a sequence", tp=tp)
+            server = replace(server, tp=tp, shape=padded(server.shape, tp))
+    _checked_experts(server)
+    return run, server
+
+
+def _refuse_pools(sizes: Mapping[str, int | None]) -> None:
+    """Reject sizes of separate pools where there are none."""
+    for name, size in sizes.items():
+        if size is not None and (size > 1 or name == "prefill_tp"):
+            raise InputError(name, size, "is of separate pools, so prefill_workers must be 1 or more", "1")
 
 
 def _checked_experts(server: Server) -> None:
@@ -181,35 +200,35 @@ def _prefill(server: Server, tp: int, copies: int) -> Server:
     return replace(server, shape=padded(server.shape, tp), tp=tp, copies=copies, ep=ep)
 
 
-def _lengths(reading: ModelReading, load: Load) -> tuple[str, ...]:
-    """Notes on the lengths: beyond the model's, and which of its towers take the prompt."""
-    both = sum(stack.is_text for stack in reading.shape.stacks) > 1
-    tokens = int(load.input_len) + int(load.output_len)
-    towers = "prompts pass the encoder; the decoder begins with one token and attends to both"
-    return (*too_long("input_len + output_len", tokens, reading.shape), *((towers,) if both else ()))
-
-
-def _assumed(server: Server, kernels: str | None) -> tuple[str, ...]:
+def _assumed(run: Run, reading: ModelReading, server: Server, load: Load, calibration: Calibration) -> Iterator[str]:
+    """What was assumed, in sentences."""
+    yield from precision_of(run.get("dtype") if run.states("dtype") else None, server.gpu)[1]
+    if not run.states("dtype") and reading.weights:
+        yield _released_note(DType(reading.weights), server.gpu)
+    if not run.states("tp") and server.tp > 1:
+        yield f"tp={server.tp}: the fewest devices that hold a sequence (set --tp)"
+    yield from padding_note(reading.shape, server.shape)
+    yield from too_long("input_len + output_len", int(load.input_len) + int(load.output_len), reading.shape)
+    if server.encodes:
+        yield "prompts pass the encoder; the decoder begins with one token and attends to both"
+    if not run.states("kernels"):
+        yield f"kernels={server.engine.name} (default)"
     joined = max(server.gpu.link_domain, server.gpu.devices_per_node)
-    far = f"all {server.num_devices} devices joined by their own links (a node has {joined})"
-    return (
-        *((f"kernels={USUAL_ENGINE.name} (default)",) if kernels is None else ()),
-        *((far,) if server.num_devices > joined else ()),
-        *(("attention's projections in bf16, as in 4-bit mixtures of experts",) if server.wide_attention else ()),
-        f"keys and values in {server.cache.value}; 0.9 of the memory; no speculative decoding; no cached prefixes",
+    if server.num_devices > joined:
+        yield f"all {server.num_devices} devices joined by their own links (a node has {joined})"
+    if server.wide_attention:
+        yield "attention's projections in bf16, as in 4-bit mixtures of experts"
+    share = f"{server.memory_share:g} of the memory"
+    yield f"keys and values in {server.cache.value}; {share}; no speculative decoding; no cached prefixes"
+    yield (
         f"the first token includes about {FIRST_TOKEN_STEPS:.0f} decoding steps of scheduling and "
-        f"{1e3 * FIRST_TOKEN_S:.0f} ms of the client, fitted on benchmarks; an idle server may answer sooner",
-        "requests start and end at any time; all prompts and answers have the given lengths",
+        f"{1e3 * FIRST_TOKEN_S:.0f} ms of the client, fitted on benchmarks; an idle server may answer sooner"
     )
+    yield "requests start and end at any time; all prompts and answers have the given lengths"
+    yield from of_frameworks(calibration.kernels, calibration, server.dtype)
 
 
 # -- a model that does not fit, or does not split --------------------------------------------------------------------
-
-
-def padding_note(asked: TransformerShape, runs: TransformerShape) -> tuple[str, ...]:
-    """The note on a vocabulary that an engine pads."""
-    taken = runs.vocab_size
-    return () if taken == asked.vocab_size else (f"vocabulary of {asked.vocab_size} padded to {taken}, as engines do",)
 
 
 def _shortages(server: Server, prefill: Server | None, load: Load) -> tuple[Shortage, ...]:

@@ -30,7 +30,7 @@ from sartor.hardware.cluster_catalog import USUAL_CLUSTER, load_cluster
 from sartor.hardware.device import load_device
 from sartor.hardware.gpu import Gpu
 from sartor.operators import WEIGHT_ONLY_NAMES, DType
-from sartor.step.serving.served import engines_on
+from sartor.step.serving.served import ENGINES, engines_on
 
 GpuLike = str | Path | Gpu
 ClusterLike = str | Path | Cluster
@@ -84,10 +84,12 @@ def with_kernels_of(kernels: str | None, gpu: Gpu, own: Calibration | None) -> C
         return own
     refuse_on_a_chip(gpu, "kernels", kernels, "serving frameworks ship kernels for GPUs")
     known = own or load_calibration(gpu)
+    engine, engines = ENGINES.get(str(kernels)), [engine.name for engine in engines_on(gpu)]
+    if engine is not None and not engine.runs_on(gpu):
+        must = f"runs on {' and '.join(engine.vendors)} GPUs only, not on {gpu.name}"
+        raise InputError("kernels", kernels, must, " or ".join(engines))
     torch = (TORCH,) if frameworks_of(known) or known.attention_families else ()
-    names = dict.fromkeys(
-        (*kernels_measured(known), *torch, *libraries_measured(known), *(engine.name for engine in engines_on(gpu)))
-    )
+    names = dict.fromkeys((*engines, *kernels_measured(known), *torch, *libraries_measured(known)))
     return _known_kernels(kernels, gpu, known, tuple(names))
 
 

@@ -210,12 +210,6 @@ DeviceCounts = Annotated[
 ]
 EqualDevices = Annotated[int | None, NUM_DEVICES(metavar="N", parser=whole_number, help="Equal devices.")]
 
-TP = partial(typer.Option, "--tp")
-Tp = Annotated[int, TP(metavar="N", parser=whole_number, help="Tensor-parallel devices.")]
-EP = partial(typer.Option, "--ep", metavar="N", parser=whole_number)
-ServingEp = Annotated[
-    int, EP(help="Expert parallelism: the tp x copies devices form so many groups, each with its share of the experts.")
-]
 # How much to search and list, and what makes a check fail.
 
 TIME_LIMIT = partial(typer.Option, "--time-limit", metavar="SECONDS")

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import typer
 
 from sartor.cli import common as c
 from sartor.cli import options as o
+from sartor.cli.run_options import takes_run
+from sartor.run.fields import FIELDS, OF_ONE_PASS, RunOptions
 
 
+@takes_run(
+    without=(*OF_ONE_PASS, *(name for name, row in FIELDS.items() if not row.inference)),
+    helps={
+        "tp": "Tensor-parallel devices. [default: the fewest that hold a sequence]",
+        "ep": "Devices, of tp x copies, over which whole experts are divided; the rest splits each expert.",
+        "headroom": "Share of memory that stays free. [default: 0.1]",
+        "kernels": "The serving framework: vllm, sglang, trtllm. [default: vllm]",
+    },
+)
 def serving(
     model: o.Model,
-    gpu: o.Gpu = "h100",
+    gpu: o.GpuOfCluster = None,
     concurrency: Annotated[
         str, typer.Option("--concurrency", metavar="N,...", help="Sequences always in flight.")
     ] = "1,4,16,64,256",
@@ -22,16 +33,12 @@ def serving(
     output_len: Annotated[
         int, typer.Option("--output-len", metavar="TOKENS", parser=o.whole_number, help="Tokens of an answer.")
     ] = 1024,
-    tp: o.Tp = 1,
     copies: Annotated[
         int,
         typer.Option(
             "--copies", metavar="N", parser=o.whole_number, help="Attention's data parallelism: groups of tp devices."
         ),
     ] = 1,
-    ep: o.ServingEp = 1,
-    dtype: o.DType = None,
-    kernels: o.Kernels = None,
     prefill_workers: Annotated[
         int,
         typer.Option("--prefill-workers", metavar="N", parser=o.whole_number, help="Servers that take prompts only."),
@@ -51,10 +58,9 @@ def serving(
             "--decode-workers", metavar="N", parser=o.whole_number, help="Decode servers, with --prefill-workers."
         ),
     ] = 1,
-    set_: o.SetField = None,
-    calibration: o.Calibration = None,
     json: o.AsJson = False,
     out: o.OutFile = None,
+    **options: Unpack[RunOptions],
 ) -> None:
     """Predict a served model: time to first token, time per token and throughput under continuous batching.
 
@@ -62,12 +68,23 @@ def serving(
 
     Example: `sartor serving deepseek-v3 --gpu gb200 --dtype nvfp4 --copies 8 --ep 8 --prefill-workers 2 --prefill-tp 4`
     """
-    asked = c.asked(locals())
     from sartor import api
     from sartor.cli.declared import numbers
     from sartor.report.serving import serving_view
 
-    found = api.serving(**asked | {"concurrency": numbers("--concurrency", concurrency, int)})
+    found = api.serving(
+        model,
+        gpu,
+        concurrency=numbers("--concurrency", concurrency, int),
+        input_len=input_len,
+        output_len=output_len,
+        copies=copies,
+        prefill_workers=prefill_workers,
+        prefill_tp=prefill_tp,
+        prefill_copies=prefill_copies,
+        decode_workers=decode_workers,
+        **options,
+    )
     c.answer("serving", found.to_dict(), as_json=json, out=out)
     if not json:
         c.show(serving_view(found))

@@ -10,7 +10,6 @@ from sartor.answers.serving import LOAD
 from sartor.report.document import bullets_block, document_text, grid_block, opening, section
 from sartor.report.grid import field_grid
 from sartor.report.words import count_text, interval_text
-from sartor.step.serving.served import MEMORY_SHARE
 from sartor.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -41,7 +40,9 @@ def serving_view(answer: ServingAnswer) -> RenderableType:
 def _lacks(answer: ServingAnswer, lack: Shortage) -> str:
     pool = f" on the servers for {answer.pool_of(lack)}" if answer.prefill else ""
     if lack.free_bytes <= 0:
-        weights, room = (format_bytes(n) for n in (lack.weight_bytes, MEMORY_SHARE * lack.server.gpu.hbm_bytes))
+        weights, room = (
+            format_bytes(n) for n in (lack.weight_bytes, lack.server.memory_share * lack.server.gpu.hbm_bytes)
+        )
         return f"Does not fit{pool}: the weights take {weights} per GPU, more than the {room} that a server fills."
     return (
         f"Does not fit{pool}: keys and values of one sequence of {count_text(lack.tokens, 'token')} take "

@@ -416,6 +416,16 @@ FIELDS: Mapping[str, RunField] = {row.name: row for row in _ROWS}
 AXES = tuple(row.name for row in _ROWS if row.axis)
 """Axes of a plan."""
 
+OF_ONE_PASS = {
+    "phase": "serving has both phases",
+    "seq_len": "serving takes input_len",
+    "context_len": "serving takes input_len and output_len",
+    "microbatch_size": "serving takes concurrency",
+    "pp": "a server has one stage",
+    "eager": "an engine replays its steps from a graph",
+}
+"""Fields of a run that state one pass of it, and what a server has instead."""
+
 
 def check_names(options: Mapping[str, Any], fields: type = RunOptions) -> None:
     """Raise ``InputError`` for a keyword that is none of ``fields``, with the nearest that is."""

@@ -130,8 +130,8 @@ def server_of(row: Mapping[str, str], tp: str = "tp", copies: str = "attention_d
     if row.get("gemm_quant") == DType.FP8_BLOCK.value:
         dtype = DType.FP8_BLOCK
     dtype = as_run(dtype, gpu)
-    sizes = {"tp": whole_of(row, tp, 1), "copies": whole_of(row, copies, 1), "ep": whole_of(row, ep, 1)}
-    return Server(shape=shape_of(row), gpu=gpu, dtype=dtype, engine=engine, **sizes)
+    split = Server(shape=shape_of(row), gpu=gpu, dtype=dtype, engine=engine, tp=whole_of(row, tp, 1))
+    return replace(split, copies=whole_of(row, copies, 1), ep=whole_of(row, ep, 1))
 
 
 def _served(row: Mapping[str, str], load: Load) -> tuple[Server, Steady]:

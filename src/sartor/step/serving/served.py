@@ -19,7 +19,7 @@ from sartor.model.lower.served import ATTENTION
 from sartor.model.lower.setting import EngineKernels, Kernels
 from sartor.model.lower.split import feasible
 from sartor.model.shape import TransformerShape
-from sartor.model.workload import ParallelDims, Phase, Workload
+from sartor.model.workload import AttentionKernel, ParallelDims, Phase, Workload
 from sartor.operators import CollectiveLibrary, DType, Gemm, GroupedGemm, OperatorGraph
 from sartor.step.serving.inference import WIDTHS, kv_cache_bytes, weight_bytes
 from sartor.step.serving.load import Load
@@ -126,6 +126,10 @@ class Server:
     ep: int = 1
     """Devices, of ``tp * copies``, over which whole experts are divided; the rest splits each expert."""
     engine: Engine = USUAL_ENGINE
+    attention_kernel: AttentionKernel = AttentionKernel.FLASH
+    routing_skew: float = 1.0
+    memory_share: float = MEMORY_SHARE
+    """Share of a device's memory that weights, keys and values fill."""
 
     @property
     def num_devices(self) -> int:
@@ -139,6 +143,8 @@ class Server:
             dtype=self.dtype,
             cache_dtype=self.cache,
             encodes=self.encodes and phase is Phase.PREFILL,
+            attention_kernel=self.attention_kernel,
+            routing_skew=self.routing_skew,
             microbatch_size=microbatch_size,
             seq_len=seq_len,
             context_len=context_len,
@@ -220,7 +226,7 @@ def capacity(server: Server, prompt: Ints, answer: Ints = 0) -> IntArray:
 
 def free_bytes(server: Server) -> float:
     """Memory of one device besides its weights; negative if they don't fit."""
-    return MEMORY_SHARE * server.gpu.hbm_bytes - server_weight_bytes(server)
+    return server.memory_share * server.gpu.hbm_bytes - server_weight_bytes(server)
 
 
 def cache_bytes(server: Server, prompt: int, answer: int) -> float:
