@@ -127,8 +127,8 @@ def _interval(
 ) -> tuple[float, float]:
     """Ends of the 80% interval relative to the step: the union of those of all plausible runs and trainers.
 
-    With their trainers hidden, 0.79 of 846 published runs are in this union, 0.69 in an interval widened by the root
-    mean square of the differences, and 0.60 in that of one trainer (2026-11-29)."""
+    With their trainers hidden, 0.79 of 846 published runs are in this union and 0.60 in the interval of one trainer;
+    widened by the root mean square of the differences, it holds 0.69 of every second run (2026-11-29)."""
     assert case.job is not None
     assert case.plan is not None
     assert case.cluster is not None

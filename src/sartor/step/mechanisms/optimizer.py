@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -58,7 +57,9 @@ def optimizer_line(job: TrainingJob, cluster: Cluster, calibration: Calibration)
         s_per_param = float(chip_update_s_per_param(cluster.gpu.accelerator, job.optimizer)) + _newton_schulz_s(
             job, cluster
         )
-        return OptimizerLine(start_s=0.0, s_per_param=s_per_param, offload_s_per_param=math.inf)
+        return OptimizerLine(
+            start_s=0.0, s_per_param=s_per_param, offload_s_per_param=_in_host_s_per_param(job, cluster)
+        )
     many = 1e9
     update = MemoryBound(
         name="optimizer",
@@ -69,9 +70,14 @@ def optimizer_line(job: TrainingJob, cluster: Cluster, calibration: Calibration)
     )
     start, whole = memory_bound_cost(update, cluster.gpu, calibration).time_s  # type: ignore[misc]
     s_per_param = (whole - start) / many + _newton_schulz_s(job, cluster)
-    host = (job.trainer.grad_dtype.bytes + weight_bytes(job)) / cluster.host_link_bytes_per_s
-    stepped = bytes_per_param(job) / cluster.host_memory_bytes_per_s
-    return OptimizerLine(start_s=float(start), s_per_param=float(s_per_param), offload_s_per_param=host + stepped)
+    offloaded = _in_host_s_per_param(job, cluster)
+    return OptimizerLine(start_s=float(start), s_per_param=float(s_per_param), offload_s_per_param=offloaded)
+
+
+def _in_host_s_per_param(job: TrainingJob, cluster: Cluster) -> float:
+    """Seconds per parameter with states in host memory: gradient and weight cross the host link."""
+    link = (job.trainer.grad_dtype.bytes + weight_bytes(job)) / cluster.host_link_bytes_per_s
+    return link + bytes_per_param(job) / cluster.host_memory_bytes_per_s
 
 
 SECOND_MOMENT_BYTES = 8.0
