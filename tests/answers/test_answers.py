@@ -34,14 +34,23 @@ ANSWERS: dict[str, Callable[[], Answer]] = {
     "advise": lambda: api.advise("gpt2", **RUN),
     "plan": lambda: api.plan("gpt2", **RUN),
     "serving": lambda: api.serving("llama-3.1-8b", concurrency=8),
+    "ask": lambda: api.ask("gpt2", **RUN),
+    "read": lambda: api.read("gpt2"),
+    "launch": lambda: api.launch(api.plan("gpt2", **RUN), "megatron"),
+    "place": lambda: api.place("examples/placement/encoder_decoder.json"),
+    "schedule": lambda: api.schedule("examples/schedule/decoder_backward.json", time_limit=0),
+    "operators": lambda: api.operators("gemm", {"m": 64, "n": 64, "k": 64}, gpu="h100"),
     "collective": lambda: api.collective("all_reduce", 1e6, 8),
     "design": lambda: api.design("gpt2", **RUN, time_limit=600),
 }
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_every_answer_has_a_short_repr_a_page_json_and_a_frame(name: str) -> None:
+def test_every_answer_has_a_short_repr_a_page_json_and_a_frame(
+    name: str, repo_dir: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("pandas")
+    monkeypatch.chdir(repo_dir)
     answer = ANSWERS[name]()
     assert 30 <= len(repr(answer)) < 200
     assert "\n" not in repr(answer)

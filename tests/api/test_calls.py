@@ -328,7 +328,7 @@ def test_fp8_without_matrix_units_is_8_bit_weights_in_every_question() -> None:
     assert one.assumptions == (said, *other.assumptions)
     words = {"phase": "decode", "microbatch_size": 8, "context_len": 1024}
     passes = [api.estimate("llama-3.1-8b", "a100", dtype=dtype, **words) for dtype in ("fp8", "int8_wo")]  # type: ignore[arg-type]
-    assert passes[0].estimate.time_s == passes[1].estimate.time_s
+    assert passes[0].microbatch.time_s == passes[1].microbatch.time_s
     assert said in passes[0].question.assumptions
     served = api.serving("llama-3.1-8b", "a100", dtype="fp8")
     assert said in served.assumptions

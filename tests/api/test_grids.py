@@ -88,7 +88,19 @@ def test_a_grid_is_a_table() -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "a field with one value": ({"dtype": ["bf16", "fp8"]}, "dtype=.*: has one value in a train grid; several may have"),
+    "a field with one value": (
+        {"dtype": ["bf16", "fp8"]},
+        "dtype=.*: has one value in a train grid: call estimate for each",
+    ),
+    "a number of recomputed layers": (
+        {**SIZES, "recompute_layers": [1, 2]},
+        "recompute_layers=.*: has one value in a train grid: call estimate for each",
+    ),
+    "recomputed layers beside kinds of recomputation": (
+        {**SIZES, "recompute": ["none", "full"], "recompute_layers": 2},
+        "recompute_layers=2: means recompute=full",
+    ),
+    "several changes of the shape": ({**SIZES, "set": [{"num_heads": 6}]}, "set=.*: has one value in a grid"),
     "an axis of training in decode": ({"phase": "decode", "pp": [1, 2]}, "pp=.*: has one value in a decode grid"),
     "no batch": ({"tp": [1, 2], "num_devices": 8}, "missing argument global_batch_size: must be stated beside several"),
     "no devices": (

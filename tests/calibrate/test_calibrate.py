@@ -211,7 +211,7 @@ def test_the_cost_model_uses_the_file(written: Path) -> None:
     assert own.cost.time_s == pytest.approx(seconds(product)(read_calibration_file(written).gemm)[0])
     assert own.cost.source.value == "calibrated"
     with_file = estimate("pythia-1b", "h200_sxm", calibration=written)
-    assert with_file.estimate.time_s > estimate("pythia-1b", "h200_sxm").estimate.time_s
+    assert with_file.microbatch.time_s > estimate("pythia-1b", "h200_sxm").microbatch.time_s
 
 
 def test_a_file_of_another_device_is_refused_and_the_rest_of_what_is_known_is_kept(written: Path) -> None:

@@ -25,8 +25,8 @@ def test_eager_is_never_faster_and_says_what_it_takes_for_granted(gpu: str, phas
         for each in (plain, eager)
     )
     assert fewer < more
-    assert plain.estimate.time_s < eager.estimate.time_s
-    assert plain.estimate.matmul_flops == eager.estimate.matmul_flops
+    assert plain.microbatch.time_s < eager.microbatch.time_s
+    assert plain.microbatch.matmul_flops == eager.microbatch.matmul_flops
     assert any(each.startswith("eager:") for each in eager.question.assumptions)
 
 
@@ -40,6 +40,6 @@ def test_a_users_eager_pass_is_what_validate_prices() -> None:
     assert work.eager
     assert [op.name for op in work.operators] == [op.name for op in own.graph.operators]
     known = load_calibration(gpu)
-    for op, cost in zip(work.operators, own.estimate.costs, strict=True):
+    for op, cost in zip(work.operators, own.microbatch.costs, strict=True):
         if isinstance(op, MemoryBound):
             assert _cost_of(op, work, gpu, known, Clock.BOOST).time_s == pytest.approx(cost.time_s), op.name

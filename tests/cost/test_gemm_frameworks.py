@@ -183,7 +183,7 @@ def test_gemm_and_estimate_take_the_framework_or_say_that_it_would_narrow_the_in
             for op, c in zip(each.graph.operators, each.costs, strict=True)
             if isinstance(op, Gemm)
         )
-        for each in (first.estimate, second.estimate)
+        for each in (first.microbatch, second.microbatch)
     ]
     assert 0.9 < gemms[0] / gemms[1] < 1.1  # with all three kernels 1.16
     for answer in (first, second):

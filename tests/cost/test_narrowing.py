@@ -19,8 +19,8 @@ def test_parts_of_an_interval_and_what_lies_beyond_operators_add_up_to_it() -> N
     shares = [part.share for part in found.interval_parts]
     assert shares == sorted(shares, reverse=True)
     assert 0 < sum(shares) < 1
-    of_operators = sum(found.estimate.variance_shares)
-    beyond = (PASS_LOG_SIGMA / found.estimate.log_sigma) ** 2
+    of_operators = sum(found.microbatch.variance_shares)
+    beyond = (PASS_LOG_SIGMA / found.microbatch.log_sigma) ** 2
     assert of_operators + beyond == pytest.approx(1.0)
 
 
@@ -44,7 +44,7 @@ def test_no_measurement_is_asked_for_of_a_chip_that_nobody_can_measure() -> None
 
 def test_a_misaligned_vocabulary_is_said_to_be_assumed_in_a_model_as_alone() -> None:
     found = estimate("gpt2", "b200_sxm", framework="torchtitan")
-    said = {op.name: cost.stated_source for op, cost in zip(found.graph.operators, found.estimate.costs, strict=True)}
+    said = {op.name: cost.stated_source for op, cost in zip(found.graph.operators, found.microbatch.costs, strict=True)}
     assert said["logits"] is Source.ASSUMED
     assert said["mlp_down"] is Source.CALIBRATED
 

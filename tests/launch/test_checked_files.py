@@ -130,7 +130,8 @@ def test_a_switch_that_files_can_say_is_read_back(kind: str, switch: str, tmp_pa
     name, _, value = switch.partition("=")
     options: dict[str, Any] = {"attention": value} if name == "attention" else {"fix": {name: value}}
     answer = planned(kind, **options)
-    made, priced = api.launch(answer, kind)
+    made = api.launch(answer, kind)
+    priced = made.priced
     assert not any("files take" in note or "in the files" in note for note in made.notes)
     save_files(made, tmp_path)
     read = api.lint_launch(tmp_path, "dgx-h100", model="qwen3-0.6b", search=False)

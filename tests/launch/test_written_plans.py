@@ -62,7 +62,8 @@ def test_the_best_plan_that_is_printed_is_the_one_written(kind: LaunchKind, fram
         framework=framework or kind.value,
         write=kind.value,
     )
-    made, priced = api.launch(answer, kind.value)
+    made = api.launch(answer, kind.value)
+    priced = made.priced
     assert priced is answer.best
     assert not any("cannot run the best plan" in note for note in made.notes)
 
@@ -184,7 +185,7 @@ def test_layers_recomputed_of_every_chunk_are_searched_in_multiples_of_the_chunk
     )
     best = answer.best
     assert best is not None
-    _, priced = api.launch(answer, "megatron")
+    priced = api.launch(answer, "megatron").priced
     assert priced is best
     assert best.plan.virtual_stages > 1
     assert best.plan.recompute_layers > 0
@@ -215,7 +216,8 @@ def test_stages_of_the_embedding_or_the_head_alone_are_written_and_read_back(
     assert (stages[0], stages[-1]) == (0, 0)
     assert all(stages[1:-1])
     assert sum(stages) == 32
-    files, priced = api.launch(answer, trainer)
+    files = api.launch(answer, trainer)
+    priced = files.priced
     assert priced.plan == answer.best.plan
     assert any(written in file.text for file in files.files)
     save_files(files, tmp_path)

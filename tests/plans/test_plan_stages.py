@@ -268,7 +268,8 @@ def test_a_stage_without_layers_is_the_embedding_or_the_head_and_its_trainer_s_f
     assert stages is not None
     assert (stages[0], stages[-1]) == (0, 0)
     assert min(stages[1:-1]) > 0
-    files, written = launch(answer, trainer)
+    files = launch(answer, trainer)
+    written = files.priced
     assert written is answer.best
     text = "".join(file.text for file in files.files)
     assert "'E|t" in text or "['tok_embeddings'], ['layers.0']" in text

@@ -145,8 +145,8 @@ def test_the_layers_graph_adds_up_to_the_models() -> None:
 def test_estimate_prices_a_graph_in_place_of_a_config() -> None:
     found = api.estimate(GRAPH, "h100_sxm")
     assert found.graph.tokens == 256
-    assert 0 < float(found.estimate.low_s) < float(found.estimate.time_s) < float(found.estimate.high_s)
-    assert 0 < found.layer_time_s * 3 <= found.estimate.time_s
+    assert 0 < float(found.microbatch.low_s) < float(found.microbatch.time_s) < float(found.microbatch.high_s)
+    assert 0 < found.layer_time_s * 3 <= found.microbatch.time_s
     assert any("traced" in note for note in found.question.assumptions)
 
 

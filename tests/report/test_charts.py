@@ -81,7 +81,7 @@ def test_export_into_a_file_is_refused_with_a_sentence(advice: Advice, tmp_path:
 
 
 def test_no_product_lies_above_the_roofline(advice: Advice) -> None:
-    points = roofline_points(advice.base.estimate)
+    points = roofline_points(advice.base.microbatch)
     roof = np.minimum(points.peak_flops_per_s, points.intensity_flops_per_byte * points.hbm_bytes_per_s)
     assert np.all(points.achieved_flops_per_s <= roof * (1 + 1e-9))
 
@@ -91,7 +91,7 @@ def test_the_sweep_agrees_with_the_step_at_the_models_own_value(advice: Advice) 
     swept = sweep_field(question.workload, question.dims, question.gpu, "vocab_size", run=advice.base.run)
     assert swept is not None
     at = swept.values == swept.now
-    assert swept.time_s[at] == pytest.approx(float(advice.base.estimate.time_s), rel=1e-9)
+    assert swept.time_s[at] == pytest.approx(float(advice.base.microbatch.time_s), rel=1e-9)
 
 
 def test_a_field_that_cannot_be_swept_is_refused(advice: Advice) -> None:

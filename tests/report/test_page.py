@@ -156,7 +156,7 @@ def test_hostile_names_stay_text(advice: Advice) -> None:
         advice.base,
         question=replace(question, reading=reading, assumptions=(HOSTILE,)),
         graph=graph,
-        estimate=replace(advice.base.estimate, graph=graph),
+        microbatch=replace(advice.base.microbatch, graph=graph),
     )
     findings = tuple(replace(f, message=HOSTILE) for f in advice.findings)
     hostile = advice_page(replace(advice, base=base, findings=findings))

@@ -154,7 +154,7 @@ def test_a_batch_of_gemms_and_an_odd_length_are_said_in_words() -> None:
 
 
 def test_shares_of_shown_operators_add_up_to_the_step(advice: Advice) -> None:
-    lines = rendered(grid_view(table_estimate.kinds_grid(advice.base.estimate, small=0.02)))
+    lines = rendered(grid_view(table_estimate.kinds_grid(advice.base.microbatch, small=0.02)))
     rows = [line for line in lines[1:] if "%" in line]
     leaves = [line for line in rows if not _is_subtotal(line, rows)]
     shares = [float(line.split("%")[0].split()[-1]) for line in leaves]
@@ -182,7 +182,7 @@ def test_a_very_long_name_is_folded_not_cut(advice: Advice) -> None:
 
 def test_the_verdict_names_the_longest_operator_the_findings_and_the_first_change(advice: Advice) -> None:
     words = " ".join(verdict_parts(advice))
-    assert operator_times(advice.base.estimate).names[0] in words
+    assert operator_times(advice.base.microbatch).names[0] in words
     costly = [f for f in advice.findings if (f.gain_fraction or 0) >= 0.01 and not f.remark]
     assert all(f.rule in words for f in costly[:3])
     assert "as fast at equal work" in words
@@ -212,9 +212,9 @@ def test_the_verdict_keeps_the_shape_when_nothing_is_surely_faster(advice: Advic
 
 
 def test_times_add_up_to_the_step_and_lie_in_their_intervals(advice: Advice) -> None:
-    times = operator_times(advice.base.estimate)
+    times = operator_times(advice.base.microbatch)
     totals = times.time_s.sum(axis=1)
-    assert totals.sum() == pytest.approx(float(advice.base.estimate.time_s), rel=1e-9)
+    assert totals.sum() == pytest.approx(float(advice.base.microbatch.time_s), rel=1e-9)
     assert np.all(times.low_s <= totals)
     assert np.all(totals <= times.high_s)
 

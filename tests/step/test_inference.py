@@ -97,7 +97,7 @@ def test_decode_answers_in_words_of_serving() -> None:
 def test_more_sequences_are_almost_free_below_the_knee_and_cost_time_above(model: str, dtype: str) -> None:
     def gemms(sequences: int) -> float:
         found = api.estimate(model, "h200", phase="decode", tp=4, dtype=dtype, microbatch_size=sequences)
-        pairs = zip(found.graph.operators, found.estimate.costs, strict=True)
+        pairs = zip(found.graph.operators, found.microbatch.costs, strict=True)
         return sum(float(t.time_s * op.count) for op, t in pairs if type(op).__name__ in ("Gemm", "GroupedGemm"))
 
     knee = api.estimate(model, "h200", phase="decode", tp=4, dtype=dtype).serving.knee

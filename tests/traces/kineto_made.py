@@ -114,7 +114,7 @@ def healthy() -> tuple[Work, ...]:
     shape = answer.question.reading.shape
     params = int(layer_runs(shape.main)[0][1])
     head = int(shape.vocab_size * shape.hidden_size)
-    ops = list(zip(answer.graph.operators, (float(cost.time_s) for cost in answer.estimate.costs), strict=True))
+    ops = list(zip(answer.graph.operators, (float(cost.time_s) for cost in answer.microbatch.costs), strict=True))
     forward, backward = (
         {
             block: [

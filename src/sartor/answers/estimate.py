@@ -197,10 +197,25 @@ class CollectiveAnswer(Answer):
 # ------------------------------------------------------------------------------------------------ a model
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+FACT: Fields = (
+    text("name", "field", path=lambda fact: fact[0]),
+    *through(lambda fact: fact[1], (replace(VALUE[0], words="value", level=Level.TABLE), *VALUE[1:])),
+)
+"""A field of a run with its value; reads a pair (name, value)."""
+ASKED: Fields = (
+    text("model", "model", path="reading.shape.name", level=Level.HEADLINE),
+    text("gpu", "GPU", path="gpu.name", level=Level.HEADLINE),
+    text("phase", "phase", path="workload.phase", level=Level.HEADLINE),
+    rows("run", FACT, path=lambda question: list(question.run.facts.items()), help="every value, with its origin"),
+    rows("assumptions", Scalar.TEXT),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Question(Answer):
     """A model, workload, parallelism and device, settled: the input of estimate, lint and advise."""
 
+    fields: ClassVar[Fields] = ASKED
     reading: ModelReading
     run: Run
     """Every value of the finished run, with its origin."""
@@ -343,9 +358,9 @@ TOTALS: Fields = (
     number("layer_time_s", help="of one layer, without embedding and head"),
     *INTERVAL,
     text("source", help="what the times rest on"),
-    number("microbatch_s", path="estimate.time_s"),
-    number("formula_time_s", path="estimate.formula_time_s", help="without what measurements add"),
-    number("flops", path="estimate.matmul_flops"),
+    number("microbatch_s", path="microbatch.time_s"),
+    number("formula_time_s", path="microbatch.formula_time_s", help="without what measurements add"),
+    number("flops", path="microbatch.matmul_flops"),
     *numbers("tokens_per_s mfu"),
     *STEP_OF_ESTIMATE,
     *SERVED,
@@ -392,7 +407,8 @@ class ModelEstimate(Answer):
     subject: ClassVar[Fields] = SUBJECT
     question: Question
     graph: OperatorGraph
-    estimate: Estimate
+    microbatch: Estimate
+    """The device's operators of one microbatch, forward and backward; in inference the pass."""
     layer_time_s: Floats
     """Seconds of one layer (the mean, where layers differ): without embedding and head."""
     priced: PricedPlan | None = None
@@ -405,7 +421,7 @@ class ModelEstimate(Answer):
     @property
     def pairs(self) -> list[tuple[Operator, Cost]]:
         """Every operator with its cost."""
-        return list(zip(self.graph.operators, self.estimate.costs, strict=True))
+        return list(zip(self.graph.operators, self.microbatch.costs, strict=True))
 
     @property
     def would_fit(self) -> tuple[Mapping[str, int | str], ...]:
@@ -446,38 +462,38 @@ class ModelEstimate(Answer):
     def interval_parts(self) -> tuple[IntervalPart, ...]:
         """The contributions to the operators' interval, and what would narrow each."""
         calibration = self.question.calibration or load_calibration(self.question.gpu)
-        return interval_parts(self.estimate, calibration.with_kernels(ANY if self.question.open_engine else ""))
+        return interval_parts(self.microbatch, calibration.with_kernels(ANY if self.question.open_engine else ""))
 
     @property
     def time_s(self) -> Floats:
         """Seconds of a training step, or of one inference pass."""
-        return self.estimate.time_s if self.priced is None else self.priced.step_s
+        return self.microbatch.time_s if self.priced is None else self.priced.step_s
 
     @property
     def low_s(self) -> Floats:
-        return self.estimate.low_s if self.priced is None else self.priced.low_s
+        return self.microbatch.low_s if self.priced is None else self.priced.low_s
 
     @property
     def high_s(self) -> Floats:
-        return self.estimate.high_s if self.priced is None else self.priced.high_s
+        return self.microbatch.high_s if self.priced is None else self.priced.high_s
 
     @property
     def source(self) -> Source:
         """Training: the source ``plan`` reports for the step. Inference: the weakest source of any operator."""
         held = self.question.held
         if held is None:
-            return self.estimate.source
+            return self.microbatch.source
         return step_source(held.cluster, held.job.recipe.dtype, self.question.calibration)
 
     @property
     def mfu(self) -> Floats:
-        return self.estimate.mfu if self.priced is None else self.priced.step.mfu
+        return self.microbatch.mfu if self.priced is None else self.priced.step.mfu
 
     @property
     def tokens_per_s(self) -> Floats:
         """Tokens per second of all devices of a training plan; in inference of one replica."""
         if self.priced is None or self.question.held is None:
-            return self.estimate.tokens_per_s
+            return self.microbatch.tokens_per_s
         return self.question.held.job.tokens_per_step / self.priced.step_s
 
     @property

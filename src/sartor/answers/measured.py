@@ -7,6 +7,7 @@ from sartor.answers.estimate import INTERVAL
 from sartor.answers.field import (
     Field,
     Fields,
+    Level,
     Reader,
     Scalar,
     field,
@@ -99,7 +100,8 @@ PRICED_ROW: Fields = (
 )
 OPERATORS: Fields = (
     text("file", null=True),
-    *integers("num_rows expressed"),
+    integer("num_rows", "rows", level=Level.HEADLINE),
+    integer("expressed", "with a prediction", level=Level.HEADLINE),
     rows("operators", PRICED_ROW),
     rows("refused", (text("reason"), integer("count"), rows("rows", Scalar.INTEGER))),
     rows("assumptions", Scalar.TEXT),

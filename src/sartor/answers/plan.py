@@ -418,6 +418,15 @@ class PlanAnswer(Answer):
         return front_over_devices(self.searches)
 
 
+WRITTEN: Fields = (
+    text("trainer", "trainer", path="kind", level=Level.HEADLINE),
+    number("step_s", "step", path="priced.step_s", level=Level.HEADLINE),
+    rows("files", (text("name", "file"), text("text"), flag("executable"))),
+    rows("notes", Scalar.TEXT, help="what the files cannot express, and what it costs"),
+    field("plan", PRICED, path=lambda written: Sourced(written.priced)),
+)
+
+
 PLAN_FINDING: Fields = (
     *texts("rule grade message field"),
     field("value", Scalar.ANY),

@@ -1,11 +1,27 @@
-"""``place`` and ``schedule``: the tables of fields of their results, whose records the solvers define."""
+"""``place`` and ``schedule``: the tables of fields of their results, whose records the solvers define, as answers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from sartor.answers.field import Fields, Scalar, field, flag, integer, integers, mapping, number, numbers, rows, text
+from sartor.answers.answer import Answer
+from sartor.answers.field import (
+    Fields,
+    Level,
+    Scalar,
+    field,
+    flag,
+    integer,
+    integers,
+    mapping,
+    number,
+    rows,
+    text,
+)
+from sartor.placement.plan import Placement
+from sartor.schedules.result import ScheduleResult
 
 
 def _planned(name: str) -> Any:
@@ -36,8 +52,8 @@ TIGHTEST_LIMIT: Fields = (
     *integers("least_devices layer", null=True),
 )
 PLACEMENT: Fields = (
-    text("status"),
-    number("time_per_batch_s", path=_planned("time_per_batch_s"), null=True),
+    text("status", "status", level=Level.HEADLINE),
+    number("time_per_batch_s", "time per batch", path=_planned("time_per_batch_s"), null=True, level=Level.HEADLINE),
     *_integers_of_plan("tensor_parallel data_parallel num_stages"),
     rows("stages", PLACED_STAGE, path=lambda placement: placement.plan.stages if placement.plan else ()),
     *_integers_of_plan("context_parallel expert_parallel virtual_stages zero_stage"),
@@ -51,14 +67,17 @@ CORES: Fields = (
     rows("vc", Scalar.INTEGER, path="vector_cores"),
 )
 OPERATOR_RUN: Fields = (
-    field("id", Scalar.ANY),
-    *integers("start end"),
-    text("mode"),
+    field("id", Scalar.ANY, "operator"),
+    integer("start", "start"),
+    integer("end", "end"),
+    text("mode", "mode"),
     field("cores", CORES, path=lambda run: run, help="indexes from 0"),
 )
 SCHEDULE: Fields = (
-    text("status"),
-    *numbers("makespan lower_bound gap"),
+    text("status", "status", level=Level.HEADLINE),
+    number("makespan", "makespan", level=Level.HEADLINE),
+    number("lower_bound", "lower bound", level=Level.HEADLINE),
+    number("gap"),
     rows("operators", OPERATOR_RUN, help="by start"),
     flag("checked"),
     text("solver"),
@@ -66,3 +85,17 @@ SCHEDULE: Fields = (
     flag("interrupted"),
     number("solve_s", help="wall-clock time"),
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class PlacementAnswer(Answer, Placement):
+    """A placement, as `sartor.place` answers it."""
+
+    fields: ClassVar[Fields] = PLACEMENT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ScheduleAnswer(Answer, ScheduleResult):
+    """A schedule, as `sartor.schedule` answers it."""
+
+    fields: ClassVar[Fields] = SCHEDULE

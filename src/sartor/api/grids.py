@@ -60,6 +60,8 @@ def estimate_grid(model: Model, gpu: GpuLike | None, options: Mapping[str, Any])
     for a field that has one value in all of a grid, and for what a grid leaves open of its jobs."""
     arrays = arrays_of(options)
     check_names(options)
+    for name in arrays.keys() & {"set", "cluster", "phase"}:
+        raise InputError(name, arrays[name], "has one value in a grid: call estimate for each")
     reading = read(model, options.get("set"))
     single = {name: value for name, value in options.items() if name not in arrays}
     run, device, cluster, own = asked_run(reading, gpu, single)
@@ -74,7 +76,8 @@ def estimate_grid(model: Model, gpu: GpuLike | None, options: Mapping[str, Any])
 def _check_values(name: str, values: Sequence[object], allowed: Sequence[str], phase: str) -> None:
     """Raise ``InputError`` for a field or values that no grid of a phase has."""
     if name not in allowed:
-        raise InputError(name, values, f"has one value in a {phase} grid; several may have {', '.join(allowed)}")
+        must = f"has one value in a {phase} grid: call estimate for each; several may have {', '.join(allowed)}"
+        raise InputError(name, values, must)
     if not values or len(set(map(str, values))) < len(values):
         raise InputError(name, values, "must be different values, at least one", "[1, 2, 4]")
     for value in values:
@@ -89,6 +92,9 @@ def _steps(reading: ModelReading, run: Run, arrays: Values, cluster: Cluster, ow
     for name, usual in (("global_batch_size", "512"), ("num_devices", "64")):
         if name not in {*run, *arrays} and not (name == "num_devices" and cluster.total_devices):
             raise InputError(name, "not given", f"{BESIDE}: what is usual depends on the plan", usual)
+    if "recompute" in arrays and "recompute_layers" in run:
+        must = "means recompute=full, of which a grid over recompute holds other values"
+        raise InputError("recompute_layers", run.get("recompute_layers"), must, "recompute='full'")
     jobs = {name: arrays[name] for name in arrays if name in OF_JOBS}
     plans = {name: arrays[name] for name in arrays if name not in OF_JOBS}
     parts = [

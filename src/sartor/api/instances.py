@@ -9,34 +9,37 @@ from sartor.api.words import word_of
 from sartor.errors import InputError
 
 if TYPE_CHECKING:
-    from sartor.placement.plan import Placement
-    from sartor.schedules.result import ScheduleResult
+    from sartor.answers.solved import PlacementAnswer, ScheduleAnswer
 
 
-def place(instance: str | Path, *, terms: str | Path | None = None) -> Placement:
+def place(instance: str | Path, *, terms: str | Path | None = None) -> PlacementAnswer:
     """The optimal placement of the layers of ``instance`` (a JSON file) on its devices: stages, copies, widths.
 
     ``terms`` is a file of further costs: link tiers, gradient reduction, device types, interleaving, ZeRO. Raises
     ``InputError``; where nothing fits, the answer says what would.
     """
+    from sartor.answers.solved import PlacementAnswer
     from sartor.placement.place import place as solve
     from sartor.read.problems_json import read_placement, read_terms
 
     read = read_placement(_path("instance", instance))
-    return solve(read, None if terms is None else read_terms(_path("terms", terms)))
+    placement = solve(read, None if terms is None else read_terms(_path("terms", terms)))
+    return PlacementAnswer.holding(placement)
 
 
-def schedule(instance: str | Path, *, time_limit: float = 20.0, solver: str = "cp_sat") -> ScheduleResult:
+def schedule(instance: str | Path, *, time_limit: float = 20.0, solver: str = "cp_sat") -> ScheduleAnswer:
     """The shortest schedule found for the operators of ``instance`` (a JSON file) on its cores, with a lower bound.
 
     ``time_limit`` in seconds; 0 returns a list schedule at once. ``solver`` is ``cp_sat``, ``milp`` or ``greedy``.
     Raises ``InputError``.
     """
+    from sartor.answers.solved import ScheduleAnswer
     from sartor.read.problems_json import read_schedule_problem
     from sartor.schedules.result import Solver
     from sartor.schedules.solve import solve
 
-    return solve(read_schedule_problem(_path("instance", instance)), time_limit, word_of(Solver, "solver", solver))
+    problem = read_schedule_problem(_path("instance", instance))
+    return ScheduleAnswer.holding(solve(problem, time_limit, word_of(Solver, "solver", solver)))
 
 
 def _path(field: str, value: object) -> Path:

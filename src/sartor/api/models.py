@@ -6,10 +6,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
+from sartor.answers.answer import Answer
+from sartor.answers.field import Fields, Level, Scalar, flag, mapping, number, numbers, rows, text
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
 from sartor.model.editing import edit_fields
@@ -19,6 +21,7 @@ from sartor.model.zoo.build import build_shape
 from sartor.read.config_text import fetch_config, parse_config
 from sartor.read.graph_json import is_graph, not_traced, read_traced
 from sartor.read.huggingface import read_model
+from sartor.units import format_count
 
 
 class HuggingFaceConfig(Protocol):
@@ -29,10 +32,30 @@ class HuggingFaceConfig(Protocol):
     def to_dict(self) -> JsonDict: ...
 
 
+READ: Fields = (
+    text("name", "model", path="shape.name", level=Level.HEADLINE),
+    text("model_type", path="shape.model_type"),
+    number("num_params", "parameters", form=lambda count: format_count(float(count)), level=Level.HEADLINE),
+    *numbers("num_active_params text_params"),
+    flag("exact", "exact", help="the counts equal those of the published class", level=Level.HEADLINE),
+    rows("unread_sizes", Scalar.TEXT, help="entries of the config that name a size and were not read"),
+    rows("assumptions", Scalar.TEXT),
+    rows("notes", Scalar.TEXT),
+    mapping("", Scalar.INTEGER, path=lambda reading: reading.shape.fields(), help="sizes of the shape"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ModelAnswer(Answer, ModelReading):
+    """A model as read: its shape, its parameters, and what is not from the file."""
+
+    fields: ClassVar[Fields] = READ
+
+
 Model = str | Path | ModelReading | JsonMap | HuggingFaceConfig
 
 
-def read(model: Model, set: JsonMap | None = None, changed_by: str = "") -> ModelReading:
+def read(model: Model, set: JsonMap | None = None, changed_by: str = "") -> ModelAnswer:
     """The model of a config.json (or its folder), a Hugging Face configuration (the object or its dictionary), a graph
     of ``sartor extract``, a zoo name or a hub id, with fields changed by ``set``.
 
@@ -42,7 +65,7 @@ def read(model: Model, set: JsonMap | None = None, changed_by: str = "") -> Mode
     >>> read({"model_type": "gpt2"}, set={"num_heads": 6}).shape.num_heads
     6
     """
-    reading = model if isinstance(model, ModelReading) else _read(model)
+    reading = model if isinstance(model, ModelAnswer) else ModelAnswer.holding(_read(model))
     if set or changed_by:
         not_traced(reading, "set" if set else changed_by)
     if not set:
@@ -52,7 +75,9 @@ def read(model: Model, set: JsonMap | None = None, changed_by: str = "") -> Mode
     return replace(reading, shape=shape, assumptions=(*reading.assumptions, *notes), asked=(*reading.asked, *asked))
 
 
-def _read(model: str | Path | JsonMap | HuggingFaceConfig) -> ModelReading:
+def _read(model: Model) -> ModelReading:
+    if isinstance(model, ModelReading):
+        return model
     if isinstance(model, str | Path):
         return replace(_named(model), asked=(str(model),))
     config = model if isinstance(model, Mapping) else _config_of(model)

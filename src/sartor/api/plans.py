@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
-from sartor.answers.plan import LaunchAnswer, PlanAnswer
+from sartor.answers.answer import Answer
+from sartor.answers.field import Fields
+from sartor.answers.plan import WRITTEN, LaunchAnswer, PlanAnswer
 from sartor.api.models import Model, read
 from sartor.api.own_chips import template_words
 from sartor.api.questions import stated_run
@@ -18,6 +20,7 @@ from sartor.ask.complete import as_option, complete, size_words, usual_batch, wi
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import USUAL_CLUSTER
+from sartor.launch.plan import LaunchFiles, launch_kind
 from sartor.model.workload import settled_seq_len
 from sartor.plans.space import axes_of
 from sartor.run.fields import AXES, TrainingOptions, check_names, fixed_axes
@@ -26,7 +29,6 @@ from sartor.step.results import step_source
 
 if TYPE_CHECKING:
     from sartor.cost.correction.calibration import Calibration
-    from sartor.launch.plan import LaunchFiles
     from sartor.model.reading import ModelReading
     from sartor.model.training import TrainingJob, TrainingPlan
     from sartor.plans.result import PlanSearch, PricedPlan
@@ -61,7 +63,6 @@ def plan(
     best one, ``simple`` searches only plans of data and tensor parallelism, ``write`` only those that the launch files
     of a trainer can express. Raises ``InputError``; if no plan fits, the answer says what would make one fit.
     """
-    from sartor.launch.plan import launch_kind
     from sartor.plans.search import search_plans
     from sartor.plans.switches import job_choices
     from sartor.step.question import training_job, within_files
@@ -257,10 +258,18 @@ def beside_best(search: PlanSearch, asked: Mapping[str, int | str], calibration:
     return other and replace(other, asked=words.strip(","))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class WrittenLaunch(Answer, LaunchFiles):
+    """The launch files of a plan, and the plan in them."""
+
+    fields: ClassVar[Fields] = WRITTEN
+    priced: PricedPlan
+
+
 STARTS_GPUS = "launch files start a framework on GPUs"
 
 
-def launch(answer: PlanAnswer, trainer: str, trainer_version: str = "") -> tuple[LaunchFiles, PricedPlan]:
+def launch(answer: PlanAnswer, trainer: str, trainer_version: str = "") -> WrittenLaunch:
     """The files that start an answer's best plan under a ``trainer`` (megatron, megatron-bridge, torchtitan, deepspeed,
     accelerate; its newest release unless ``trainer_version`` is given), and the plan in them: the fastest that
     the trainer can run, if it cannot run the best (reported in ``notes``).
@@ -269,7 +278,6 @@ def launch(answer: PlanAnswer, trainer: str, trainer_version: str = "") -> tuple
     """
     from sartor.launch.check import checked
     from sartor.launch.files import launch_files
-    from sartor.launch.plan import launch_kind
     from sartor.plans.search import search_plans
     from sartor.step.footprint import footprint, usable_bytes
     from sartor.step.question import within_files
@@ -289,7 +297,7 @@ def launch(answer: PlanAnswer, trainer: str, trainer_version: str = "") -> tuple
         return checked(made, job, plan, price, (1 - asked.headroom) * usable_bytes(asked.cluster))
 
     try:
-        return written(job=answer.job, plan=best.plan), best
+        return WrittenLaunch.holding(written(answer.job, best.plan), priced=best)
     except InputError as error:
         reason = error
     job = within_files(answer.job, word.value)
@@ -308,7 +316,7 @@ def launch(answer: PlanAnswer, trainer: str, trainer_version: str = "") -> tuple
     made = written(job=job, plan=other.plan)
     slower = f"{100 * max(other.step_s / best.step_s - 1, 0):.1f}%"
     note = f"{word.title} cannot run the best plan ({reason}): this one is predicted {slower} slower"
-    return replace(made, notes=(note, *made.notes)), other
+    return WrittenLaunch.holding(replace(made, notes=(note, *made.notes)), priced=other)
 
 
 def lint_launch(

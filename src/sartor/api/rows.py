@@ -15,7 +15,7 @@ from sartor.hardware.gpu import Gpu
 
 if TYPE_CHECKING:
     from sartor.records.shapes import Shapes
-    from sartor.validate.untimed import Priced
+    from sartor.validate.untimed import PricedOperators
 
 
 def operators(
@@ -26,7 +26,7 @@ def operators(
     kernels: str | None = None,
     clock: str = "boost",
     calibration: str | Path | None = None,
-) -> Priced:
+) -> PricedOperators:
     """What single operators take: every row of a file of shapes (.csv, .parquet), or one operator of the kind
     ``shapes`` (gemm, attention, memory_bound, moe, collectives) with these ``columns``.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Unpack, overload
 
 import numpy as np
 
@@ -45,7 +45,7 @@ from sartor.model.workload import AttentionKernel, Phase
 from sartor.operators import Gemm, Layout, OperatorGraph, Part, Role
 from sartor.plans.search import HeldPlan
 from sartor.rules.rule import Grade, largest_split
-from sartor.run.fields import RunOptions
+from sartor.run.fields import GridOptions, RunOptions
 from sartor.run.run import Origin, Turn
 from sartor.step.recipes import as_trained, workload_of
 from sartor.step.running import InRun
@@ -56,12 +56,23 @@ from sartor.step.trainers import record_named
 from sartor.units import Floats, format_bytes, format_seconds
 
 if TYPE_CHECKING:
+    from sartor.answers.grid import EstimateGrid
     from sartor.model.shape import TransformerShape
     from sartor.rules.rule import Finding
     from sartor.shapes.codesign import CoDesign
 
 
-def estimate(model: Model, gpu: GpuLike | None = None, **options: Unpack[RunOptions]) -> ModelEstimate:
+@overload
+def estimate(model: Model, gpu: GpuLike | None = None, **options: Unpack[RunOptions]) -> ModelEstimate: ...
+
+
+@overload
+def estimate(model: Model, gpu: GpuLike | None = None, **options: Unpack[GridOptions]) -> EstimateGrid: ...
+
+
+def estimate(  # type: ignore[misc]
+    model: Model, gpu: GpuLike | None = None, **options: Unpack[RunOptions]
+) -> ModelEstimate | EstimateGrid:
     """Where does the time go: every operator of one device's share with its predicted time and interval and, in
     training, the step of the whole plan.
 
@@ -103,7 +114,7 @@ def estimate(model: Model, gpu: GpuLike | None = None, **options: Unpack[RunOpti
     from sartor.api.grids import arrays_of, estimate_grid
 
     if arrays_of(options):
-        return estimate_grid(model, gpu, options)  # type: ignore[return-value]
+        return estimate_grid(model, gpu, options)
     answer = answer_question(checked_question(ask(model, gpu, **options)))
     return replace(answer, question=with_template_turns(answer.question, answer, answer_question))
 
@@ -129,7 +140,7 @@ def _one_pass(question: Question) -> ModelEstimate:
     return ModelEstimate(
         question=question,
         graph=graph,
-        estimate=found,
+        microbatch=found,
         layer_time_s=_layer_s(question, found),
         serving=served,
     )
@@ -214,7 +225,7 @@ def _one_step(question: Question, held: HeldPlan) -> ModelEstimate:
     return ModelEstimate(
         question=question,
         graph=found.graph,
-        estimate=found,
+        microbatch=found,
         layer_time_s=_layer_s(question, whole),
         priced=priced,
         run=run,

@@ -47,6 +47,8 @@ def seconds(field: str, value: float | None) -> float:
 
 def device_of(gpu: GpuLike) -> Gpu:
     """A GPU or a chip of the accelerator template; a chip that cannot be built gives a warning."""
+    if not isinstance(gpu, str | Path | Gpu):
+        raise InputError("gpu", gpu, "must be one device: a name, the path of a TOML file or a Gpu", "h100_sxm")
     found = gpu if isinstance(gpu, Gpu) else load_device(str(gpu))
     if found.accelerator is not None:
         for fault in faults(found.accelerator):

@@ -31,12 +31,12 @@ def write_plan(answer: PlanAnswer, kind: str, folder: Path, *, version: str = ""
     from sartor import api
     from sartor.launch.files import save_files
 
-    made, priced = api.launch(answer, kind, version)
+    made = api.launch(answer, kind, version)
     for path in save_files(made, folder, overwrite=overwrite):
         c.say(f"wrote {path}")
     for note in made.notes:
         c.say(f"note: {note}")
-    return priced
+    return made.priced
 
 
 def write_files(answer: PlanAnswer, options: JsonMap) -> None:

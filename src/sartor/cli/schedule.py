@@ -41,8 +41,6 @@ def schedule(
     Example: `sartor schedule examples/schedule/decoder_backward.json --time-limit 5`
     """
     from sartor import api
-    from sartor.answers.field import to_json
-    from sartor.answers.solved import SCHEDULE
     from sartor.report.solved import schedule_trace, schedule_view
     from sartor.schedules.result import Solver
 
@@ -54,7 +52,7 @@ def schedule(
         check_figure_name(figure)
     with patient():
         result = api.schedule(instance, time_limit=time_limit, solver=solver)
-    c.answer("schedule", to_json(result, SCHEDULE), as_json=json, out=out)
+    c.answer("schedule", result.to_dict(), as_json=json, out=out)
     if trace:
         from sartor.files import write_atomic
 

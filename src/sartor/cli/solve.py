@@ -33,12 +33,10 @@ def place(
     Example: `sartor place examples/placement/encoder_decoder.json`
     """
     from sartor import api
-    from sartor.answers.field import to_json
-    from sartor.answers.solved import PLACEMENT
     from sartor.report.solved import placement_view
 
     result = api.place(instance, terms=terms)
-    c.answer("place", to_json(result, PLACEMENT), as_json=json, out=out)
+    c.answer("place", result.to_dict(), as_json=json, out=out)
     if not json:
         c.show(placement_view(result))
     if result.plan is None:

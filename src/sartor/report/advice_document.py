@@ -70,7 +70,7 @@ def _params(reading: ModelReading) -> str:
 def _blocks(advice: Advice) -> list[d.Block]:
     base, search = advice.base, advice.search
     question, unread = base.question, base.question.reading.unread
-    times = partial(operator_times, base.estimate)
+    times = partial(operator_times, base.microbatch)
     return [
         d.opening(advice_lines(advice), bad=not base.fits),
         d.Block(
@@ -91,7 +91,7 @@ def _blocks(advice: Advice) -> list[d.Block]:
         d.Block(markup=lambda: findings_markup(advice.findings, unread)),
         *_shapes(advice),
         d.section("Every operator", "operators", "Operators", d.Place.PAGE),
-        d.grid_block(operators_grid(base.estimate), d.Place.PAGE),
+        d.grid_block(operators_grid(base.microbatch), d.Place.PAGE),
         *d.assumed_blocks(question.assumptions, search.assumptions),
     ]  # fmt: skip
 

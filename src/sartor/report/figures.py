@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 def advice_points(advice: Advice) -> JsonDict:
     """Records by figure name; empty figures are left out."""
-    after = None if advice.after is None else advice.after.estimate
+    after = None if advice.after is None else advice.after.microbatch
     matters, width = sawtooth_points(advice)
     found: JsonDict = {
-        "time_by_operator": operator_times(advice.base.estimate),
-        "roofline": roofline_points(advice.base.estimate, after),
+        "time_by_operator": operator_times(advice.base.microbatch),
+        "roofline": roofline_points(advice.base.microbatch, after),
         "findings": gains_points(advice.findings),
         "candidates": pareto_points(advice.search),
         "sawtooth": matters,

@@ -54,7 +54,7 @@ def estimate_view(
     answer: ModelEstimate, findings: Sequence[Finding] | None = None, *, verbose: bool = False
 ) -> RenderableType:
     """``sartor estimate``: the answer, operators by time, totals, assumptions; on one screen unless ``verbose``."""
-    estimate = answer.estimate
+    estimate = answer.microbatch
     change = "" if findings is None else first_change(answer, findings)
     blocks = [
         opening(headline(answer, change), bad=not answer.fits),
@@ -85,7 +85,7 @@ def _what_is_listed(answer: ModelEstimate) -> list[RenderableType]:
             Text(line, style="dim") for line in (f"One pass ({size})", *_devices_words(answer.question.dims), *turns)
         ]
     where = f" on the slowest of {int(priced.plan.dims.pp)} stages" if int(priced.plan.dims.pp) > 1 else ""
-    time = format_seconds(float(answer.estimate.time_s))
+    time = format_seconds(float(answer.microbatch.time_s))
     words = f"One of {count_text(int(priced.plan.num_microbatches), 'microbatch', 'microbatches')} ({size}){where}"
     gaps = 1.0 if answer.run is None else max(answer.run.compute_factors)
     longer = f"; in the step its layers take {gaps:.3g} times as long, for gaps between kernels"
@@ -116,7 +116,7 @@ MISALIGNED_SHARE = 0.02
 
 def _misaligned_lines(answer: ModelEstimate) -> list[Text]:
     """``Misaligned: logits dgrad: k=50257 (contiguous in A) is odd and aligns rows to 2 bytes, not 16``"""
-    found = answer.estimate
+    found = answer.microbatch
     least = MISALIGNED_SHARE * float(found.time_s)
     told = [
         f"{short_name(op)} {PASS_WORDS[op.pass_]}: {words}"
@@ -230,7 +230,7 @@ def totals_line(answer: ModelEstimate) -> RenderableType:
 
 def _details(answer: ModelEstimate, *, short: bool = False) -> Text:
     """Throughput, source and parts of a step or pass; unless ``short``, what the first lines have too."""
-    estimate, priced, text = answer.estimate, answer.priced, Text()
+    estimate, priced, text = answer.microbatch, answer.priced, Text()
     if answer.serving is not None:
         text.append(serving_words(answer, answer.serving))
     else:

@@ -38,7 +38,7 @@ def verdict_parts(advice: Advice) -> tuple[str, str, str]:
 
 def _where_time_goes(advice: Advice) -> str:
     """Whether it fits, the step time, and the operators that take it."""
-    return f"{' '.join(headline(advice.base))} {_shares(operator_times(advice.base.estimate))}"
+    return f"{' '.join(headline(advice.base))} {_shares(operator_times(advice.base.microbatch))}"
 
 
 def takes(base: ModelEstimate) -> str:

@@ -7,61 +7,80 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Generic, TypedDict, TypeVar
 
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.model.choices import PipelineSchedule, Recompute
+from sartor.units import Array
+
+Size = TypeVar("Size")
+Word = TypeVar("Word")
+Switch = TypeVar("Switch")
 
 
-class TrainingOptions(TypedDict, total=False):
-    """Keywords that state a training run but for its devices; `FIELDS` explains each."""
+class _TrainingFields(TypedDict, Generic[Size, Word, Switch], total=False):
+    """Fields of a training run but for its devices; those of a type variable may have several values in a grid."""
 
-    global_batch_size: int | None
-    seq_len: int | None
-    microbatch_size: int | None
+    global_batch_size: Size | None
+    seq_len: Size | None
+    microbatch_size: Size | None
     dtype: str | None
     framework: str | None
     optimizer: str | None
     attention: str | None
     context_parallel: str | None
     routing_skew: float | None
-    tp: int | None
-    pp: int | None
-    dp: int | None
-    cp: int | None
-    ep: int | None
-    virtual_stages: int | None
-    schedule: str | None
-    sequence_parallel: bool | None
-    zero_stage: int | None
-    shard_group: int | None
-    recompute: str | None
+    tp: Size | None
+    pp: Size | None
+    dp: Size | None
+    cp: Size | None
+    ep: Size | None
+    virtual_stages: Size | None
+    schedule: Word | None
+    sequence_parallel: Switch | None
+    zero_stage: Size | None
+    shard_group: Size | None
+    recompute: Word | None
     recompute_layers: int | None
-    optimizer_offload: bool | None
+    optimizer_offload: Switch | None
     headroom: float | None
     set: Mapping[str, int | str] | None
     calibration: str | Path | None
 
 
-class RunOnDevices(TrainingOptions, total=False):
-    """Keywords that state a training run with its devices."""
-
+class _FieldsOnDevices(_TrainingFields[Size, Word, Switch], Generic[Size, Word, Switch], total=False):
     cluster: str | Path | Cluster | None
-    num_devices: int | None
+    num_devices: Size | None
 
 
-class RunOptions(RunOnDevices, total=False):
-    """Keywords that state a run of any kind."""
-
+class _RunFields(_FieldsOnDevices[Size, Word, Switch], Generic[Size, Word, Switch], total=False):
     phase: str | None
-    context_len: int | None
+    context_len: Size | None
     eager: bool
     kernels: str | None
+
+
+class TrainingOptions(_TrainingFields[int, str, bool], total=False):
+    """Keywords that state a training run but for its devices."""
+
+
+class RunOnDevices(_FieldsOnDevices[int, str, bool], total=False):
+    """Keywords that state a training run with its devices."""
+
+
+class RunOptions(_RunFields[int, str, bool], total=False):
+    """Keywords that state a run of any kind."""
+
+
+class GridOptions(
+    _RunFields[int | Sequence[int] | Array, str | Sequence[str] | Array, bool | Sequence[bool] | Array], total=False
+):
+    """The same, where lists and arrays ask for each of their values."""
 
 
 class Panel(Enum):

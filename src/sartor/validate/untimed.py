@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from sartor.answers.answer import Answer
+from sartor.answers.field import Fields
+from sartor.answers.measured import OPERATORS
 from sartor.cost.collective.links import volume
 from sartor.cost.correction.attention import kernels_measured
 from sartor.cost.correction.calibration import ANY, Calibration, Clock
@@ -67,13 +70,18 @@ class Rows:
                 columns[name][rows] = values[name]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Priced:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class PricedOperators(Answer):
     """The shapes that were asked about, and what is predicted of each row."""
 
+    fields: ClassVar[Fields] = OPERATORS
     shapes: Shapes
     rows: Rows
     assumptions: tuple[str, ...]
+
+    @property
+    def record(self) -> JsonDict:
+        return priced_body(self)
 
     @property
     def expressed(self) -> int:
@@ -93,7 +101,7 @@ def price_shapes(
     calibration: Callable[[Gpu], Calibration],
     clock: Clock = Clock.BOOST,
     devices: Devices | None = None,
-) -> Priced:
+) -> PricedOperators:
     """Predictions for every row. ``calibration`` gives that of a device, with the kernels of rows that name none;
     ``devices`` are those that the catalogue lacks, by the rows' names for them. Raises ``InputError`` if no row can be
     priced."""
@@ -110,7 +118,7 @@ def price_shapes(
         )
     kinds = dict.fromkeys(table.kind.name for table in shapes.tables)
     assumed = (*dict.fromkeys(notes), *(f"{name}: {ASSUMED[name]}" for name in kinds))
-    priced = Priced(shapes=shapes, rows=rows, assumptions=assumed)
+    priced = PricedOperators(shapes=shapes, rows=rows, assumptions=assumed)
     if not priced.expressed:
         raise _nothing(priced)
     return priced
@@ -128,7 +136,7 @@ def _once(calibration: Callable[[Gpu], Calibration]) -> Callable[[Gpu], Calibrat
     return of
 
 
-def _nothing(priced: Priced) -> InputError:
+def _nothing(priced: PricedOperators) -> InputError:
     """The error for shapes of which none has a prediction."""
     shapes, (reason, *_) = priced.shapes, priced.refused
     if shapes.file:
@@ -256,7 +264,7 @@ def _notes(part: Part, kind: str, calibration: Calibration) -> list[str]:
 # ------------------------------------------------------------------------------------------- as data
 
 
-def priced_body(priced: Priced, limit: int | None = None) -> JsonDict:
+def priced_body(priced: PricedOperators, limit: int | None = None) -> JsonDict:
     """The result keys of ``sartor operators``. Rows count from 1, below the header. With ``limit``, only so many rows
     of every kind, the first."""
     shapes = priced.shapes
@@ -277,7 +285,7 @@ NAMED = 10
 """Most rows that are named for one reason."""
 
 
-def _operators(priced: Priced, limit: int | None) -> Iterator[tuple[int, JsonDict]]:
+def _operators(priced: PricedOperators, limit: int | None) -> Iterator[tuple[int, JsonDict]]:
     """Position and entry of every row with a prediction, kind by kind; columns with their usual value are left out."""
     for table, rows in zip(priced.shapes.tables, priced.shapes.rows, strict=True):
         which = np.flatnonzero(priced.rows.texts["reason"][rows] == "")[:limit]
@@ -302,7 +310,7 @@ def _operators(priced: Priced, limit: int | None) -> Iterator[tuple[int, JsonDic
             )
 
 
-def kinds_of(priced: Priced) -> list[JsonDict]:
+def kinds_of(priced: PricedOperators) -> list[JsonDict]:
     """Of every kind of operator with a prediction, in the order of the first rows: how many there are, and the columns
     of their shapes, each with its value if all rows have the same, else None."""
     kinds = []
@@ -336,7 +344,7 @@ def _columns(table: Table, which: Index) -> dict[str, Words | Floats64]:
     return {**{name: np.asarray([*values, None], dtype=object)[:-1] for name, values in words.items()}, **numbers}
 
 
-def predicted_columns(priced: Priced) -> dict[str, list[Any]]:
+def predicted_columns(priced: PricedOperators) -> dict[str, list[Any]]:
     """The columns that a written file has beside its own: microseconds, TFLOP/s and GB/s; None where a row has none."""
     units = {"us": ("time_s", 1e6), "low_us": ("low_s", 1e6), "high_us": ("high_s", 1e6)}
     units |= {"tflops": ("achieved_flops_per_s", 1e-12), "gb_per_s": ("achieved_bytes_per_s", 1e-9)}

@@ -64,7 +64,7 @@ def _estimated(body: JsonMap, gpu: Gpu, words: JsonDict) -> ModelEstimate:
 
 def _against(before: ModelEstimate, after: ModelEstimate) -> JsonDict:
     """Speedup of the step or pass; its relative interval is that of the operators' speedup."""
-    gain = compare(before.estimate, after.estimate)
+    gain = compare(before.microbatch, after.microbatch)
     speedup = before.time_s / after.time_s
     return {
         "speedup": plain(speedup),
@@ -77,5 +77,5 @@ def _beats(row: ModelEstimate, column: ModelEstimate) -> float | None:
     """Probability that ``row`` is faster than ``column``; None for a shape against itself."""
     if row is column:
         return None
-    chance = float(compare(column.estimate, row.estimate).probability)
+    chance = float(compare(column.microbatch, row.microbatch).probability)
     return float(f"{chance:.6g}")

@@ -117,7 +117,7 @@ def trace_of(answer: PlanAnswer) -> bytes:
 
 def launch_body(answer: PlanAnswer, trainer: str) -> JsonDict:
     """The launch files of the best plan for a trainer. Raises ``InputError``."""
-    written, _ = api.launch(answer, trainer)
+    written = api.launch(answer, trainer)
     return {
         "trainer": written.kind.value,
         "files": [{"name": file.name, "text": file.text} for file in written.files],

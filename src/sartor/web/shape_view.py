@@ -67,7 +67,7 @@ def shape_body(body: JsonMap) -> JsonDict:
         "operators": to_json(answer.pairs, ListOf(OPERATOR)),
         "findings": [] if checked is None else to_json(checked.findings, ListOf(FINDING)),
         "sweeps": [] if body["moving"] else sweeps_of(question, body["around"] or {}, answer.run),
-        "roofline": record(roofline_points(answer.estimate)),
+        "roofline": record(roofline_points(answer.microbatch)),
         "gpu": {"name": gpu.name, "num_sms": gpu.num_sms, "hbm_bytes": plain(gpu.hbm_bytes)},
     }
 
