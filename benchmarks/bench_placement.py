@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from sartor.placement.check_terms import price_with_terms
+from sartor.placement.check import price_with_terms
 from sartor.placement.plain import resync_s_per_byte, slots, solve
 from sartor.placement.problem import Edge, PlacedLayer, PlacedOptimizer, PlacementProblem, Width
 from sartor.placement.tabulate import find_states, tabulate

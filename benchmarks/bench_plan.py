@@ -25,8 +25,7 @@ from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
-from sartor.plans.conditions import structures, with_switches
-from sartor.plans.space import chunks, plan_space, to_plan
+from sartor.plans.space import chunks, plan_space, structures, to_plan, with_switches
 from sartor.step.footprint import footprint
 from sartor.step.step import step
 

@@ -19,9 +19,8 @@ import numpy as np
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.editing import edit
 from sartor.model.zoo import load_model
-from sartor.plans.conditions import structures, with_switches
 from sartor.plans.search import HeldPlan, fastest_plan, make_pricer, search_plans
-from sartor.plans.space import AXES, chunks, plan_at, plan_space, size_of
+from sartor.plans.space import AXES, chunks, plan_at, plan_space, size_of, structures, with_switches
 from sartor.step.question import training_job
 
 QUESTIONS = (("gpt3-175b", "dgx-a100", 512, 1536, 2048), ("deepseek-v3", "dgx-h100", 2048, 15360, 4096))

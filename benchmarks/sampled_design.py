@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sartor.designs.baselines import NamedChip, expert_point, searched
+from sartor.designs.baselines import NamedChip, expert_options, expert_point, fixed_outcome, searched
 from sartor.designs.bounds import lower_models
 from sartor.designs.candidates import Candidates, candidates_of
-from sartor.designs.experts import expert_options, fixed_outcome
 from sartor.designs.parts import ModelPart, ModelParts
 from sartor.designs.point import LayerTime, Point, ScheduleStore, parts_of
 from sartor.designs.question import DesignQuestion

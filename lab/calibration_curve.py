@@ -25,8 +25,7 @@ import kin_docs
 from sartor.calibrate.fit import Products, fit, packaged_seconds, seconds
 from sartor.calibrate.fit_file import starting_point
 from sartor.calibrate.read_records import read_records
-from sartor.calibrate.samples import choose, choose_at_random, regions
-from sartor.calibrate.trials import factor_of, fit_own_rows
+from sartor.calibrate.samples import choose, choose_at_random, factor_of, fit_own_rows, regions
 from sartor.cost.correction.carrying import REFERENCE, Rates, rescaled
 from sartor.cost.correction.coefficients import GemmCoefficients
 from sartor.cost.correction.tables import coefficients

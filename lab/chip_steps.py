@@ -19,7 +19,7 @@ import numpy as np
 
 import fit_training
 from sartor.errors import InputError
-from sartor.hardware.device import load_device
+from sartor.hardware.accelerator_catalog import load_device
 from sartor.json_types import JsonMap
 from sartor.model.training import TrainingJob
 from sartor.step.coefficients import coefficients_for

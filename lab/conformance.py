@@ -21,8 +21,7 @@ from sartor.model.counts import count_params, format_layer_runs, forward_matmul_
 from sartor.read.config_text import packaged_json
 from sartor.read.families import model_types
 from sartor.read.huggingface import read_model
-from sartor.read.unread import part_name
-from sartor.read.verified import ignored_fields
+from sartor.read.verified import ignored_fields, part_name
 
 ESSENTIAL = ("hidden_size", "num_hidden_layers", "vocab_size", "d_model", "n_embd", "n_layer", "num_layers", "dim")
 """Fields that no published file omits; the reader deliberately refuses files without them."""

@@ -23,7 +23,7 @@ from scipy.optimize import least_squares
 
 from sartor.cost.correction.calibration import Clock, load_calibration
 from sartor.cost.correction.coefficients import GroupedCoefficients
-from sartor.cost.correction.grouped import SHORT
+from sartor.cost.correction.gemm_features import SHORT
 from sartor.cost.gpu import grouped
 from sartor.cost.gpu.grouped import grouped_cost, grouped_terms, tiles_down
 from sartor.cost.gpu.memory_bound import memory_bound_cost

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from fit_grouped import _LAYER_SIGMA, OUT, SHAPE, SPANS, errors, put
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.correction.coefficients import GroupedCoefficients
-from sartor.cost.correction.grouped import SHORT
+from sartor.cost.correction.gemm_features import SHORT
 from sartor.cost.gpu.grouped import _on_units_of, grouped_terms
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import GroupedGemm

@@ -27,7 +27,7 @@ import fit_residual
 from fit_grouped import GPUS, KEYS, SHAPE, SOURCE, completed, layers, layers_of, middle_of, moe_table
 from networks import network
 from sartor.cost.correction.calibration import load_calibration
-from sartor.cost.correction.grouped import PART, SHORT, grouped_columns, grouped_features, grouped_floor_s
+from sartor.cost.correction.gemm_features import PART, SHORT, grouped_columns, grouped_features, grouped_floor_s
 from sartor.cost.correction.network import PANEL, Residual, fingerprint, forward, residual_records
 from sartor.cost.gpu.grouped import grouped_terms
 from sartor.cost.gpu.rates import peak_flops_per_s

@@ -54,11 +54,11 @@ from sartor.cost.correction.network import (
     residual_records,
     without_residuals,
 )
-from sartor.cost.floor import least_s
 from sartor.cost.gpu import gemm as cost_gemm
 from sartor.cost.gpu.attention import attention_cost
 from sartor.cost.gpu.rates import peak_flops_per_s
 from sartor.cost.gpu.tiles import Problems, evaluate
+from sartor.cost.price import least_s
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType, Gemm
 from teachers import OWN, taught, terms_of

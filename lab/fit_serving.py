@@ -20,10 +20,8 @@ from scipy.optimize import least_squares
 from sartor.cost.cost import Z80
 from sartor.step.serving import batching
 from sartor.step.serving.batching import steady_state
-from sartor.step.serving.load import Load
-from sartor.step.serving.served import ENGINES
-from sartor.validate.inference import read_rows
-from sartor.validate.serving import REQUIRED, WAVES, received_every, server_of
+from sartor.step.serving.served import ENGINES, Load
+from sartor.validate.inference import SERVING_REQUIRED, WAVES, read_rows, received_every, server_of
 
 SHIPPED = np.array(
     [
@@ -98,7 +96,7 @@ def fitted(rows: Rows, chosen: NDArray[np.bool_]) -> Array:
 
 def collected(data: Path) -> Rows:
     """Every usable row; rows of one server are priced together."""
-    _, rows = read_rows(data, "serving.csv", REQUIRED, ())
+    _, rows = read_rows(data, "serving.csv", SERVING_REQUIRED, ())
     found = [columns for group in _servers(rows) for columns in _of_server(group)]
     names, *numbers = zip(*found, strict=True)
     model, engine = np.asarray(names).T

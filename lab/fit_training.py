@@ -24,9 +24,8 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.cost.cost import Z80
 from sartor.step import tables as tables_module
 from sartor.step.block_times import row_times
-from sartor.step.coefficients import TrainingCoefficients, coefficients_for
+from sartor.step.coefficients import TrainingCoefficients, coefficients_for, in_a_run
 from sartor.step.results import BlockTimes, Footprint
-from sartor.step.running import in_a_run
 from sartor.validate import training_predictions
 from sartor.validate.training_predictions import TrainingOutcome, predict_training, ranking, settled
 from sartor.validate.training_rows import LARGE, TrainingCase, read_training

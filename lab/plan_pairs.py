@@ -1,7 +1,7 @@
 """How often two plans of one model on one cluster are ranked correctly, by the gap predicted between them, with each
 source of runs left out of the fit in turn: ``python lab/plan_pairs.py SHARED`` (six minutes).
 
-Gives `sartor.plans.simpler.CLOSE` and `RIGHT`. Plans of one model on one machine share most of their error, so the
+Gives `sartor.plans.next.CLOSE` and `RIGHT`. Plans of one model on one machine share most of their error, so the
 interval of a single step says little about a pair.
 """
 

@@ -23,8 +23,8 @@ from sartor.answers.estimate import ModelEstimate
 from sartor.api import Model
 from sartor.cli import run as sartor_command
 from sartor.errors import InputError
+from sartor.hardware.accelerator_catalog import load_device
 from sartor.hardware.cluster_catalog import usual_cluster
-from sartor.hardware.device import load_device
 from sartor.launch.files import save_files
 from sartor.run.fields import FIELDS
 from sartor.web.work import Answerer

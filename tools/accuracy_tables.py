@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from sartor.validate.accuracy import Accuracy, Group, groups_of, validate_operators
-from sartor.validate.inference import inference_body, validate_inference
+from sartor.validate.inference import inference_body, validate_inference, validate_serving
 from sartor.validate.predictions import Predicted
-from sartor.validate.serving import validate_serving
 from sartor.validate.training_accuracy import training_body, validate_training
 
 ROOT = Path(__file__).resolve().parent.parent

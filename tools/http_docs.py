@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from sartor.web.api_page import INTRODUCTION, curl
+from sartor.web.openapi import INTRODUCTION, curl
 from sartor.web.routes import ROUTES, Route
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "http-api.md"

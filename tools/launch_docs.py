@@ -7,7 +7,7 @@ from pathlib import Path
 from sartor.launch.bridge import ACTIVATIONS, NOT_SAID, path_of, yarn_path
 from sartor.launch.fields import NOT, Row, rows
 from sartor.launch.plan import LaunchKind
-from sartor.model.numerics import NEUTRAL
+from sartor.model.shape import NEUTRAL
 
 PAGE = Path(__file__).parent.parent / "docs" / "launch-fields.md"
 HEAD = """# What a launch file says of the model

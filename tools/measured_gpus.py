@@ -20,8 +20,7 @@ from run_docs import write_figure
 from sartor.bench.cases import BenchCase, StackRun
 from sartor.bench.compare import predict
 from sartor.bench.records_file import case_of, read_rows, row_key
-from sartor.bench.studies import Arm, Study
-from sartor.bench.study_result import study_body, study_results
+from sartor.bench.studies import Arm, Study, study_body, study_results
 from sartor.bench.suites import model_cases
 from sartor.cli.measure import model_graph
 from sartor.hardware.catalog import load_gpu

@@ -7,7 +7,7 @@
         settings = completed(SearchOptions, options)
 
 Editors complete the keywords and mypy checks them; `completed` refuses a misspelt one and fills in defaults; the
-command line makes its flags of the same rows (`sartor.cli.declared`).
+command line makes its flags of the same rows (`sartor.cli.run_options`).
 """
 
 from __future__ import annotations

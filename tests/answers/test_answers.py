@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from sartor import api
-from sartor.answers.answer import Answer
-from sartor.answers.field import MapOf, Scalar, field, mapping, number, rows, schema_of, to_json
+from sartor.answers.field import Answer, MapOf, Scalar, field, mapping, number, rows, schema_of, to_json
 from sartor.errors import InputError
 
 

@@ -361,7 +361,7 @@ def test_a_cluster_that_nobody_stated_is_never_called_stated() -> None:
 
 
 def test_a_size_that_is_not_read_stands_in_the_first_lines_of_an_estimate(tmp_path: Path) -> None:
-    from sartor.report.headline import headline
+    from sartor.report.fit_words import headline
     from sartor.report.plan_words import headline as plan_headline
 
     config = {"model_type": "llama", "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 4}

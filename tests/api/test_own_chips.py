@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import sartor
-from sartor.report.headline import headline
+from sartor.report.fit_words import headline
 
 CHIP = """
 name = "mine"

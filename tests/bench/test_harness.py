@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from bench.fake_device import FACTS, FakeDevice
 from sartor.bench.cases import BenchCase, ClockMode, StackRun
-from sartor.bench.journey import measure, measured_body
+from sartor.bench.journey import Session, Stopped, measure, measured_body, run
 from sartor.bench.records_file import RecordsFile, read_rows, row_key
-from sartor.bench.run import Session, Stopped, run
 from sartor.bench.timing import CHOSEN_KERNEL, NOISY, SUSTAINED, Policy, time_case
 from sartor.errors import InputError
 from sartor.operators import Attention, DType, Gemm, Layout

@@ -13,8 +13,7 @@ from sartor.bench.cases import BenchCase
 from sartor.bench.compare import predict
 from sartor.bench.journey import measure_cases
 from sartor.bench.machine import Scale, stand_in
-from sartor.bench.studies import STUDIES, Size, _stack_of, study
-from sartor.bench.study_result import study_body, study_results
+from sartor.bench.studies import STUDIES, Size, _stack_of, study, study_body, study_results
 from sartor.errors import InputError
 from sartor.model.editing import edit
 from sartor.model.shape import TransformerShape

@@ -18,8 +18,7 @@ pytestmark = pytest.mark.torch
 
 
 def made(op: MemoryBound) -> Any:
-    from sartor.bench.torch_buffers import Buffers
-    from sartor.bench.torch_kernels import memory_bound_kernel
+    from sartor.bench.torch_kernels import Buffers, memory_bound_kernel
 
     return memory_bound_kernel(op, Buffers(torch, "cpu", rotate_bytes=0.0, memory_bytes=1e9)).launch(0)
 

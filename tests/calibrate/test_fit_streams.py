@@ -10,9 +10,8 @@ import pytest
 from bench.fake_device import FACTS, FakeDevice, roofline_of
 from sartor.bench.cases import BenchCase
 from sartor.bench.journey import measure_cases
-from sartor.bench.kernel_cases import attention, streams
 from sartor.bench.machine import look, streamed
-from sartor.bench.suites import _products
+from sartor.bench.suites import _products, attention, streams
 from sartor.calibrate.calibration_toml import as_toml
 from sartor.calibrate.fit_file import CalibrationFit, calibrate
 from sartor.calibrate.fit_streams import fit_streams, passed_over

@@ -15,12 +15,11 @@ from calibrate.test_calibrate import write
 from sartor.calibrate.calibration_toml import as_toml
 from sartor.calibrate.fit import Products, packaged_seconds
 from sartor.calibrate.fit_file import calibrate
-from sartor.calibrate.samples import choose_at_random, grid
-from sartor.calibrate.trials import factor_of, fit_own_rows
+from sartor.calibrate.samples import choose_at_random, factor_of, fit_own_rows, grid
 from sartor.cost.correction.calibration import Calibration, Clock, load_calibration
 from sartor.cost.correction.calibration_file import load_own_calibration
-from sartor.cost.floor import least_s
 from sartor.cost.gpu.gemm import gemm_cost
+from sartor.cost.price import least_s
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType, Gemm

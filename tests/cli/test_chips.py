@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 import sartor as package
-from sartor.hardware.accelerator_catalog import accelerator_names, load_accelerator
-from sartor.hardware.device import load_device
+from sartor.hardware.accelerator_catalog import accelerator_names, load_accelerator, load_device
 from sartor.operators import DType
 
 Sartor = Callable[..., Any]

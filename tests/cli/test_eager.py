@@ -9,7 +9,7 @@ import sartor
 from sartor.cost.correction.calibration import Clock, load_calibration
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import MemoryBound
-from sartor.records.whole_models import model_work
+from sartor.records.targets import model_work
 from sartor.validate.predictions import _cost_of
 
 

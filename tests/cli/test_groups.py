@@ -33,4 +33,4 @@ def test_serving_waits_for_no_other_command() -> None:
         "print([m for m in sys.modules if m.startswith('sartor.cli.') or m in ('numpy', 'starlette')])"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert ran.stdout.strip() == "['sartor.cli.common', 'sartor.cli.outputs', 'sartor.cli.options', 'sartor.cli.serve']"
+    assert ran.stdout.strip() == "['sartor.cli.common', 'sartor.cli.options', 'sartor.cli.serve']"

@@ -12,9 +12,8 @@ import pytest
 from sartor.cost.correction.calibration import Clock, load_calibration
 from sartor.cost.correction.carrying import REFERENCE, Rates, rescaled
 from sartor.cost.correction.coefficients import GemmCoefficients
-from sartor.cost.floor import least_s
 from sartor.cost.gpu.gemm import gemm_cost
-from sartor.cost.price import price
+from sartor.cost.price import least_s, price
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType, Gemm, OperatorGraph
 

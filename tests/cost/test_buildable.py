@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from accelerators import TPU
-from sartor.cost.chip.buildable import MAX_CLOCK_HZ, MAX_PACKAGE_W, MAX_W_PER_MM2, excess, faults
-from sartor.cost.chip.ownership import RETICLE_MM2
+from sartor.cost.chip.ownership import MAX_CLOCK_HZ, MAX_PACKAGE_W, MAX_W_PER_MM2, RETICLE_MM2, excess, faults
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.accelerator_catalog import accelerator_names, load_accelerator
 from sartor.hardware.catalog import gpu_names, load_gpu

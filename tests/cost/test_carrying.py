@@ -20,9 +20,9 @@ from sartor.cost.correction.carrying import (
 from sartor.cost.correction.coefficients import MemoryBoundCoefficients
 from sartor.cost.correction.network import fingerprint, without_residuals
 from sartor.cost.cost import Source
-from sartor.cost.floor import least_s
 from sartor.cost.gpu.gemm import gemm_cost
 from sartor.cost.gpu.memory_bound import memory_bound_cost
+from sartor.cost.price import least_s
 from sartor.hardware.catalog import gpu_names, load_gpu
 from sartor.operators import DType, Gemm, Layout, MemoryBound, MemoryBoundKind
 

@@ -10,9 +10,8 @@ import pytest
 
 from sartor import api
 from sartor.cost.correction.calibration import Clock, load_calibration
-from sartor.cost.floor import least_s
 from sartor.cost.gpu.rates import peak_flops_per_s
-from sartor.cost.price import operator_costs, price
+from sartor.cost.price import least_s, operator_costs, price
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import Attention, DType, Gemm, GroupedGemm, MemoryBound, MemoryBoundKind, OperatorGraph, Role
 

@@ -7,10 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sartor.cost.correction.calibration import Calibration, Clock, load_calibration
+from sartor.cost.correction.calibration import Calibration, Clock, OwnRows, load_calibration
 from sartor.cost.correction.coefficients import GemmCoefficients
 from sartor.cost.correction.network import without_residuals
-from sartor.cost.correction.own_rows import OwnRows
 from sartor.cost.cost import Source
 from sartor.cost.gpu.gemm import gemm_alternatives, gemm_cost, gemm_costs
 from sartor.hardware.catalog import load_gpu

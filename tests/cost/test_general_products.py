@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from sartor.bench.records_file import read_rows
 from sartor.cost.correction.calibration import Clock, load_calibration
 from sartor.cost.correction.network import without_residuals
-from sartor.cost.floor import least_s
 from sartor.cost.gpu.gemm import gemm_cost, gemm_costs
-from sartor.cost.price import price
+from sartor.cost.price import least_s, price
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType, Gemm, Layout, OperatorGraph
 

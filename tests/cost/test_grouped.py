@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sartor.bench.records_file import read_rows
 from sartor.cost.correction.calibration import TORCH, Clock, load_calibration
 from sartor.cost.correction.coefficients import GroupedCoefficients
-from sartor.cost.correction.grouped import grouped_columns, grouped_features, walked_rows
+from sartor.cost.correction.gemm_features import grouped_columns, grouped_features, walked_rows
 from sartor.cost.cost import Source
 from sartor.cost.gpu.gemm import gemm_cost
 from sartor.cost.gpu.grouped import NOBODY_MEASURED, _least_load, grouped_cost, grouped_terms

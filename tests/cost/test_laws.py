@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from cost.cost_samples import GPUS, calibration_of, dtype_of, faster_gpu, gemms, gpus, operators, quicker
 from sartor.cost.correction.calibration import Clock
-from sartor.cost.floor import least_s
 from sartor.cost.gpu.eager import with_few
 from sartor.cost.gpu.gemm import gemm_alternatives, gemm_cost
-from sartor.cost.price import price
+from sartor.cost.price import least_s, price
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType, Gemm, Layout, Operator, OperatorGraph

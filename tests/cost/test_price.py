@@ -15,15 +15,13 @@ from sartor.cost.chip.operator_latency import _one_core, _operator_time_s
 from sartor.cost.collective.links import link_time_s
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.cost import PASS_LOG_SIGMA, RHO, Z80, Bound, Source
-from sartor.cost.floor import least_s
-from sartor.cost.price import price
+from sartor.cost.price import least_s, price
 from sartor.cost.uncertainty import compare
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator
-from sartor.hardware.accelerator_catalog import load_accelerator
+from sartor.hardware.accelerator_catalog import datasheet_of, load_accelerator
 from sartor.hardware.catalog import gpu_names, load_gpu
 from sartor.hardware.cluster import own_links
-from sartor.hardware.device import datasheet_of
 from sartor.model.lower import lower
 from sartor.model.workload import ParallelDims, Workload
 from sartor.model.zoo import load_model

@@ -17,10 +17,10 @@ from sartor.cost.correction.calibration import Calibration, Clock, load_calibrat
 from sartor.cost.correction.gemm import libraries_measured
 from sartor.cost.correction.gemm_features import _menu_features, table_length
 from sartor.cost.correction.network import applicable, find_residual, fingerprint, residual_records, without_residuals
-from sartor.cost.floor import least_s
 from sartor.cost.gpu.attention import attention_cost
 from sartor.cost.gpu.gemm import _machine, gemm_alternatives, gemm_cost, gemm_costs
 from sartor.cost.gpu.grouped import grouped_cost
+from sartor.cost.price import least_s
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.operators import Attention, DType, Gemm, GroupedGemm, Layout, Pass

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sartor.cost.price import price
-from sartor.cost.together import price_all
+from sartor.cost.price import price, price_all
 from sartor.hardware.catalog import load_gpu
 from sartor.model.editing import edit
 from sartor.model.lower import lower

@@ -17,8 +17,8 @@ from sartor.designs.parts import CopySplit, design_job, parts_of
 from sartor.designs.point import Option, Point, ScheduleStore, evaluate_option
 from sartor.designs.question import DesignModel, DesignQuestion
 from sartor.hardware.accelerator import Accelerator
+from sartor.hardware.accelerator_catalog import datasheet_of
 from sartor.hardware.cluster import own_links
-from sartor.hardware.device import datasheet_of
 from sartor.model.editing import edit_fields
 from sartor.model.training import Optimizer, Recompute, TrainingPlan
 from sartor.model.zoo import load_model

@@ -21,9 +21,9 @@ from sartor.designs.point import Evaluation, Option, Point, ScheduleStore, evalu
 from sartor.designs.question import DesignModel, DesignQuestion
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator
+from sartor.hardware.accelerator_catalog import datasheet_of
 from sartor.hardware.cluster import own_links
 from sartor.hardware.cluster_catalog import usual_cluster
-from sartor.hardware.device import datasheet_of
 from sartor.model.counts import count_params
 from sartor.model.editing import edit_fields
 from sartor.model.training import Optimizer, Recompute, TrainingPlan

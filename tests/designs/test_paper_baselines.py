@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from design_samples import QUESTIONS, SPACES, question, small_shape, small_space
-from sartor.designs.experts import rule_of_thumb
+from sartor.designs.baselines import rule_of_thumb
 from sartor.designs.point import ScheduleStore
 from sartor.designs.question import DesignModel, ExpertPlan
 from sartor.designs.search import search_design

@@ -9,7 +9,7 @@ import pytest
 
 from design_samples import QUESTIONS, SPACES, every_option, question, small_space
 from sartor.designs.candidates import alone, candidates_of
-from sartor.designs.pareto import METRICS, pareto_front, value_of
+from sartor.designs.front import METRICS, pareto_front, value_of
 from sartor.designs.point import Point, ScheduleStore, evaluate_point
 from sartor.designs.question import Budgets
 from sartor.designs.result import Ranked

@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from design_samples import QUESTIONS, SPACES, best_by_trying_all, every_option, question, small_shape, small_space
-from sartor.cost.chip.buildable import too_hot
-from sartor.designs.bounds import lower_models, plan_rates, work_rates
+from sartor.cost.chip.ownership import too_hot
+from sartor.designs.bounds import evaluated_joules, lower_models, plan_rates, work_rates
 from sartor.designs.candidates import candidates_of
-from sartor.designs.energy import evaluated_joules
 from sartor.designs.parts import CopySplit
 from sartor.designs.point import Option, Point, ScheduleStore, evaluate_option, evaluate_point
 from sartor.designs.question import AreaModel, Budgets, DesignCosts, DesignModel, DesignQuestion, Mean, Objective

@@ -18,8 +18,7 @@ from sartor.designs.candidates import candidates_of
 from sartor.designs.point import Point, ScheduleStore, evaluate_point
 from sartor.designs.question import Budgets, DesignModel, DesignQuestion, Mean, Objective
 from sartor.designs.result import DesignStatus
-from sartor.designs.shape_axes import ShapeAxes, ShapeVariant, narrowest, shape_axes
-from sartor.designs.shape_bounds import first_rates, second_rates
+from sartor.designs.shape_bounds import ShapeAxes, ShapeVariant, first_rates, narrowest, second_rates, shape_axes
 from sartor.designs.shape_family import search_with_family
 from sartor.designs.shapes_proved import JointShapes, search_with_shapes, undominated
 from sartor.designs.space import AcceleratorSpace, published_space, taken

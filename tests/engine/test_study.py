@@ -25,10 +25,9 @@ from effort import times
 from engine_samples import ASKED, SPACE, CutError, Scripted, digest, evaluations, facts, run_design, search
 from sartor.designs.result import DesignStatus, JointResult, Progress
 from sartor.engine.codec import from_text, to_text
-from sartor.engine.export import export_study
 from sartor.engine.schema import StudyWarning, connect
 from sartor.engine.store import open_study
-from sartor.engine.study import read_study
+from sartor.engine.study import export_study, read_study
 from sartor.errors import InputError
 
 

@@ -24,14 +24,13 @@ from sartor.designs.baselines import known_chips
 from sartor.designs.point import ModelOutcome
 from sartor.designs.question import DesignModel
 from sartor.designs.result import Progress
-from sartor.designs.shape_axes import ShapeAxes
+from sartor.designs.shape_bounds import ShapeAxes
 from sartor.designs.shapes import ShapeVariant, search_design_shapes
 from sartor.designs.shapes_proved import search_with_shapes
 from sartor.engine.codec import from_text, to_text
-from sartor.engine.export import export_study
 from sartor.engine.run import Beside, Whole, run_whole
 from sartor.engine.store import SearchStore
-from sartor.engine.study import read_study
+from sartor.engine.study import export_study, read_study
 from sartor.errors import InputError
 from sartor.model.training import Recompute
 

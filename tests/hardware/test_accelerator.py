@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 
 from accelerators import TPU
 from sartor.errors import InputError
-from sartor.hardware.accelerator import NODES_NM, Accelerator
+from sartor.hardware.accelerator import NODES_NM, Accelerator, Memory
 from sartor.hardware.accelerator_catalog import (
     accelerator_entry,
     accelerator_from,
     accelerator_names,
     load_accelerator,
 )
-from sartor.hardware.memory import Memory
 
 PLAIN = {
     "num_tensor_cores": 8,

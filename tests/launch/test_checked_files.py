@@ -19,7 +19,7 @@ from sartor.launch.plan import WRITTEN, LaunchFiles, LaunchKind
 from sartor.model.training import Recompute, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
-from sartor.plans.switches import SWITCHED, job_choices
+from sartor.plans.fixed import SWITCHED, job_choices
 from sartor.step.footprint import footprint
 from sartor.step.question import training_job, within_files
 from sartor.step.step import step

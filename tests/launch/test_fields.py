@@ -14,7 +14,7 @@ from sartor.launch.stated import Document, Flags, Stated, parse_flags
 from sartor.model.training import Recipe, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
-from sartor.step.waterfall import waterfall
+from sartor.step.stage_table import waterfall
 
 TABLES: tuple[LaunchKind | str, ...] = (
     LaunchKind.MEGATRON,

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from sartor.errors import InputError
 from sartor.launch.files import LaunchReading, read_launch
-from sartor.launch.megatron_model import pattern_text
+from sartor.launch.megatron_model import pattern_text, read_layout
 from sartor.launch.megatron_model_read import expand_pattern
-from sartor.launch.megatron_stages import read_layout
 from sartor.launch.plan import LaunchKind
 from sartor.launch.shell import read_shell
 from sartor.launch.shell_words import HOLE

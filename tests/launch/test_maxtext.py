@@ -13,9 +13,8 @@ from sartor.launch.files import launch_files, read_launch
 from sartor.model.training import PipelineSchedule, Recompute, TrainingPlan
 from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
-from sartor.step.orders import device_order
+from sartor.step.orders import PipelineTimes, device_order, simulate
 from sartor.step.question import training_job
-from sartor.step.simulation import PipelineTimes, simulate
 
 CLUSTER = load_cluster("dgx-h100")
 SIZES = (

@@ -9,7 +9,7 @@ import pytest
 
 from launch.test_open_fields import REST, script
 from sartor import api
-from sartor.report.headline import headline
+from sartor.report.fit_words import headline
 from sartor.report.launch_view import launch_view
 from sartor.step.results import PEAK_ERROR, near_limit
 

@@ -15,8 +15,7 @@ from sartor.launch.megatron_model import model_arguments
 from sartor.launch.megatron_model_read import read_model as read_megatron_model
 from sartor.launch.plan import LaunchKind
 from sartor.launch.stated import parse_flags
-from sartor.model.numerics import NEUTRAL
-from sartor.model.shape import TransformerShape
+from sartor.model.shape import NEUTRAL, TransformerShape
 from sartor.model.zoo import load_model, model_names
 from sartor.read.huggingface import read_model
 

@@ -15,14 +15,22 @@ from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.launch.files import launch_files, read_launch, save_files
 from sartor.launch.plan import WRITTEN, LaunchKind
-from sartor.model.numerics import Numerics, family_numerics
-from sartor.model.shape import TransformerShape
+from sartor.model.shape import Numerics, TransformerShape, family_numerics
 from sartor.model.training import OffloadModule, Optimizer, PipelineSchedule, Recompute, TrainingPlan
 from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.model.zoo import load_model
 from sartor.operators import DType
-from sartor.plans.conditions import broken, job_limits, structures, with_switches
-from sartor.plans.space import axes_of, plan_at, plan_space, size_of, take
+from sartor.plans.space import (
+    axes_of,
+    broken,
+    job_limits,
+    plan_at,
+    plan_space,
+    size_of,
+    structures,
+    take,
+    with_switches,
+)
 from sartor.read.huggingface import read_model
 from sartor.step.question import training_job, within_files
 

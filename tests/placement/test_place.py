@@ -17,8 +17,7 @@ from placement.instances import random_chain, random_graph, uniform_chain
 from sartor.placement.check import price
 from sartor.placement.place import place
 from sartor.placement.plain import solve
-from sartor.placement.plan import PlacementStatus
-from sartor.placement.problem import PlacementProblem
+from sartor.placement.problem import PlacementProblem, PlacementStatus
 from sartor.read.problems_json import read_placement
 
 CLOSE = 1e-9

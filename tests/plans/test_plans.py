@@ -19,10 +19,9 @@ from sartor.model.editing import edit
 from sartor.model.training import Recompute, Trainer, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
-from sartor.plans.conditions import structures
 from sartor.plans.result import PlanSearch, PlanStatus
 from sartor.plans.search import search_plans
-from sartor.plans.space import AXES, factorizations, plan_space, size_of
+from sartor.plans.space import AXES, factorizations, plan_space, size_of, structures
 from sartor.step.footprint import usable_bytes
 from sartor.step.mechanisms import parts
 from sartor.step.results import Footprint, StepEstimate

@@ -6,7 +6,7 @@ import pytest
 
 import sartor
 from sartor.errors import InputError
-from sartor.plans.simpler import CLOSE, mechanisms
+from sartor.plans.next import CLOSE, mechanisms
 from sartor.report.plan_words import headline, memory_text
 from sartor.step.footprint import usable_bytes
 

@@ -15,7 +15,7 @@ from sartor.model.training import Recompute, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
 from sartor.operators import DType
-from sartor.plans.switches import SWITCHED, job_choices, module_sets, settings
+from sartor.plans.fixed import SWITCHED, job_choices, module_sets, settings
 from sartor.step.footprint import footprint
 from sartor.step.question import training_job
 from sartor.step.rank_work import step_work

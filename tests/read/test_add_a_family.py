@@ -16,10 +16,11 @@ from sartor import api
 from sartor.cli import main
 from sartor.errors import InputError
 from sartor.read import families as readers
-from sartor.read import family_table, published
+from sartor.read import family_table
+from sartor.read.fields import class_defaults
 from sartor.read.huggingface import read_model
 
-CACHES = (family_table.family_rows, family_table.tower_rows, readers.reader_of, published.class_defaults)
+CACHES = (family_table.family_rows, family_table.tower_rows, readers.reader_of, class_defaults)
 
 
 @pytest.fixture

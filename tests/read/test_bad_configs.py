@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from sartor.errors import InputError
 from sartor.model.counts import count_params
 from sartor.read.config_text import parse_config
+from sartor.read.fields import class_defaults
 from sartor.read.huggingface import read_model
-from sartor.read.published import class_defaults
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

@@ -18,7 +18,7 @@ from sartor.errors import InputError
 from sartor.model.counts import count_params
 from sartor.model.lower import lower
 from sartor.model.lower.graph import lower_layer
-from sartor.model.traced_shape import traced_shape
+from sartor.model.lower.traced import traced_shape
 from sartor.model.workload import Phase, Workload
 from sartor.operators import Part, Pass
 from sartor.read.graph_json import graph_body, is_graph, parse_graph, read_graph

@@ -16,8 +16,8 @@ from sartor.model.layer import AttentionMixer
 from sartor.model.workload import settled_seq_len, usual_seq_len
 from sartor.read.config_text import packaged_json
 from sartor.read.families import model_types
+from sartor.read.fields import class_defaults
 from sartor.read.huggingface import read_model
-from sartor.read.published import class_defaults
 
 GPT2: dict[str, Any] = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257}
 LLAMA: dict[str, Any] = {

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sartor.errors import InputError
-from sartor.hardware.device import load_device
+from sartor.hardware.accelerator_catalog import load_device
 from sartor.read.problems_json import parse_placement
 from sartor.read.space_file import load_space
 

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 from sartor.read.families import model_types
+from sartor.read.fields import default_class, is_published_class
 from sartor.read.huggingface import read_model
-from sartor.read.published import default_class, is_published_class
 from sartor.read.verified import unverified, verified_model_types
 
 GOLDEN = Path(__file__).parent.parent / "golden"

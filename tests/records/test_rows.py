@@ -15,7 +15,7 @@ from sartor.hardware.gpu import Gpu
 from sartor.model.zoo import load_model
 from sartor.operators import Attention, Collective, CollectiveKind, DType, Gemm, GroupedGemm, Layout, MemoryBoundKind
 from sartor.records.rows import MEMORY_BOUND, Unexpressed, dtype_of, outside, work_of
-from sartor.records.whole_models import model_work, named_model
+from sartor.records.targets import model_work, named_model
 
 GPU = load_gpu("h200_sxm")
 MOE = {"num_tokens": 512, "hidden_size": 4096, "inter_size": 1536, "topk": 8, "num_experts": 128}

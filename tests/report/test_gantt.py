@@ -13,11 +13,10 @@ import pytest
 from rich.console import Console
 
 from sartor.answers.field import to_json
-from sartor.answers.solved import SCHEDULE
+from sartor.answers.measured import SCHEDULE
 from sartor.errors import InputError
 from sartor.report.design_points import core_bars
-from sartor.report.gantt import MAX_LINES, draw_gantt, gantt, gantt_text, write_gantt
-from sartor.report.solved import schedule_trace, schedule_view
+from sartor.report.solved import MAX_LINES, draw_gantt, gantt, gantt_text, schedule_trace, schedule_view, write_gantt
 from sartor.report.trace import Span, trace_json
 from sartor.schedules import CoreType, ScheduledOperator, ScheduleProblem, ScheduleResult, solve
 

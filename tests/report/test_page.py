@@ -17,7 +17,7 @@ import pytest
 
 from sartor.answers.advice import Advice
 from sartor.report.advice_document import advice_page
-from sartor.report.html import element, json_block, markdown, text
+from sartor.report.grid import element, json_block, markdown, text
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u202e\x1b[31m{{7*7}}${7}"
 VOID = {"meta", "link", "img", "br", "hr", "input"}

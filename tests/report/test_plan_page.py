@@ -18,7 +18,7 @@ from sartor.model.workload import ParallelDims
 from sartor.report.figures import export_pngs
 from sartor.report.plan_document import plan_page
 from sartor.report.plan_points import MemoryFall, PipelineBars, StepBars, drawable, plan_points
-from sartor.report.plan_trace import plan_trace
+from sartor.report.trace import plan_trace
 
 
 @pytest.fixture(scope="module")

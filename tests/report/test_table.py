@@ -16,8 +16,8 @@ from sartor.answers.estimate import ModelEstimate
 from sartor.answers.plan import PlanAnswer
 from sartor.api.shapes import findings_of
 from sartor.report import advice_document, plan_document, table_estimate, table_operators
+from sartor.report.fit_words import first_change, headline
 from sartor.report.grid import grid_of, grid_view, wide_column
-from sartor.report.headline import first_change, headline
 from sartor.report.points import operator_times
 from sartor.report.verdict import verdict_parts
 from sartor.rules.rule import Grade

@@ -13,9 +13,8 @@ from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.training import Recompute, Trainer, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
-from sartor.plans.conditions import broken
-from sartor.rules.plan.lint import PLAN_RULES, lint_plan
-from sartor.rules.plan.rule import PlanContext, PlanFinding, best_remedy
+from sartor.plans.space import broken
+from sartor.rules.plan.rule import PLAN_RULES, PlanContext, PlanFinding, best_remedy, lint_plan
 from sartor.step.footprint import footprint, usable_bytes
 
 CLUSTER = load_cluster("dgx-h100")

@@ -23,7 +23,7 @@ from sartor.model.zoo import load_model
 from sartor.operators import Role
 from sartor.read.huggingface import read_model
 from sartor.report import lint_formats
-from sartor.report.headline import headline
+from sartor.report.fit_words import headline
 from sartor.rules.lint import LEAST_GAIN, changed, run_rules
 from sartor.rules.rule import DIMS_FIELDS, WORKLOAD_FIELDS, Context, Finding, Grade, worst_grade
 from sartor.rules.shape import RULES, find_rule, rule_entries

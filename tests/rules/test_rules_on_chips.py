@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sartor.hardware.accelerator import Accelerator
-from sartor.hardware.device import datasheet_of, load_device
+from sartor.hardware.accelerator_catalog import datasheet_of, load_device
 from sartor.hardware.gpu import Gpu
 from sartor.model.editing import edit
 from sartor.model.workload import Workload

@@ -11,8 +11,7 @@ from hypothesis import assume, given, settings
 from sartor.schedules import ScheduleProblem, Status, solve
 from sartor.schedules.second_clock import improve, timetable
 from sartor.schedules.solve import _without_solver
-from sartor.schedules.split import OpBlock, contract
-from sartor.schedules.traffic import crowds
+from sartor.schedules.split import OpBlock, contract, crowds
 from schedules.instances import best_by_enumeration, problem, problems, random_problem
 
 LARGER = [(seed, 14, 1 + seed % 4, 1 + seed // 2 % 3) for seed in range(8)]

@@ -15,11 +15,11 @@ from sartor.model.reading import ModelReading
 from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.model.zoo import load_model
 from sartor.read.huggingface import read_model
-from sartor.shapes.frozen import EXPERT_FIELDS
 from sartor.shapes.mixes import equal_mixes
 from sartor.shapes.near import build_space
 from sartor.shapes.quality import QualityGuard
 from sartor.shapes.search import search_shapes
+from sartor.shapes.space import EXPERT_FIELDS
 from sartor.web.config_out import written_config
 
 FAMILIES = ("mixtral-8x7b", "deepseek-v3", "qwen3-30b-a3b", "gpt-oss-120b")

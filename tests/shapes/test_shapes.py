@@ -20,8 +20,8 @@ from sartor.model.lower import lower
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import AttentionKernel, ParallelDims, Phase, Workload
 from sartor.model.zoo import load_model
-from sartor.shapes.choose import NOISE
 from sartor.shapes.quality import QualityGuard, allowed
+from sartor.shapes.result import NOISE
 from sartor.shapes.search import SMALLEST_EDIT_SHARE, Candidate, ShapeSearch, search_shapes
 from sartor.shapes.space import ShapeAxis, Space, is_coupled
 from strategies import shapes

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sartor.errors import InputError
-from sartor.hardware.device import load_device
+from sartor.hardware.accelerator_catalog import load_device
 from sartor.model.counts import count_params
 from sartor.model.editing import edit
 from sartor.model.lower import feasible

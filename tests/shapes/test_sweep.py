@@ -13,8 +13,7 @@ from sartor.model.counts import count_params
 from sartor.model.editing import edit
 from sartor.model.workload import ParallelDims, Workload
 from sartor.model.zoo import load_model
-from sartor.shapes.evaluate import Evaluator
-from sartor.shapes.sweep import sweep
+from sartor.shapes.evaluate import Evaluator, sweep
 
 GPUS = [load_gpu("a100"), load_gpu("h100")]
 ALONE = Evaluator(dims=ParallelDims(), calibrations={})

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sartor.step.orders import Work
-from sartor.step.simulation import Event
+from sartor.step.orders import Event, Work
 
 
 def most_in_flight(events: list[Event], device: int, *, until: Work = Work.BACKWARD) -> int:

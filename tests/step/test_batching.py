@@ -14,13 +14,19 @@ from sartor.model.counts import count_params
 from sartor.model.workload import Phase, Workload
 from sartor.model.zoo import load_model
 from sartor.operators import Collective, DType, Gemm, GroupedGemm, MemoryBound, MemoryBoundKind, Part, Role
-from sartor.step.serving.batching import FIRST_TOKEN_S, FIRST_TOKEN_STEPS, Steady, calibration_of, steady_state
-from sartor.step.serving.load import Load
+from sartor.step.serving.batching import (
+    FIRST_TOKEN_S,
+    FIRST_TOKEN_STEPS,
+    Steady,
+    calibration_of,
+    disaggregated,
+    steady_state,
+)
 from sartor.step.serving.passes import decode_steps, prefilling, prompt_passes
-from sartor.step.serving.pools import disaggregated
 from sartor.step.serving.served import (
     ATTENTION,
     ENGINES,
+    Load,
     Server,
     cache_bytes,
     capacity,

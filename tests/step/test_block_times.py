@@ -28,9 +28,9 @@ from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.model.zoo import load_model
 from sartor.operators import Axis, Collective, DType, Gemm, GroupedGemm
 from sartor.step.block_times import row_times
-from sartor.step.distinct import block_rows
 from sartor.step.recipes import kernels_of, padded_vocab, supports, workload_of
 from sartor.step.results import BlockTimes
+from sartor.step.stages import block_rows
 from sartor.step.trainers import TRAINERS
 from sartor.units import round_up
 from strategies import dense_shapes, moe_shapes, shapes

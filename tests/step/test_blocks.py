@@ -15,7 +15,7 @@ from sartor.model.training import TrainingJob
 from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.model.zoo import load_model, model_names
 from sartor.operators import Part
-from sartor.step.blocks import block_params
+from sartor.step.held_bytes import block_params
 from strategies import shapes
 
 

@@ -13,16 +13,15 @@ from hypothesis import strategies as st
 
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator
+from sartor.hardware.accelerator_catalog import datasheet_of
 from sartor.hardware.cluster import own_links
 from sartor.hardware.cluster_catalog import load_cluster
-from sartor.hardware.device import datasheet_of
-from sartor.model.choices import OffloadModule
 from sartor.model.editing import edit
 from sartor.model.trainer import Trainer
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
-from sartor.model.workload import ParallelDims
+from sartor.model.workload import OffloadModule, ParallelDims
 from sartor.model.zoo import load_model
-from sartor.report.plan_trace import timeline_trace
+from sartor.report.trace import timeline_trace
 from sartor.step import mechanisms
 from sartor.step.mechanisms.mechanism import BlockShare, Mechanism, Part, StageShare
 from sartor.step.step import step

@@ -15,10 +15,10 @@ from sartor.launch.files import launch_files, read_launch, save_files
 from sartor.model.training import OffloadModule, Recompute, RecomputeModule, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
+from sartor.plans.fixed import job_choices, offload_sets
 from sartor.plans.next import next_steps
 from sartor.plans.result import PricedPlan
 from sartor.plans.search import make_pricer
-from sartor.plans.switches import job_choices, offload_sets
 from sartor.step.footprint import footprint
 from sartor.step.mechanisms.offload import host_bytes_per_s
 from sartor.step.step import step

@@ -13,9 +13,8 @@ from sartor.errors import InputError
 from sartor.model.training import PipelineSchedule
 from sartor.model.zoo import load_model
 from sartor.step.kept_bytes import in_flight
-from sartor.step.orders import Work
+from sartor.step.orders import PipelineTimes, Work, simulate
 from sartor.step.pipeline import PipelineWork, pipeline_time
-from sartor.step.simulation import PipelineTimes, simulate
 from sartor.step.stages import StageRows, each_device, stage_counts, stage_rows
 from step.in_flight import most_in_flight
 

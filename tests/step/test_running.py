@@ -8,8 +8,7 @@ from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.gpu.gemm import gemm_cost
 from sartor.hardware.catalog import gpu_names, load_gpu
 from sartor.operators import DType, Gemm
-from sartor.step.coefficients import TrainingCoefficients
-from sartor.step.running import in_a_run
+from sartor.step.coefficients import TrainingCoefficients, in_a_run
 
 
 @pytest.mark.parametrize("name", gpu_names())

@@ -14,7 +14,7 @@ from sartor.model.editing import edit
 from sartor.model.training import PipelineSchedule, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
-from sartor.step.simulation import PipelineTimes, simulate
+from sartor.step.orders import PipelineTimes, simulate
 from sartor.step.stages import stage_counts
 from sartor.step.stalls import ROUNDS, Chunks, longest_paths, stall_s
 from sartor.step.step import step, step_each

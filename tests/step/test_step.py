@@ -145,7 +145,7 @@ def test_faster_links_never_slow_a_step(name: str, factor: float) -> None:
 @pytest.mark.parametrize("name", PLANS)
 def test_constants_scale_what_they_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "sartor.step.block_seconds.has_gaps", lambda *_: True
+        "sartor.step.block_times.has_gaps", lambda *_: True
     )  # the head's exception has a test of its own
     job, plan = job_of(), PLANS[name]
     base = step(job, plan, CLUSTER, coefficients=FREE)

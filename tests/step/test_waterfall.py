@@ -12,8 +12,8 @@ from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.model.zoo import load_model
 from sartor.step.changes import what_to_change
 from sartor.step.footprint import fits, footprint
+from sartor.step.stage_table import MemoryLevel, waterfall
 from sartor.step.trainers import TRAINERS
-from sartor.step.waterfall import MemoryLevel, waterfall
 
 CLUSTER = load_cluster("dgx-h100", 512)
 JOB = TrainingJob(shape=load_model("llama-3.1-70b"), seq_len=4096, global_batch_size=256)

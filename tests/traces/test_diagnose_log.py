@@ -16,7 +16,7 @@ from sartor import api
 from sartor.answers.diagnosis import LogDiagnosis
 from sartor.api.logs import measured_on
 from sartor.errors import InputError
-from sartor.model.flop_conventions import counted, flop_conventions
+from sartor.model.counts import counted, flop_conventions
 from sartor.model.workload import AttentionKernel
 from sartor.plans.explain import explanations, nearest
 from sartor.step.measured_run import MeasuredRun

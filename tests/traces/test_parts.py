@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sartor.step.parts import PartKind, TracePart
+from sartor.step.measured_run import PartKind, TracePart
 from sartor.traces.attribute import attribute, clock_skew_s, losses
 from sartor.traces.kernel_trace import HostOperator, KernelTrace, Recorded, kernel_trace
 

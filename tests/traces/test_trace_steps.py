@@ -8,7 +8,7 @@ import pytest
 
 from sartor import api
 from sartor.answers.diagnosis import TraceDiagnosis
-from sartor.step.parts import PartKind
+from sartor.step.measured_run import PartKind
 from sartor.units import format_seconds
 from traces.kineto_hand import SIDE, Hand, steps
 

@@ -13,7 +13,7 @@ from sartor.errors import InputError
 from sartor.model.counts import count_params
 from sartor.model.zoo import load_model
 from sartor.validate.inference import inference_body, validate_inference
-from sartor.validate.inference_shapes import shape_of
+from sartor.validate.row_shapes import shape_of
 
 LLAMA = {"L": 32, "h": 4096, "a": 32, "kv": 8, "head_dim": 128, "d_ff": 14336, "gated": 1, "vocab": 128256}
 ROW: dict[str, Any] = {

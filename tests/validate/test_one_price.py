@@ -15,8 +15,7 @@ from sartor.hardware.catalog import load_gpu
 from sartor.operators import OperatorGraph
 from sartor.records.rows import work_of
 from sartor.records.tables import read_tables
-from sartor.records.targets import targets_of
-from sartor.records.whole_models import model_work
+from sartor.records.targets import model_work, targets_of
 from sartor.validate.predictions import _cost_of, predict
 
 KEYS = np.array([64, 1024, 65536, 524288])

@@ -9,8 +9,7 @@ import pytest
 
 from records.made_tables import write_csv
 from sartor.errors import InputError
-from sartor.validate.inference import inference_body
-from sartor.validate.serving import validate_serving
+from sartor.validate.inference import inference_body, validate_serving
 
 SHAPE = {"L": 32, "h": 4096, "a": 32, "kv": 8, "head_dim": 128, "d_ff": 14336, "gated": 1, "vocab": 128256}
 ROW: dict[str, Any] = {

@@ -17,9 +17,8 @@ from sartor.cli import app, run, validate
 from sartor.errors import InputError
 from sartor.report.accuracy_document import accuracy_view
 from sartor.validate.training_accuracy import training_body, training_charts, validate_training
-from sartor.validate.training_predictions import TrainingOutcome, predict_training, ranking
+from sartor.validate.training_predictions import TrainingOutcome, drawn, planned, predict_training, ranking
 from sartor.validate.training_rows import _training_case
-from sartor.validate.training_shots import drawn, planned
 from validate.training_rows_made import ROW, made
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sartor import cli
-from sartor.web.api_page import EXAMPLES
+from sartor.web.openapi import EXAMPLES
 from sartor.web.routes import ROUTES, route_named
 
 

@@ -50,7 +50,7 @@ def microbatch_s(answer: Any) -> float:
 
 
 def test_all_sweeps_of_a_drag_go_through_the_cost_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sartor.shapes.sweep as sweeps
+    import sartor.shapes.evaluate as sweeps
 
     calls, real = [], sweeps.price_all
     monkeypatch.setattr(sweeps, "price_all", lambda *a, **k: calls.append(len(a[0])) or real(*a, **k))

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from sartor.answers.answer import Answer
 from sartor.answers.estimate import FIT, INTERVAL, MODEL, QUESTION, SUBJECT, TOTALS, WORKLOAD, ModelEstimate
 from sartor.answers.field import (
+    Answer,
     Fields,
     Level,
     ListOf,

@@ -34,13 +34,14 @@ from sartor.answers.measured import (
     MEASURE,
     OPERATORS,
     PARITY,
+    PLACEMENT,
     SAMPLES,
+    SCHEDULE,
     VALIDATE,
     sometimes,
 )
 from sartor.answers.plan import LAUNCH, PLAN
 from sartor.answers.serving import SERVING
-from sartor.answers.solved import PLACEMENT, SCHEDULE
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.units import format_count

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from sartor.answers.answer import Answer
 from sartor.answers.design_reasons import why_texts
 from sartor.answers.field import (
+    Answer,
     Fields,
     Level,
     ListOf,
@@ -79,7 +79,7 @@ def _details(pair: Priced) -> dict[str, Any]:
 
 
 def _joules(pair: Priced) -> dict[str, Any]:
-    from sartor.designs.energy import evaluated_joules
+    from sartor.designs.bounds import evaluated_joules
 
     models = enumerate(pair.question.models)
     return {model.name: evaluated_joules(pair.question, pair.ranked.evaluation, m) for m, model in models}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from sartor.designs.why import AGAINST, Reason
+from sartor.designs.against import AGAINST, Reason
 from sartor.errors import visible
 from sartor.hardware.accelerator import Accelerator
 from sartor.units import GIGA, MIB, format_share

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from dataclasses import field as default
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sartor.answers.answer import Answer
 from sartor.answers.estimate import INTERVAL
 from sartor.answers.field import (
+    Answer,
     Fields,
     Level,
     ListOf,
@@ -36,12 +36,11 @@ from sartor.units import format_change
 if TYPE_CHECKING:
     from sartor.cost.cost import Source
     from sartor.hardware.cluster import Cluster
-    from sartor.model.flop_conventions import FlopConvention
+    from sartor.model.counts import FlopConvention
     from sartor.model.training import TrainingJob
     from sartor.plans.explain import Explanation, OpenPlan
     from sartor.plans.result import PricedPlan
-    from sartor.step.measured_run import MeasuredRun, RunChange
-    from sartor.step.parts import PricedKernels, Stretch, TracePart
+    from sartor.step.measured_run import MeasuredRun, PricedKernels, RunChange, Stretch, TracePart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from sartor.answers.answer import Answer
 from sartor.answers.field import (
+    Answer,
     Fields,
     Level,
     MapOf,
@@ -39,8 +39,8 @@ from sartor.model.reading import ModelReading
 from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBound, Operator, OperatorGraph, kind_name
 from sartor.run.run import Run, Turn
+from sartor.step.footprint import usable_of
 from sartor.step.results import near_limit, step_source
-from sartor.step.stage_bytes import usable_of
 from sartor.units import Floats
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from sartor.model.shape import TransformerShape
     from sartor.plans.result import PricedPlan
     from sartor.plans.search import HeldPlan
-    from sartor.step.running import InRun
+    from sartor.step.coefficients import InRun
     from sartor.step.serving.inference import Serving
     from sartor.step.serving.served import Engine
 

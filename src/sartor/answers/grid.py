@@ -9,9 +9,21 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sartor.answers.answer import Answer
 from sartor.answers.estimate import INTERVAL
-from sartor.answers.field import Fields, Level, Scalar, field, flag, integer, mapping, number, numbers, rows, text
+from sartor.answers.field import (
+    Answer,
+    Fields,
+    Level,
+    Scalar,
+    field,
+    flag,
+    integer,
+    mapping,
+    number,
+    numbers,
+    rows,
+    text,
+)
 from sartor.hardware.gpu import Gpu
 from sartor.model.reading import ModelReading
 from sartor.units import Array, BoolArray, FloatArray

@@ -7,8 +7,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from sartor.answers.answer import Answer
 from sartor.answers.field import (
+    Answer,
     Fields,
     Level,
     ListOf,
@@ -27,10 +27,10 @@ from sartor.answers.field import (
 )
 from sartor.cost.cost import Source
 from sartor.model.training import PipelineSchedule, Recompute
-from sartor.plans.switches import settings
+from sartor.plans.fixed import settings
 from sartor.run.run import Run
 from sartor.step.mechanisms import parts
-from sartor.step.mixed import devices_of_pools
+from sartor.step.pipelined import devices_of_pools
 from sartor.step.results import near_limit
 
 if TYPE_CHECKING:
@@ -38,15 +38,13 @@ if TYPE_CHECKING:
     from sartor.hardware.cluster import Cluster
     from sartor.model.reading import ModelReading
     from sartor.model.training import TrainingJob, TrainingPlan
-    from sartor.plans.next import DividedBatch, NextStep
+    from sartor.plans.next import DividedBatch, NextStep, Simpler
     from sartor.plans.result import PlanSearch, PricedPlan
-    from sartor.plans.simpler import Simpler
     from sartor.plans.why_not import WhyNot
     from sartor.rules.plan.rule import PlanFinding
     from sartor.run.run import Turn
     from sartor.step.run_cost import RunCost
-    from sartor.step.stage_table import StageRow
-    from sartor.step.waterfall import Waterfall
+    from sartor.step.stage_table import StageRow, Waterfall
 
 VALUE: Fields = (
     field("value", Scalar.ANY, path=lambda value: str(value.value) if isinstance(value.value, Path) else value.value),
@@ -396,7 +394,7 @@ class PlanAnswer(Answer):
     roomier: PricedPlan | None = None
     """The fastest plan that leaves 10% of memory free, if the best does not."""
     simpler: Simpler | None = None
-    """The simplest plan about as fast as the best (`sartor.plans.simpler.CLOSE`); None if that is the best."""
+    """The simplest plan about as fast as the best (`sartor.plans.next.CLOSE`); None if that is the best."""
     source: Source = Source.ANALYTIC
     calibration: Calibration | None = None
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from sartor.answers.answer import Answer
 from sartor.answers.field import (
+    Answer,
     Fields,
     Level,
     Scalar,
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from sartor.model.reading import ModelReading
     from sartor.run.run import Run
     from sartor.step.serving.batching import Steady
-    from sartor.step.serving.load import Load
-    from sartor.step.serving.served import Server, Shortage
+    from sartor.step.serving.served import Load, Server, Shortage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

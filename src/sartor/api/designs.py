@@ -197,7 +197,7 @@ def _count(shapes: int | str) -> int:
 
 def _every_shape(question: DesignQuestion, space: AcceleratorSpace, settings: DesignOptions) -> EveryShape:
     """A search over all shapes of each model's size. Raises ``InputError``."""
-    from sartor.designs.shape_axes import shape_axes
+    from sartor.designs.shape_bounds import shape_axes
     from sartor.designs.shape_family import families, search_with_family
     from sartor.designs.shapes_proved import search_with_shapes
     from sartor.shapes.quality import QualityGuard

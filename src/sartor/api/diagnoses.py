@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sartor.cost.correction.calibration import Calibration
     from sartor.plans.explain import OpenPlan
     from sartor.plans.result import PricedPlan
-    from sartor.step.parts import PricedKernels
+    from sartor.step.measured_run import PricedKernels
     from sartor.traces.kernel_trace import KernelTrace
     from sartor.traces.logs.run_log import RunLog
 
@@ -106,7 +106,7 @@ def _traces(paths: Sequence[Path]) -> list[KernelTrace]:
 
 
 def _device(trace: KernelTrace, options: LoggedOptions) -> tuple[Cluster | None, list[str]]:
-    from sartor.traces.logs.facts import gpu_named
+    from sartor.traces.logs.formats import gpu_named
 
     named = gpu_named(trace.gpu)
     if options.get("cluster") or options.get("gpu") or named in gpu_names():
@@ -195,9 +195,8 @@ def _in_run(
 ) -> Calibration:
     """The kernels' calibration: as in a training step if the trace has a backward pass, else as measured alone."""
     from sartor.cost.correction.calibration import load_calibration
-    from sartor.step.coefficients import coefficients_for
+    from sartor.step.coefficients import coefficients_for, in_a_run
     from sartor.step.question import training_job
-    from sartor.step.running import in_a_run
 
     known = own or load_calibration(where.gpu)
     if found is None and not any("backward" in each.name.lower() for each in trace.operators):

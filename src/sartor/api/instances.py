@@ -9,7 +9,7 @@ from sartor.api.words import word_of
 from sartor.errors import InputError
 
 if TYPE_CHECKING:
-    from sartor.answers.solved import PlacementAnswer, ScheduleAnswer
+    from sartor.answers.measured import PlacementAnswer, ScheduleAnswer
 
 
 def place(instance: str | Path, *, terms: str | Path | None = None) -> PlacementAnswer:
@@ -18,7 +18,7 @@ def place(instance: str | Path, *, terms: str | Path | None = None) -> Placement
     ``terms`` is a file of further costs: link tiers, gradient reduction, device types, interleaving, ZeRO. Raises
     ``InputError``; where nothing fits, the answer says what would.
     """
-    from sartor.answers.solved import PlacementAnswer
+    from sartor.answers.measured import PlacementAnswer
     from sartor.placement.place import place as solve
     from sartor.read.problems_json import read_placement, read_terms
 
@@ -33,9 +33,9 @@ def schedule(instance: str | Path, *, time_limit: float = 20.0, solver: str = "c
     ``time_limit`` in seconds; 0 returns a list schedule at once. ``solver`` is ``cp_sat``, ``milp`` or ``greedy``.
     Raises ``InputError``.
     """
-    from sartor.answers.solved import ScheduleAnswer
+    from sartor.answers.measured import ScheduleAnswer
     from sartor.read.problems_json import read_schedule_problem
-    from sartor.schedules.result import Solver
+    from sartor.schedules.problem import Solver
     from sartor.schedules.solve import solve
 
     problem = read_schedule_problem(_path("instance", instance))

@@ -16,7 +16,7 @@ from sartor.api.questions import checked_words
 from sartor.api.words import GpuLike
 from sartor.errors import NOT_GIVEN, InputError
 from sartor.hardware.cluster import Cluster
-from sartor.model.flop_conventions import LENGTHS, SAME, counted
+from sartor.model.counts import LENGTHS, SAME, counted
 from sartor.model.training import Recompute
 from sartor.model.workload import usual_seq_len
 from sartor.run.fields import FIELDS, RunOnDevices, fixed_axes
@@ -26,7 +26,7 @@ from sartor.units import divisors
 if TYPE_CHECKING:
     from sartor.cost.correction.calibration import Calibration
     from sartor.launch.plan import LaunchReading
-    from sartor.model.flop_conventions import FlopConvention
+    from sartor.model.counts import FlopConvention
     from sartor.model.reading import ModelReading
     from sartor.model.shape import TransformerShape
     from sartor.model.training import TrainingJob, TrainingPlan

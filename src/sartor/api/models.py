@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Protocol
 
-from sartor.answers.answer import Answer
-from sartor.answers.field import Fields, Level, Scalar, flag, mapping, number, numbers, rows, text
+from sartor.answers.field import Answer, Fields, Level, Scalar, flag, mapping, number, numbers, rows, text
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
 from sartor.model.editing import edit_fields

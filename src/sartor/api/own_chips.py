@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from sartor.answers.estimate import ModelEstimate, Question
-from sartor.hardware.accelerator_catalog import ratio_to_default, template_value, with_key
+from sartor.hardware.accelerator_catalog import datasheet_of, ratio_to_default, template_value, with_key
 from sartor.hardware.cluster_catalog import usual_cluster
-from sartor.hardware.device import datasheet_of
 from sartor.hardware.gpu import Gpu
 from sartor.run.run import Turn
 from sartor.units import format_seconds

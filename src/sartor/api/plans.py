@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Unpack
 
-from sartor.answers.answer import Answer
-from sartor.answers.field import Fields
+from sartor.answers.field import Answer, Fields
 from sartor.answers.plan import WRITTEN, LaunchAnswer, PlanAnswer
 from sartor.api.models import Model, read
 from sartor.api.own_chips import template_words
@@ -31,9 +30,9 @@ if TYPE_CHECKING:
     from sartor.cost.correction.calibration import Calibration
     from sartor.model.reading import ModelReading
     from sartor.model.training import TrainingJob, TrainingPlan
+    from sartor.plans.fixed import JobChoice
     from sartor.plans.result import PlanSearch, PricedPlan
     from sartor.plans.search import Progress
-    from sartor.plans.switches import JobChoice
     from sartor.plans.why_not import WhyNot
     from sartor.step.run_cost import RunCost
 
@@ -63,8 +62,8 @@ def plan(
     best one, ``simple`` searches only plans of data and tensor parallelism, ``write`` only those that the launch files
     of a trainer can express. Raises ``InputError``; if no plan fits, the answer says what would make one fit.
     """
+    from sartor.plans.fixed import job_choices
     from sartor.plans.search import search_plans
-    from sartor.plans.switches import job_choices
     from sartor.step.question import training_job, within_files
 
     check_names(options, TrainingOptions)
@@ -194,9 +193,8 @@ def _explained(
     answer: PlanAnswer, tokens: float, why_not: Mapping[str, int | str] | None, headroom: float | None
 ) -> PlanAnswer:
     """The answer with details of its best plan: stages, next steps, costs, and why not another plan."""
-    from sartor.plans.next import divided_batches, next_steps, roomier
+    from sartor.plans.next import divided_batches, next_steps, roomier, simpler
     from sartor.plans.search import make_pricer
-    from sartor.plans.simpler import simpler
     from sartor.step.footprint import usable_bytes
     from sartor.step.stage_table import stage_table
 
@@ -246,7 +244,7 @@ def _cost(job: TrainingJob, cluster: Cluster, search: PlanSearch, tokens: float)
 def beside_best(search: PlanSearch, asked: Mapping[str, int | str], calibration: Calibration | None) -> WhyNot | None:
     """The fastest plan with the axes ``asked`` (or why there is none), compared with the best plan of a search. Raises
     ``InputError``."""
-    from sartor.plans.switches import job_choices
+    from sartor.plans.fixed import job_choices
     from sartor.plans.why_not import why_not
 
     choices, axes = job_choices(search.job, search.cluster.gpus, asked)
@@ -336,18 +334,17 @@ def lint_launch(
     lacks; they win over the file, and the answer says so. ``search`` compares with the best plan on the same number of
     devices. Raises ``InputError``.
     """
+    from sartor.launch.check import depends_on
     from sartor.launch.files import read_launch
     from sartor.launch.options import with_options
-    from sartor.launch.unpriced import depends_on
-    from sartor.plans.conditions import broken
     from sartor.plans.result import PricedPlan
     from sartor.plans.search import checked_headroom, search_plans, usual_headroom
-    from sartor.rules.plan.lint import lint_plan
-    from sartor.rules.plan.rule import PlanContext, best_remedy
+    from sartor.plans.space import broken
+    from sartor.rules.plan.rule import PlanContext, best_remedy, lint_plan
     from sartor.step.footprint import usable_bytes
     from sartor.step.question import within_files
     from sartor.step.recipes import check_recipe
-    from sartor.step.waterfall import waterfall
+    from sartor.step.stage_table import waterfall
 
     check_names(options, TrainingOptions)
     if model is None and options.get("set"):

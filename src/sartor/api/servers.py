@@ -22,14 +22,13 @@ from sartor.operators import DType
 from sartor.run.fields import OF_ONE_PASS, RunOptions
 from sartor.run.run import Origin, Run
 from sartor.step.question import checked_skew
-from sartor.step.serving.batching import FIRST_TOKEN_S, FIRST_TOKEN_STEPS, steady_state
+from sartor.step.serving.batching import FIRST_TOKEN_S, FIRST_TOKEN_STEPS, disaggregated, steady_state
 from sartor.step.serving.inference import WIDTHS
-from sartor.step.serving.load import Load
-from sartor.step.serving.pools import disaggregated
 from sartor.step.serving.served import (
     MEMORY_SHARE,
     VOCABULARY_MULTIPLE,
     Engine,
+    Load,
     Server,
     Shortage,
     capacity,

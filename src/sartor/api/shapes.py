@@ -40,15 +40,15 @@ from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
 from sartor.model.lower import feasible, lower
-from sartor.model.lower.split import check
+from sartor.model.lower.setting import check
 from sartor.model.workload import AttentionKernel, Phase
 from sartor.operators import Gemm, Layout, OperatorGraph, Part, Role
 from sartor.plans.search import HeldPlan
 from sartor.rules.rule import Grade, largest_split
 from sartor.run.fields import GridOptions, RunOptions
 from sartor.run.run import Origin, Turn
+from sartor.step.coefficients import InRun
 from sartor.step.recipes import as_trained, workload_of
-from sartor.step.running import InRun
 from sartor.step.serving.inference import serving
 from sartor.step.serving.served import ENGINES, in_an_engine
 from sartor.step.stage_table import of_slowest_stage

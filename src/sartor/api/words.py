@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from sartor.cost.chip.buildable import faults
+from sartor.cost.chip.ownership import faults
 from sartor.cost.correction.attention import frameworks_of, kernels_measured
 from sartor.cost.correction.borrowing import sdpa_measured
 from sartor.cost.correction.calibration import ANY, TORCH, Calibration, load_calibration
@@ -25,9 +25,9 @@ from sartor.cost.correction.gemm import (
 from sartor.cost.correction.gemm_features import quantizing_of, waits_for_the_host
 from sartor.cost.gpu.rates import as_run, widened_note
 from sartor.errors import InputError
+from sartor.hardware.accelerator_catalog import load_device
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import USUAL_CLUSTER, load_cluster
-from sartor.hardware.device import load_device
 from sartor.hardware.gpu import Gpu
 from sartor.operators import WEIGHT_ONLY_NAMES, DType
 from sartor.step.serving.served import ENGINES, engines_on

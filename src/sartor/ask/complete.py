@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
-from sartor.model.lower.split import check
+from sartor.model.lower.setting import check
 from sartor.model.reading import ModelReading
 from sartor.model.training import Recompute, Trainer, TrainingJob
 from sartor.model.workload import ParallelDims

@@ -19,8 +19,7 @@ from typing import Any
 from sartor.bench import probe
 from sartor.bench.cases import BenchCase
 from sartor.bench.device import DeviceFacts, DeviceState, Loaded, OutOfMemoryOnDevice, UnsupportedCase
-from sartor.bench.torch_buffers import Buffers
-from sartor.bench.torch_kernels import Kernel
+from sartor.bench.torch_kernels import Buffers, Kernel
 from sartor.errors import InputError, MissingExtraError
 from sartor.hardware.catalog import canonical, load_gpu
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBound

@@ -11,8 +11,7 @@ import numpy as np
 from sartor.calibrate.fit import seconds
 from sartor.calibrate.fit_file import CalibrationFit
 from sartor.calibrate.read_records import SOFTWARE
-from sartor.calibrate.samples import grid
-from sartor.calibrate.trials import factor_of
+from sartor.calibrate.samples import factor_of, grid
 from sartor.cost.correction.calibration_file import LAWS, CalibrationFile
 from sartor.cost.correction.coefficients import GemmCoefficients
 from sartor.errors import InputError

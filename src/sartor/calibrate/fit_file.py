@@ -3,7 +3,7 @@
 Held-out errors come from four-fold cross-validation over contiguous regions of weights (n, k): each fold is fitted
 without its region and scored on all rows of the region, chosen or not. The interval is wide enough to cover 80% of
 those errors. Candidates are coefficients that may leave their start by more or less, and a smooth factor
-(``sartor.calibrate.trials``) over these or over the package's own prediction; the one with the least held-out error
+(``sartor.calibrate.samples``) over these or over the package's own prediction; the one with the least held-out error
 is fitted on every chosen row and written. docs/howto/calibrate.md.
 """
 
@@ -19,12 +19,10 @@ import numpy as np
 from sartor.calibrate.fit import Index, Products, fit, packaged_seconds, seconds
 from sartor.calibrate.fit_streams import StreamFit, fit_streams, passed_over
 from sartor.calibrate.read_records import LEAST_ROWS, Records, read_records
-from sartor.calibrate.samples import choose
-from sartor.calibrate.trials import Trial, factor_of, fit_own_rows, no_factor, trials
-from sartor.cost.correction.calibration import load_calibration
+from sartor.calibrate.samples import Trial, choose, factor_of, fit_own_rows, no_factor, trials
+from sartor.cost.correction.calibration import OwnRows, load_calibration
 from sartor.cost.correction.coefficients import GemmCoefficients
 from sartor.cost.correction.network import applicable, fingerprint
-from sartor.cost.correction.own_rows import OwnRows
 from sartor.cost.cost import Z80
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from sartor.cli.common import Exit, complain, complain_json, say
-from sartor.cli.outputs import Command
+from sartor.cli.common import Command, Exit, complain, complain_json, say
 from sartor.errors import NOT_GIVEN, InputError, InternalError, UsageError
 from sartor.interrupts import deaf, listen, point
 

@@ -84,7 +84,7 @@ def _fit(records: Path, gpu: str | None, words: JsonDict, compare: Path | None, 
     body = as_body(fitted, str(out) if out else None) | ({"compared": changed} if changed else {})
     c.answer("calibrate", body, as_json=json, out=None)
     if not json:
-        from sartor.report.measure_document import calibration_view, change_view
+        from sartor.report.accuracy_document import calibration_view, change_view
 
         c.show(calibration_view(body))
         if changed:
@@ -124,7 +124,7 @@ def _compare_files(path: Path, compare: Path | None, gpu: str | None, json: bool
     changed = _changed(compare, read_calibration_file(path), str(path), gpu)
     c.answer("calibrate", {"compared": changed}, as_json=json, out=None)
     if not json:
-        from sartor.report.measure_document import change_view
+        from sartor.report.accuracy_document import change_view
 
         c.show(change_view(changed))
 

@@ -121,7 +121,7 @@ def _lint_one(model: str, gpu: str, format: str, out: Path | None, question: Jso
     from sartor import api
     from sartor.report import lint_formats
     from sartor.report.document import document_text, opening
-    from sartor.report.headline import first_change, headline
+    from sartor.report.fit_words import first_change, headline
     from sartor.report.words import printable
 
     found = api.lint(model, gpu, **question)

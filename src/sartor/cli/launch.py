@@ -45,7 +45,7 @@ def write_files(answer: PlanAnswer, options: JsonMap) -> None:
     if options["write"] is not None:
         write_plan(answer, *options["write"], version=options["trainer_version"], overwrite=options["overwrite"])
     if trace is not None:
-        from sartor.report.plan_trace import plan_trace
+        from sartor.report.trace import plan_trace
 
         write_trace(plan_trace(answer), trace)
     if chakra is not None and answer.best is not None:
@@ -101,7 +101,7 @@ def lint_launch(options: JsonMap, num_devices: list[int] | None, run: TrainingOp
         **run,
     )
     if options["trace"] is not None:
-        from sartor.report.plan_trace import launch_trace
+        from sartor.report.trace import launch_trace
 
         write_trace(launch_trace(found), options["trace"])
     c.answer("plan", found.to_dict(), as_json=options["json"], out=options["out"])

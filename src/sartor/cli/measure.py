@@ -13,8 +13,8 @@ from typer.core import TyperGroup
 
 from sartor.cli import common as c
 from sartor.cli import options as o
+from sartor.cli.common import check_outputs
 from sartor.cli.measure_parity import parity
-from sartor.cli.outputs import check_outputs
 from sartor.errors import InputError
 from sartor.interrupts import patient
 from sartor.json_types import JsonDict
@@ -22,9 +22,8 @@ from sartor.json_types import JsonDict
 if TYPE_CHECKING:
     from sartor.bench.cases import BenchCase
     from sartor.bench.device import Device
-    from sartor.bench.journey import Collect, Measured
+    from sartor.bench.journey import Collect, Measured, SuiteProgress
     from sartor.bench.machine import Scale
-    from sartor.bench.run import SuiteProgress
     from sartor.bench.studies import Propose, Size, Study
     from sartor.hardware.gpu import Gpu
     from sartor.model.shape import TransformerShape
@@ -108,7 +107,7 @@ def measure(
                 Path(gpu) if gpu.endswith(".toml") else None, model, question)  # fmt: skip
     c.answer("measure", body, as_json=json, out=None)
     if not json:
-        from sartor.report.measure_document import measured_view
+        from sartor.report.accuracy_document import measured_view
 
         c.show(measured_view(body))
         _say_next(body, gpu)
@@ -193,7 +192,7 @@ def study(
         c.say(f"wrote {png}")
     c.answer("measure", body, as_json=json, out=None)
     if not json:
-        from sartor.report.measure_document import study_view
+        from sartor.report.accuracy_document import study_view
 
         c.show(study_view(body))
     if body["stopped"] == "interrupted":
@@ -214,8 +213,7 @@ def run_study(
     """The JSON of a study, run from the start or resumed from its records."""
     from sartor.bench.journey import measure_cases, measured_body
     from sartor.bench.machine import stand_in
-    from sartor.bench.studies import Size, study
-    from sartor.bench.study_result import study_body, study_results
+    from sartor.bench.studies import Size, study, study_body, study_results
     from sartor.bench.torch_device import open_device
     from sartor.cost.correction.calibration_file import load_own_calibration
     from sartor.hardware.catalog import load_gpu

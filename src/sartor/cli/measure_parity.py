@@ -41,7 +41,7 @@ def parity(
     """
     from sartor.bench.parity import compare_shapes, made_text, parity_body, proxies
     from sartor.bench.torch_device import import_torch, open_device
-    from sartor.bench.torch_train import TrainRun, trainer
+    from sartor.bench.torch_stack import TrainRun, trainer
 
     torch = import_torch()
     found_on = open_device(device, threads=threads)
@@ -63,7 +63,7 @@ def parity(
     body = {"parity": parity_body(compared, tokens, found_on.facts.device)}
     c.answer("measure", body, as_json=json, out=out)
     if not json:
-        from sartor.report.measure_document import parity_view
+        from sartor.report.accuracy_document import parity_view
 
         c.show(parity_view(body))
 

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from sartor.cli.outputs import declare
+from sartor.cli.common import declare
 from sartor.errors import InputError
 
 

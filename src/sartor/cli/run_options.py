@@ -1,4 +1,4 @@
-"""Options of the commands that price a run, made from the table of its fields (`sartor.run.fields`)."""
+"""Options of several commands made from tables: of a run's fields, and of a journey's declared options."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import inspect
 from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
+from sartor.cli import common as c
+from sartor.cli import options as o
 from sartor.cli.common import parse_sets
 from sartor.errors import InputError
+from sartor.options import Declared, Spelling, declared
 from sartor.run.fields import FIELDS, RunField, parse_size
 
 Command = Callable[..., None]
@@ -67,3 +70,91 @@ def _parsed(row: RunField, word: Any) -> Any:
     if row.choices and isinstance(word, str) and row.axis and word.lower() not in row.choices:
         raise InputError(row.name, word, f"must be one of {', '.join(row.choices)}", row.choices[-1])
     return word
+
+
+F = TypeVar("F", bound=Callable[..., None])
+
+SPELT: Mapping[Spelling, Any] = {
+    Spelling.TEXT: str,
+    Spelling.NUMBER: float,
+    Spelling.WHOLE: int,
+    Spelling.NUMBERS: str,
+    Spelling.WHOLES: str,
+    Spelling.WORDS: str,
+    Spelling.REPEATED: list[str],
+    Spelling.SWITCH: bool,
+    Spelling.FILE: Path,
+}
+"""The type of a flag's value before it is read."""
+
+
+def with_flags(options: type) -> Callable[[F], F]:
+    """A command whose ``**options`` become one flag each, after its positional parameters and before its own flags."""
+
+    def built(command: F) -> F:
+        written = inspect.signature(command, eval_str=True)
+        parameters = [p for p in written.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+        own_flags = [p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+        subject = [p for p in parameters if p not in own_flags]
+        flags = [_declared_parameter(name, row) for name, row in declared(options).items()]
+        in_order = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*subject, *flags, *own_flags)]
+        command.__signature__ = inspect.Signature(in_order)  # type: ignore[attr-defined]
+        command.__annotations__ = {p.name: p.annotation for p in in_order}
+        return command
+
+    return built
+
+
+def read_flags(options: type, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of the flags as the journey takes them; lists that are not given keep their default.
+    Raises ``InputError``."""
+    return {name: _value(name, row, flags[name]) for name, row in declared(options).items()}
+
+
+def _flag_of(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def numbers(field: str, text: str, kind: Callable[[str], Any]) -> list[Any]:
+    """``"1,2,4"`` -> ``[1, 2, 4]``."""
+    try:
+        values = [kind(word) for word in text.split(",") if word.strip()]
+    except ValueError:
+        values = []
+    if not values:
+        what = "a whole number" if kind is int else "a number"
+        raise InputError(field, text, f"must be {what}, or several with commas", "1,2,4")
+    return values
+
+
+def _declared_parameter(name: str, row: Declared) -> inspect.Parameter:
+    flag = _flag_of(name)
+    if row.kind is Spelling.SWITCH and row.default:
+        flag = f"{flag}/--no-{flag.removeprefix('--')}"
+    extras: dict[str, Any] = {"metavar": row.metavar or None}
+    if row.kind is Spelling.WHOLE:
+        extras["parser"] = o.whole_number
+    if row.kind is Spelling.FILE:
+        extras["callback"] = o.writable
+    default = row.default if row.terminal_default is ... else row.terminal_default
+    if isinstance(default, tuple):
+        default = ",".join(map(str, default)) or None
+    spelt = SPELT[row.kind] if default is not None else SPELT[row.kind] | None
+    annotation: Any = Annotated[spelt, typer.Option(flag, help=row.help, **extras)]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _value(name: str, row: Declared, value: Any) -> Any:
+    match row.kind:
+        case Spelling.WHOLES | Spelling.NUMBERS:
+            return (
+                row.default
+                if value is None
+                else numbers(_flag_of(name), value, int if row.kind is Spelling.WHOLES else float)
+            )
+        case Spelling.WORDS:
+            return c.words_of(value)
+        case Spelling.REPEATED:
+            return value or None
+        case _:
+            return value

@@ -42,12 +42,12 @@ def schedule(
     """
     from sartor import api
     from sartor.report.solved import schedule_trace, schedule_view
-    from sartor.schedules.result import Solver
+    from sartor.schedules.problem import Solver
 
     if solver not in tuple(Solver):
         raise InputError("--solver", solver, f"must be one of {', '.join(Solver)}", "cp_sat")
     if figure:
-        from sartor.report.gantt import check_figure_name, write_gantt
+        from sartor.report.solved import check_figure_name, write_gantt
 
         check_figure_name(figure)
     with patient():

@@ -69,7 +69,7 @@ def serving(
     Example: `sartor serving deepseek-v3 --gpu gb200 --dtype nvfp4 --copies 8 --ep 8 --prefill-workers 2 --prefill-tp 4`
     """
     from sartor import api
-    from sartor.cli.declared import numbers
+    from sartor.cli.run_options import numbers
     from sartor.report.serving import serving_view
 
     found = api.serving(

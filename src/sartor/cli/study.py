@@ -33,7 +33,7 @@ def study(
 
 def export_points(study: Path, to: Path) -> None:
     """Export the study's points as a table, and print their number on stderr."""
-    from sartor.engine.export import export_study
+    from sartor.engine.study import export_study
 
     c.say(f"{to}: {export_study(study, to)} points")
 
@@ -105,6 +105,6 @@ def check_export_needs(study: Path | None, export: Path | None) -> None:
         return
     if study is None:
         raise InputError("--export", str(export), "needs a study to export", "--study FILE")
-    from sartor.engine.export import check_export
+    from sartor.engine.study import check_export
 
     check_export(export)

@@ -93,8 +93,7 @@ def serving(
 
     Example: `sartor validate serving --data end_to_end/serving.csv --group-by measure,model`
     """
-    from sartor.validate.inference import inference_body, inference_charts
-    from sartor.validate.serving import validate_serving
+    from sartor.validate.inference import inference_body, inference_charts, validate_serving
 
     accuracy = validate_serving(data, group_by=c.words_of(group_by), worst=worst)
     _answer(inference_body(accuracy), inference_charts(accuracy) if html else [], html, json, out)

@@ -1,13 +1,22 @@
-"""Entry point for prediction: the cost of every operator of a graph on a GPU or an accelerator, and the total."""
+"""Entry point for prediction: the cost of every operator of one graph or several, and the least a datasheet allows.
+
+An operator alone, as benchmarks repeat it, may find in the caches as much as they hold. In a model, more weights and
+cached keys pass through them between two runs of a layer than they hold, so a layer's own come from memory.
+
+Graphs that differ in one size each (a sweep of every field, the fixes of every rule) share most operators, and a shared
+operator is priced once. An entry of an array equals the scalar call to the last bit, so the times are those of
+``price``, graph by graph.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from sartor.cost.chip.price import chip_alternatives, chip_cost
+from sartor.cost.chip.operator_latency import chip_alternatives, chip_cost
 from sartor.cost.collective.collective import collective_costs
 from sartor.cost.correction.calibration import Calibration, Clock, load_calibration
 from sartor.cost.cost import (
@@ -21,18 +30,84 @@ from sartor.cost.cost import (
     variance_of_each,
     weakest_source,
 )
-from sartor.cost.floor import at_least, least_s
-from sartor.cost.gpu.attention import attention_cost
+from sartor.cost.gpu.attention import DECODE_ROWS, attention_cost
 from sartor.cost.gpu.gemm import GemmAlternative, gemm_alternatives, gemm_costs
 from sartor.cost.gpu.grouped import grouped_cost
 from sartor.cost.gpu.memory_bound import launched_cost, memory_bound_cost
 from sartor.cost.gpu.rates import peak_flops_per_s
 from sartor.hardware.accelerator import Accelerator
+from sartor.hardware.accelerator_catalog import datasheet_of
 from sartor.hardware.cluster import Cluster
-from sartor.hardware.device import datasheet_of
 from sartor.hardware.gpu import Gpu
-from sartor.operators import Attention, Collective, DType, Gemm, GroupedGemm, MemoryBound, Operator, OperatorGraph, Pass
-from sartor.units import Floats
+from sartor.operators import (
+    PLACE,
+    Attention,
+    Collective,
+    DType,
+    Gemm,
+    GroupedGemm,
+    Layout,
+    MemoryBound,
+    Operator,
+    OperatorGraph,
+    Pass,
+)
+from sartor.units import Floats, plain, shaped
+
+
+def least_s(op: Operator, gpu: Gpu, *, in_model: bool = False) -> Floats:
+    """Seconds of one execution: FLOPs at the dense peak, or bytes at memory's rate. Collectives have 0."""
+    return np.maximum(_multiplying_s(op, gpu), _reading_s(op, gpu, in_model))
+
+
+def at_least(op: Operator, cost: Cost, gpu: Gpu, *, in_model: bool) -> Cost:
+    """The cost with ``floor_s``, and with a time, its largest term and ``residual`` that respect it."""
+    if isinstance(op, Collective):
+        return cost
+    multiplying, reading = _multiplying_s(op, gpu), _reading_s(op, gpu, in_model)
+    floor = np.maximum(multiplying, reading)
+    if np.all(floor <= cost.time_s):
+        return replace(cost, floor_s=plain(floor))
+    time_s = np.maximum(cost.time_s, floor)
+    details = cost.details
+    if "residual" in details:
+        details = details | {"residual": plain(details["residual"] * time_s / cost.time_s)}
+    return replace(
+        cost,
+        time_s=plain(time_s),
+        floor_s=plain(floor),
+        compute_s=plain(np.maximum(cost.compute_s, multiplying)),
+        memory_s=plain(np.maximum(cost.memory_s, reading)),
+        details=details,
+    )
+
+
+def _multiplying_s(op: Operator, gpu: Gpu) -> Floats:
+    if not isinstance(op, (Gemm, GroupedGemm, Attention)):
+        return 0.0
+    return op.flops / peak_flops_per_s(gpu, op.dtype)
+
+
+def _reading_s(op: Operator, gpu: Gpu, in_model: bool) -> Floats:
+    cold = _cold_bytes(op) if in_model else 0.0
+    if isinstance(op, (Gemm, MemoryBound)):  # windows skip keys and routing skips experts
+        cold = np.maximum(cold, op.bytes_moved - (gpu.l2_bytes + gpu.memory_side_cache_bytes))
+    return np.maximum(cold, 0.0) / gpu.hbm_bytes_per_s
+
+
+def _cold_bytes(op: Operator) -> Floats:
+    """Bytes that lay in no cache: weights, of experts those of one token's at least, and cached keys and values."""
+    if isinstance(op, Attention):
+        decodes = (np.asarray(op.seq_q) <= DECODE_ROWS) & (op.pass_ is Pass.FORWARD)
+        return np.where(decodes, op.cached_bytes, 0.0)
+    if isinstance(op, GroupedGemm):
+        if op.pass_ is Pass.WGRAD:
+            return 0.0
+        visited = np.where(np.greater(op.tokens, 0), np.ceil(op.rows / np.maximum(op.tokens, 1)), 1.0)
+        return np.minimum(visited, op.groups) * op.k * op.n * op.dtype.bytes
+    if isinstance(op, Gemm) and op.layout is not Layout.NT:  # a batch multiplies activations
+        return np.where(np.equal(op.batch, 1), op.dtype.bytes * op.k * op.n, 0.0)
+    return 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,3 +347,100 @@ def _main_dtype(graph: OperatorGraph) -> DType:
         if isinstance(op, (Gemm, GroupedGemm, Attention)):
             flops[op.dtype] = flops.get(op.dtype, 0.0) + float(np.max(op.flops * op.count))
     return max(flops, key=lambda dtype: flops[dtype]) if flops else DType.BF16
+
+
+Key: TypeAlias = tuple[Any, ...]
+
+
+def price_all(
+    graphs: Sequence[OperatorGraph],
+    gpu: Gpu,
+    calibration: Calibration | None = None,
+    *,
+    sigma_factor: float = 1.0,
+) -> list[Estimate]:
+    """Each graph's estimate: total and, per operator, time [s] and its spread; terms and tiles are left out.
+
+    Sizes may be arrays, with a different length in every graph. Arguments as in ``price``.
+    """
+    rows = [[_key(op) for op in graph.operators] for graph in graphs]
+    distinct = {
+        key: op for row, graph in zip(rows, graphs, strict=True) for key, op in zip(row, graph.operators, strict=True)
+    }
+    costs = _priced(distinct, gpu, calibration, sigma_factor)
+    totals = []
+    for graph, row in zip(graphs, rows, strict=True):
+        row_costs = tuple(costs[key] for key in row)
+        time_s = total_s(graph.operators, row_costs)
+        totals.append(Estimate(graph=graph, device=gpu, costs=row_costs, time_s=time_s, sigma_factor=sigma_factor))
+    return totals
+
+
+def _priced(
+    distinct: dict[Key, Operator], gpu: Gpu, calibration: Calibration | None, sigma_factor: float
+) -> dict[Key, Cost]:
+    groups: dict[Key, dict[Key, Operator]] = {}
+    for key, op in distinct.items():
+        groups.setdefault((type(op), *(getattr(op, name) for name in _NAMES[type(op)].words)), {})[key] = op
+    shapes = {key: np.broadcast_shapes(*map(np.shape, _sizes(op))) for key, op in distinct.items()}
+    joined = [_joined(list(group.values()), [shapes[key] for key in group]) for group in groups.values()]
+    whole = operator_costs(joined, gpu, calibration, details=False, sigma_factor=sigma_factor)
+    costs: dict[Key, Cost] = {}
+    for group, cost in zip(groups.values(), whole, strict=True):
+        costs |= _parted(cost, {key: shapes[key] for key in group})
+    return costs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Names:
+    """Fields of an operator that its cost depends on: numbers (possibly arrays), and the rest."""
+
+    sizes: tuple[str, ...]
+    words: tuple[str, ...]
+
+
+def _names(kind: type) -> _Names:
+    used = [field for field in fields(kind) if field.name not in PLACE]
+    sizes = tuple(field.name for field in used if field.type in ("Ints", "Floats"))
+    return _Names(sizes=sizes, words=tuple(field.name for field in used if field.name not in sizes))
+
+
+_NAMES: dict[type, _Names] = {kind: _names(kind) for kind in (Gemm, GroupedGemm, Attention, MemoryBound, Collective)}
+
+
+def _sizes(op: Operator) -> list[Any]:
+    return [getattr(op, name) for name in _NAMES[type(op)].sizes]
+
+
+def _key(op: Operator) -> Key:
+    """A key that is equal for operators of equal cost; arrays are compared by identity."""
+    words = (getattr(op, name) for name in _NAMES[type(op)].words)
+    return (type(op), *words, *(id(v) if isinstance(v, np.ndarray) else v for v in _sizes(op)))
+
+
+def _joined(operators: Sequence[Operator], shapes: Sequence[tuple[int, ...]]) -> Operator:
+    """Operators that differ only in sizes as one, with flat arrays as sizes (numbers if equal in all)."""
+    if len(operators) == 1:
+        return operators[0]
+    changed: dict[str, Any] = {}
+    for name in _NAMES[type(operators[0])].sizes:
+        values = [getattr(op, name) for op in operators]
+        if any(isinstance(v, np.ndarray) for v in values) or len(set(values)) > 1:
+            changed[name] = np.concatenate(
+                [np.broadcast_to(v, shape).reshape(-1) for v, shape in zip(values, shapes, strict=True)]
+            )
+    return replace(operators[0], **changed)
+
+
+def _parted(cost: Cost, shapes: dict[Key, tuple[int, ...]]) -> dict[Key, Cost]:
+    """Each operator's own time and spread, split from the joined cost."""
+    if len(shapes) == 1:
+        return {key: Cost(time_s=cost.time_s, log_sigma=cost.log_sigma, source=cost.source) for key in shapes}
+    stops = np.cumsum([int(np.prod(shape)) for shape in shapes.values()]).tolist()
+    time_s, sigma = (np.broadcast_to(array, (stops[-1],)) for array in (cost.time_s, cost.log_sigma))
+    costs, start = {}, 0
+    for (key, shape), stop in zip(shapes.items(), stops, strict=True):
+        terms = (shaped(array[start:stop], shape) for array in (time_s, sigma))
+        costs[key] = Cost(**dict(zip(("time_s", "log_sigma"), terms, strict=True)), source=cost.source)
+        start = stop
+    return costs

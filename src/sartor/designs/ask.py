@@ -11,7 +11,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from sartor.cost.chip.ownership import USD_PER_KWH, YEARS
-from sartor.designs.experts import expert_plan
+from sartor.designs.baselines import expert_plan
 from sartor.designs.options import JobOptions, QuestionOptions
 from sartor.designs.question import (
     HBM_USD_PER_GB,

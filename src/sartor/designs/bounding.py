@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sartor.cost.chip.energy import energy_floor_j
-from sartor.designs.bounds import work_rates
+from sartor.designs.bounds import within_energy, work_rates
 from sartor.designs.candidates import candidates_of
-from sartor.designs.energy import within_energy
 from sartor.designs.infeasible import memory_constraint
 from sartor.designs.point import Interval, Option
 from sartor.designs.question import DesignQuestion

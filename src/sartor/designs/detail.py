@@ -18,16 +18,15 @@ from sartor.designs.parts import ModelPart, ModelParts, design_job, parts_of
 from sartor.designs.point import Evaluation, ModelOutcome, Point, placement_problem
 from sartor.designs.question import EQUAL, AreaModel, DesignQuestion
 from sartor.hardware.accelerator import Accelerator
+from sartor.hardware.accelerator_catalog import datasheet_of
 from sartor.hardware.cluster import Cluster, own_links
-from sartor.hardware.device import datasheet_of
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.model.workload import Phase
 from sartor.operators import OperatorGraph
 from sartor.placement.check import price
-from sartor.placement.plan import Plan
-from sartor.placement.problem import PlacementProblem, expert_replicas
+from sartor.placement.problem import PlacementProblem, Plan, expert_replicas
 from sartor.schedules.makespan import SCHEDULE_LIMIT_S, schedule_problem
-from sartor.schedules.result import ScheduleResult
+from sartor.schedules.problem import ScheduleResult
 from sartor.schedules.solve import solve
 from sartor.step.mechanisms import parts as step_parts
 from sartor.step.mechanisms.mechanism import BUBBLE, COMPUTE, OPTIMIZER, REPLICAS

@@ -20,8 +20,7 @@ import numpy as np
 from sartor.designs.parts import ModelParts
 from sartor.designs.question import DesignQuestion
 from sartor.model.training import PipelineSchedule
-from sartor.placement.plan import Plan, Stage
-from sartor.placement.problem import PlacementProblem, copies_together, expert_replicas
+from sartor.placement.problem import PlacementProblem, Plan, Stage, copies_together, expert_replicas
 from sartor.placement.tabulate import ROUNDING
 from sartor.step.kept_bytes import in_flight
 from sartor.units import Array

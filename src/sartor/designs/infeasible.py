@@ -10,9 +10,17 @@ from math import ceil, floor, inf, log10
 import numpy as np
 
 from sartor.cost.chip.energy import energy_floor_j
-from sartor.designs.bounds import LoweredModel, bare_problem, plan_rates, splits, work_rates
+from sartor.designs.bounds import (
+    LoweredModel,
+    bare_problem,
+    dynamic_j,
+    joules_per_token,
+    least_joules,
+    plan_rates,
+    splits,
+    work_rates,
+)
 from sartor.designs.candidates import Candidates
-from sartor.designs.energy import dynamic_j, joules_per_token, least_joules
 from sartor.designs.equal_chunks import least_bytes
 from sartor.designs.parts import CopySplit, ModelParts, design_job
 from sartor.designs.point import Option, Point, ScheduleStore, evaluate_option
@@ -20,7 +28,7 @@ from sartor.designs.question import EQUAL, LIMITS, DesignModel, DesignQuestion
 from sartor.designs.tasks import lowered
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator
-from sartor.model.lower.split import contexts_divide
+from sartor.model.lower.setting import contexts_divide
 from sartor.model.training import Recompute
 from sartor.placement.place import find_tightest
 from sartor.placement.problem import Edge, PlacedLayer, Width, copies_together

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sartor.designs.bounds import bare_problem, served_copies, served_rates, update_s_per_byte
-from sartor.designs.energy import joules_per_token
+from sartor.designs.bounds import bare_problem, joules_per_token, served_copies, served_rates, update_s_per_byte
 from sartor.designs.equal_chunks import equal_plan
 from sartor.designs.parts import CopySplit, ModelParts, parts_of
 from sartor.designs.question import EQUAL, DesignQuestion
@@ -22,8 +21,7 @@ from sartor.hardware.accelerator import Accelerator
 from sartor.model.training import Recompute
 from sartor.operators import OperatorGraph
 from sartor.placement.place import place
-from sartor.placement.plan import Plan, Stage
-from sartor.placement.problem import Edge, PlacedLayer, PlacementProblem, Width
+from sartor.placement.problem import Edge, PlacedLayer, PlacementProblem, Plan, Stage, Width
 from sartor.schedules.makespan import SCHEDULE_LIMIT_S, known_in_turn_s, makespan_s, timing_fields
 from sartor.schedules.solve import ScheduleCache
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from sartor.cost.chip.buildable import excess, faults, too_hot
+from sartor.cost.chip.ownership import excess, faults, too_hot
 from sartor.designs.baselines import point_on
 from sartor.designs.bounds import lower_models
 from sartor.designs.candidates import Candidates, alone, candidates_of

@@ -25,8 +25,7 @@ from sartor.designs.point import Evaluation, ModelOutcome, Point, ScheduleStore,
 from sartor.designs.question import EQUAL, DesignModel, DesignQuestion, Objective
 from sartor.designs.result import LATER_TIME, MORE_TIME, JointResult, Progress
 from sartor.designs.search import RunTasks
-from sartor.designs.shape_axes import ShapeAxes
-from sartor.designs.shape_bounds import ShapePairs, lowered_shapes
+from sartor.designs.shape_bounds import ShapeAxes, ShapePairs, lowered_shapes
 from sartor.designs.shapes_proved import BestShape, JointShapes, over_shapes, undominated
 from sartor.designs.space import AcceleratorSpace
 from sartor.interrupts import point

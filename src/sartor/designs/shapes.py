@@ -22,7 +22,7 @@ from sartor.designs.parts import CopySplit
 from sartor.designs.point import ModelOutcome, Option, Point, ScheduleStore, evaluate_option, evaluate_point
 from sartor.designs.question import DesignModel, DesignQuestion
 from sartor.designs.result import DesignStatus, JointResult, Keep, afresh
-from sartor.designs.shape_axes import ShapeVariant
+from sartor.designs.shape_bounds import ShapeVariant
 from sartor.designs.space import AcceleratorSpace
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu

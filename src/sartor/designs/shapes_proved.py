@@ -20,7 +20,7 @@ from sartor.designs.front import NamedSearch, plain_search
 from sartor.designs.question import EQUAL, DesignQuestion
 from sartor.designs.result import DesignStatus, JointResult, Progress, Ranked, Spot
 from sartor.designs.search import OutOfTime, RunTasks, in_time, run_here
-from sartor.designs.shape_axes import ShapeAxes, ShapeVariant
+from sartor.designs.shape_bounds import ShapeAxes, ShapeVariant
 from sartor.designs.shape_queue import Pairs, ShapeQueue, pairs_of
 from sartor.designs.space import AcceleratorSpace
 from sartor.designs.tasks import FirstPairs, Result, Task, rows_of

@@ -25,8 +25,8 @@ from sartor.hardware.accelerator import (
     SUSTAINED_SHARES,
     Accelerator,
     Dataflow,
+    Memory,
 )
-from sartor.hardware.memory import Memory
 from sartor.operators import DType
 from sartor.units import GIGA, MEGA, MIB, Array, Floats, Ints
 

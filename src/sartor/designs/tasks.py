@@ -17,9 +17,8 @@ from functools import lru_cache
 import numpy as np
 
 from sartor.cost.chip.energy import energy_floor_j
-from sartor.designs.bounds import LoweredModel, lower_models, plan_rates, splits, work_rates
+from sartor.designs.bounds import LoweredModel, dynamic_j, lower_models, plan_rates, splits, within_energy, work_rates
 from sartor.designs.candidates import Candidates
-from sartor.designs.energy import dynamic_j, within_energy
 from sartor.designs.parts import CopySplit, parts_of
 from sartor.designs.point import Evaluation, Interval, Point, ScheduleStore, evaluate_point, nothing
 from sartor.designs.question import DesignQuestion

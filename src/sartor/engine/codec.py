@@ -17,12 +17,11 @@ from sartor.designs.point import Evaluation, LayerTime, ModelOutcome, Option, Po
 from sartor.designs.question import DesignQuestion
 from sartor.designs.result import Baseline, Ranked
 from sartor.designs.space import AcceleratorSpace
-from sartor.hardware.accelerator import ARRAY_FIELDS, Accelerator, Dataflow
-from sartor.hardware.memory import Memory
+from sartor.hardware.accelerator import ARRAY_FIELDS, Accelerator, Dataflow, Memory
 from sartor.json_types import JsonDict, JsonMap
 from sartor.model.training import Recompute
 from sartor.operators import DType
-from sartor.placement.plan import Plan, Stage
+from sartor.placement.problem import Plan, Stage
 
 MOST_VALUES = 24
 """Longest axis that is listed in full; longer ones are summarized by their number and ends."""

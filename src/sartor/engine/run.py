@@ -10,6 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Protocol
 
+from sartor.designs.against import reasons
 from sartor.designs.baselines import compare
 from sartor.designs.front import NamedSearch, ProvedFront, proved_front
 from sartor.designs.question import DesignQuestion
@@ -19,7 +20,6 @@ from sartor.designs.shapes import ShapeDesign
 from sartor.designs.shapes_proved import JointShapes
 from sartor.designs.space import AcceleratorSpace
 from sartor.designs.tasks import Result, Task
-from sartor.designs.why import reasons
 from sartor.engine.executors import Workers, make_executor
 from sartor.engine.store import SearchStore, ShapesStore, Store, open_study
 from sartor.engine.study import MAIN

@@ -33,8 +33,7 @@ from sartor.engine.codec import (
     question_dict,
     to_text,
 )
-from sartor.engine.lock import study_lock
-from sartor.engine.schema import cannot, connect
+from sartor.engine.schema import cannot, connect, study_lock
 from sartor.engine.study import MAIN
 from sartor.errors import InputError
 from sartor.json_types import JsonDict

@@ -1,5 +1,4 @@
-"""Accelerators as a template: tensor cores, vector cores, buffers, memory stacks, links; each size a number or an
-array.
+"""Accelerators as a template: tensor cores, vector cores, buffers, and memory stacks by generation.
 
 The template is that of Wang et al., "Integrated Hardware Architecture and Device Placement Search" (PHAZE), ICML 2024,
 made wider: lanes of vector cores apart from the array's width, private buffers of any size, memory in stacks, links.
@@ -11,15 +10,56 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
+from functools import cache
 from typing import Any
 
 import numpy as np
 
+from sartor.bounded import packaged_toml
 from sartor.errors import InputError
-from sartor.hardware.memory import Memory
 from sartor.json_types import JsonDict
 from sartor.operators import DType
-from sartor.units import GIGA, KIB, MEGA, MIB, MICRO, Floats, Ints, plain
+from sartor.units import GIB, GIGA, KIB, MEGA, MIB, MICRO, Floats, Ints, plain
+
+
+class Memory(Enum):
+    """Generations of off-chip memory."""
+
+    HBM2 = "hbm2"
+    HBM2E = "hbm2e"
+    HBM3 = "hbm3"
+    HBM3E = "hbm3e"
+    HBM4 = "hbm4"
+    LPDDR4X = "lpddr4x"
+    LPDDR5 = "lpddr5"
+
+    @property
+    def stack(self) -> MemoryStack:
+        """One stack of this generation, from its standard and vendors."""
+        return _stacks()[self.value]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryStack:
+    """One stack: capacity, peak rate, energy of moving a bit, and the interface's width."""
+
+    bytes: float
+    bytes_per_s: float
+    energy_pj_per_bit: float
+    width_bits: int
+    source: str
+    uncertain: str = ""
+    """Uncertain parts of the entry; empty if none."""
+
+
+@cache
+def _stacks() -> dict[str, MemoryStack]:
+    """Stacks by the generation's name."""
+    table = packaged_toml("hardware", "memory.toml")
+    return {
+        name: MemoryStack(bytes=row.pop("gib") * GIB, bytes_per_s=row.pop("gb_per_s") * GIGA, **row)
+        for name, row in table.items()
+    }
 
 
 class Dataflow(Enum):

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from sartor.errors import InputError
 from sartor.hardware import door
+from sartor.hardware.accelerator_catalog import device_from, load_device
 from sartor.hardware.catalog import canonical
 from sartor.hardware.cluster import HOP_LATENCY_S, UNSAID_BYTES_PER_S, Cluster, LinkTier, own_links
-from sartor.hardware.device import device_from, load_device
 from sartor.hardware.door import Complaint, check, is_path, kind, listed, model_of, nearest_names, read_toml
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict

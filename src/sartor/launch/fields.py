@@ -18,7 +18,7 @@ from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.launch.plan import LaunchKind, refuser
 from sartor.launch.stated import MAX_SIZE, Flags, Stated, shown_flag
-from sartor.model.numerics import Value
+from sartor.model.shape import Value
 from sartor.model.training import PipelineSchedule, Recipe, Recompute, TrainingJob, TrainingPlan
 from sartor.operators import DType
 

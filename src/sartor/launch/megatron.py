@@ -24,9 +24,8 @@ from sartor.launch.fields import (
     traits_of,
     written,
 )
-from sartor.launch.megatron_model import model_arguments
+from sartor.launch.megatron_model import model_arguments, read_stages, stage_arguments
 from sartor.launch.megatron_model_read import read_model
-from sartor.launch.megatron_stages import read_stages, stage_arguments
 from sartor.launch.plan import (
     JobParts,
     LaunchFiles,
@@ -43,7 +42,7 @@ from sartor.launch.plan import (
 from sartor.launch.script import Command, launch_script
 from sartor.launch.stated import Flags, hole_text, parse_flags
 from sartor.model.layer import AttentionMixer, LatentAttentionMixer
-from sartor.model.numerics import Value
+from sartor.model.shape import Value
 from sartor.model.training import (
     ContextParallel,
     OffloadModule,

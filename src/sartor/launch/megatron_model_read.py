@@ -23,8 +23,7 @@ from sartor.model.layer import (
     SharedWidth,
     Vectors,
 )
-from sartor.model.numerics import Numerics, Value
-from sartor.model.shape import MAX_LAYERS, Stack, TransformerShape
+from sartor.model.shape import MAX_LAYERS, Numerics, Stack, TransformerShape, Value
 from sartor.model.workload import VOCAB_MULTIPLE
 from sartor.read.families.parts import group_layers
 from sartor.units import round_up

@@ -11,8 +11,7 @@ from sartor.launch.fields import Argument, rows, text_of
 from sartor.launch.plan import LaunchKind
 from sartor.launch.stated import Flags
 from sartor.model.layer import DenseFfn, LatentAttentionMixer
-from sartor.model.numerics import NEUTRAL, Numerics, Value
-from sartor.model.shape import TransformerShape
+from sartor.model.shape import NEUTRAL, Numerics, TransformerShape, Value
 
 OWN_CONFIG = "a trainer that reads the model's own config (--write deepspeed or accelerate)"
 OF_SHAPE = {"activation", "norm_order"}

@@ -12,7 +12,7 @@ import numpy as np
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.launch.fields import quantities, row_of, text_of
-from sartor.model.numerics import Value
+from sartor.model.shape import Value
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.plans.fixed import named_values
 from sartor.plans.space import axes_of, plan_at

@@ -30,7 +30,7 @@ from sartor.model.training import (
 )
 from sartor.model.workload import AttentionKernel, usual_seq_len
 from sartor.operators import DType
-from sartor.plans.conditions import broken, check_job
+from sartor.plans.space import broken, check_job
 from sartor.run.fields import FIELDS
 from sartor.step.trainers import record_named, trainer_of_files
 from sartor.units import Ints, ceil_div, nearest_divisors

@@ -25,8 +25,7 @@ from sartor.launch.plan import (
 )
 from sartor.launch.script import launch_script
 from sartor.launch.torchtitan_source import Flavor, flavor_of
-from sartor.model.numerics import Numerics
-from sartor.model.shape import TransformerShape
+from sartor.model.shape import Numerics, TransformerShape
 from sartor.model.training import PipelineSchedule, Recipe, Recompute, TrainingJob, TrainingPlan
 from sartor.units import ceil_div
 

@@ -15,8 +15,7 @@ from sartor.launch.script import Command
 from sartor.launch.stated import Document, bearing, parse_flags
 from sartor.launch.torchtitan import KIND
 from sartor.launch.torchtitan_source import Flavor, RecipeSource, named_flavor
-from sartor.model.numerics import Numerics
-from sartor.model.shape import TransformerShape
+from sartor.model.shape import Numerics, TransformerShape
 from sartor.model.training import ContextParallel, Optimizer, PipelineSchedule, Recipe, Recompute, TrainingPlan
 from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.step.trainers.torchtitan import TORCHTITAN

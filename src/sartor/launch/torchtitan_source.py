@@ -17,8 +17,7 @@ from typing import Any
 from sartor.bounded import packaged_toml, printable
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
-from sartor.model.numerics import Numerics, Value
-from sartor.model.shape import TransformerShape
+from sartor.model.shape import Numerics, TransformerShape, Value
 from sartor.model.zoo import load_model
 
 SECTIONS = {"training", "parallelism", "compile", "activation_checkpoint", "optimizer"}

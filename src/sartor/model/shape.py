@@ -1,16 +1,19 @@
-"""The structure of a transformer: stacks of runs of equal layers.
+"""The structure of a transformer: stacks of runs of equal layers, and numerics that affect neither time nor memory.
 
 A ``TransformerShape`` is stacks of runs of equal layers (``model/layer.py``). The residual width (``hidden_size``)
 belongs to the stack and is handed down to the layers' parts, so widening a model is one edit. Every size may be one
 integer or an array of candidates (``Ints``).
+
+They are carried with the shape for writing launch files; prices ignore them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sartor.bounded import packaged_toml
 from sartor.json_types import JsonDict
 from sartor.model.layer import (
     AttentionMixer,
@@ -24,9 +27,49 @@ from sartor.model.layer import (
     SharedWidth,
     Vectors,
 )
-from sartor.model.numerics import Numerics
 from sartor.model.traced import TracedModel
 from sartor.units import Ints
+
+Value = float | str | bool
+
+_FAMILIES: dict[str, Mapping[str, Value]] = packaged_toml("model", "numerics.toml")
+NEUTRAL = _FAMILIES.pop("neutral")
+"""Every field with its value in a plain decoder. Fields without a known meaning have no value."""
+SAME = {
+    **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu_tanh"),
+    **dict.fromkeys(("swish", "swiglu"), "silu"),
+    **dict.fromkeys(("squared_relu", "relu_squared"), "relu2"),
+}
+"""Synonyms of activations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numerics:
+    """Values by the names of `NEUTRAL`; a name that is absent has its neutral value.
+
+    ``compared`` is False if only the file's fields are known, not what the model's class does besides.
+    """
+
+    values: Mapping[str, Value] = field(default_factory=dict)
+    compared: bool = True
+
+    def get(self, name: str) -> Value | None:
+        """The value, by default the neutral one; None for a field without one."""
+        return self.values.get(name, NEUTRAL.get(name))
+
+    @property
+    def unusual(self) -> dict[str, Value]:
+        """Values that differ from a plain decoder's."""
+        return {name: value for name, value in self.values.items() if value != NEUTRAL.get(name)}
+
+
+def family_numerics(family: str, stated: Mapping[str, Value], activation: str) -> Numerics:
+    """A family's values, overridden by those ``said``; ``activation`` applies if the family has none of its own."""
+    defaults = _FAMILIES.get(family)
+    values = {"activation": activation, **(defaults or {}), **stated}
+    values["activation"] = SAME.get(str(values["activation"]), values["activation"])
+    return Numerics(values=values, compared=defaults is not None)
+
 
 MAX_LAYERS = 65_536
 """Most layers of a model; the deepest published one has a few thousand."""

@@ -7,8 +7,15 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from sartor.json_types import JsonMap
-from sartor.model.choices import ContextParallel, OffloadModule, Optimizer, PipelineSchedule, Recipe, RecomputeModule
-from sartor.model.workload import VOCAB_MULTIPLE
+from sartor.model.workload import (
+    VOCAB_MULTIPLE,
+    ContextParallel,
+    OffloadModule,
+    Optimizer,
+    PipelineSchedule,
+    Recipe,
+    RecomputeModule,
+)
 from sartor.operators import DType
 
 

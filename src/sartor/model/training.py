@@ -9,19 +9,20 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from sartor.model.blocks import blocks
-from sartor.model.choices import (
+from sartor.model.layer import AttentionMixer, LatentAttentionMixer, Layer, MoeFfn
+from sartor.model.shape import TransformerShape
+from sartor.model.trainer import Trainer
+from sartor.model.workload import (
+    AttentionKernel,
     ContextParallel,
     OffloadModule,
     Optimizer,
+    ParallelDims,
     PipelineSchedule,
     Recipe,
     Recompute,
     RecomputeModule,
 )
-from sartor.model.layer import AttentionMixer, LatentAttentionMixer, Layer, MoeFfn
-from sartor.model.shape import TransformerShape
-from sartor.model.trainer import Trainer
-from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.operators import DType
 from sartor.units import Bools, Ints
 

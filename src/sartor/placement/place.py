@@ -10,12 +10,18 @@ from math import inf, isfinite
 
 import numpy as np
 
-from sartor.placement.check import fixed_strategy_time
-from sartor.placement.check_terms import fixed_strategy_time_with_terms
+from sartor.placement.check import fixed_strategy_time, fixed_strategy_time_with_terms
 from sartor.placement.dynamic_programming import Counts, Kind, least_bottlenecks
 from sartor.placement.plain import least_bytes, solve
-from sartor.placement.plan import Placement, PlacementStatus, TightestLimit
-from sartor.placement.problem import PlacedLayer, PlacementProblem, Width, copies_together
+from sartor.placement.problem import (
+    PlacedLayer,
+    Placement,
+    PlacementProblem,
+    PlacementStatus,
+    TightestLimit,
+    Width,
+    copies_together,
+)
 from sartor.placement.tabulate import StageSums, States, find_states, held_bytes, max_positions, stage_sums
 from sartor.placement.terms import PlacementTerms, types_of
 from sartor.placement.with_terms import solve_with_terms

@@ -18,11 +18,11 @@ import numpy as np
 
 from sartor.placement.check import price
 from sartor.placement.dynamic_programming import Bottlenecks, Counts, Kind, least_bottlenecks, trace
-from sartor.placement.plan import Plan
 from sartor.placement.problem import (
     RESYNC_FACTOR,
     PlacedLayer,
     PlacementProblem,
+    Plan,
     Width,
     copies_together,
     expert_replicas,

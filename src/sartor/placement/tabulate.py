@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sartor.placement.graph import downsets, is_chain
+from sartor.placement.dynamic_programming import downsets, is_chain
 from sartor.placement.problem import PlacedLayer, PlacementProblem, Width
 from sartor.units import Array, Ints, distinct
 

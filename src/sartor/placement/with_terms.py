@@ -20,11 +20,10 @@ import numpy as np
 
 from sartor.errors import InputError
 from sartor.placement.case import Case, CasePipeline, WidthTables, pipelines, slowed, zero_bytes
-from sartor.placement.check_terms import price_with_terms
+from sartor.placement.check import price_with_terms
 from sartor.placement.dynamic_programming import Bottlenecks, Counts, least_bottlenecks, trace
 from sartor.placement.plain import plain_kinds
-from sartor.placement.plan import Plan, Stage
-from sartor.placement.problem import PlacementProblem
+from sartor.placement.problem import PlacementProblem, Plan, Stage
 from sartor.placement.tabulate import find_states, tabulate
 from sartor.placement.terms import DeviceType, PlacementTerms, network_of, types_of
 from sartor.units import Array, ceil_div, distinct

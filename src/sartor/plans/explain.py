@@ -20,12 +20,23 @@ from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.model.training import PipelineSchedule, Recipe, Recompute, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel
-from sartor.plans.conditions import structures, with_switches
 from sartor.plans.evaluate import TIMED, Pricer, priced
 from sartor.plans.relax import word_of
 from sartor.plans.result import PricedPlan
 from sartor.plans.search import make_pricer
-from sartor.plans.space import AXES, axes_of, chunks, plan_at, plan_space, size_of, stage_layers, take, to_plan
+from sartor.plans.space import (
+    AXES,
+    axes_of,
+    chunks,
+    plan_at,
+    plan_space,
+    size_of,
+    stage_layers,
+    structures,
+    take,
+    to_plan,
+    with_switches,
+)
 from sartor.step.footprint import footprint
 from sartor.step.measured_run import MeasuredRun
 from sartor.step.mechanisms.mechanism import Rows

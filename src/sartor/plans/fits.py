@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from sartor.cost.correction.calibration import Calibration
-from sartor.plans.conditions import structures, with_switches
 from sartor.plans.search import HeldPlan, make_pricer
-from sartor.plans.space import plan_space, size_of, take
+from sartor.plans.space import plan_space, size_of, structures, take, with_switches
 from sartor.run.fields import FIELDS
 from sartor.step.mechanisms.mechanism import Rows
 from sartor.units import Array

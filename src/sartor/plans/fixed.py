@@ -1,23 +1,270 @@
-"""Fixed values of a search (``--fix tp=8,recompute=none``): parses words and rejects values that no plan can have."""
+"""Fixed values of a search (``--fix tp=8,recompute=none``): plan fields, and switches of trainer and job."""
 
 from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import combinations, product
+from typing import TypeVar
 
 import numpy as np
 
 from sartor.errors import InputError
+from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
 from sartor.model.blocks import layer_order
-from sartor.model.training import Recompute, TrainingJob
-from sartor.plans.conditions import structures
-from sartor.plans.space import AXES, DIMS, STRUCTURE, plan_space, size_of
-from sartor.plans.switches import SWITCHED
+from sartor.model.training import ContextParallel, OffloadModule, Recipe, Recompute, RecomputeModule, TrainingJob
+from sartor.model.workload import AttentionKernel
+from sartor.operators import DType
+from sartor.plans.space import AXES, DIMS, STRUCTURE, check_job, job_limits, plan_space, size_of, structures
 from sartor.run.fields import FIELDS
 from sartor.step.mechanisms.mechanism import Rows
-from sartor.units import Array, Floats
+from sartor.step.recipes import check_recipe, supports
+from sartor.units import Array, Floats, nearest_divisors
+
+ANY = "any"
+MOST_CHOICES = 32
+"""Most jobs that one command may compare: each is a separate search."""
+
+Module = TypeVar("Module", RecomputeModule, OffloadModule)
+Setting = bool | int | Enum | frozenset[RecomputeModule] | frozenset[OffloadModule]
+ON_OFF: Mapping[str, Setting] = {
+    word: word in ("on", "true", "yes", "1") for word in ["on", "off", "true", "false", "yes", "no", "1", "0"]
+}
+MOMENTS = (DType.FP32, DType.BF16, DType.FP16, DType.FP8)
+
+
+def _sets(modules: type[Module]) -> dict[str, Setting]:
+    sizes = range(1, len(modules) + 1)
+    return {
+        "+".join(m.value for m in members): frozenset(members) for n in sizes for members in combinations(modules, n)
+    }
+
+
+MODULES: Mapping[str, Setting] = _sets(RecomputeModule)
+"""Sets of modules, by their names joined in the order of the enum, from the cheapest to the most expensive."""
+
+
+NOTHING = "none"
+OFFLOADS: Mapping[str, Setting] = {NOTHING: frozenset[OffloadModule](), **_sets(OffloadModule)}
+
+
+class Numbers(Mapping[str, Setting]):
+    """``all`` (0), or any whole number from 1 to ``most``."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def __getitem__(self, word: str) -> Setting:
+        if word == "all":
+            return 0
+        if word.isascii() and word.isdigit() and len(word) < 10 and 1 <= int(word) <= self.most:
+            return int(word)
+        raise KeyError(word)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("all",))
+
+    def __len__(self) -> int:
+        return 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSwitch:
+    """A field of the trainer or the job, with the words for its values."""
+
+    field: str
+    words: Mapping[str, Setting]
+    of_trainer: bool = True
+    experts: bool = False
+    """Affects only mixtures of experts."""
+
+
+SWITCHED: Mapping[str, JobSwitch] = {
+    **{name: JobSwitch(field=name, words=ON_OFF) for name in ("tp_overlap", "dp_overlap", "p2p_overlap")},
+    "ep_overlap": JobSwitch(field="ep_overlap", words=ON_OFF, experts=True),
+    "deepep": JobSwitch(field="dispatch_once", words=ON_OFF, experts=True),
+    "split_experts": JobSwitch(field="splits_experts", words=ON_OFF, experts=True),
+    **{name: JobSwitch(field=name, words=ON_OFF) for name in ("cuda_graphs", "fused_loss", "grad_fusion")},
+    "grad_dtype": JobSwitch(field="grad_dtype", words={each.value: each for each in (DType.FP32, DType.BF16)}),
+    "moments_dtype": JobSwitch(field="moments_dtype", words={each.value: each for each in MOMENTS}, of_trainer=False),
+    "context_parallel": JobSwitch(
+        field="context_parallel", words={each.value: each for each in ContextParallel}, of_trainer=False
+    ),
+    "recompute_modules": JobSwitch(field="recompute_modules", words=MODULES, of_trainer=False),
+    "offload_modules": JobSwitch(field="offload_modules", words=OFFLOADS, of_trainer=False),
+    "offload_layers": JobSwitch(field="offload_layers", words=Numbers(1023), of_trainer=False),
+    "dropout": JobSwitch(field="dropout", words=ON_OFF, of_trainer=False),
+    "document_len": JobSwitch(field="document_len", words=Numbers(2**24), of_trainer=False),
+    "train_weights": JobSwitch(field="trains_weights", words=ON_OFF, of_trainer=False),
+    "frozen_bits": JobSwitch(field="frozen_bits", words={"16": 16, "4": 4}, of_trainer=False),
+    "recipe": JobSwitch(field="recipe", words={each.value: each for each in Recipe}, of_trainer=False),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobChoice:
+    """A job with some switches set, and what was set: ``{"tp_overlap": "on"}``."""
+
+    job: TrainingJob
+    said: Mapping[str, str]
+
+    @property
+    def words(self) -> str:
+        return ", ".join(f"{name}={word}" for name, word in self.said.items())
+
+
+def job_choices(
+    job: TrainingJob, gpus: Sequence[Gpu], fixed: Mapping[str, int | str]
+) -> tuple[tuple[JobChoice, ...], dict[str, int | str]]:
+    """The jobs for the switches in ``fixed`` (several if one is ``any``), and the rest of ``fixed``, which are axes of
+    a plan. Raises ``InputError``."""
+    words_by_name = {
+        _name(name): str(value).strip().lower() for name, value in fixed.items() if _name(name) in SWITCHED
+    }
+    ordered = {name: _in_order(word, NAMED[name]) if name in NAMED else word for name, word in words_by_name.items()}
+    rest = {name: value for name, value in fixed.items() if _name(name) not in SWITCHED}
+    lists = [_values(job, gpus, name, word) for name, word in ordered.items()]
+    if math.prod(map(len, lists)) > MOST_CHOICES:
+        must = f"compare at most {MOST_CHOICES} jobs at once"
+        raise InputError("fix", f"{math.prod(map(len, lists))} combinations", must, "any for fewer switches")
+    choices = tuple(_choice(job, dict(zip(ordered, words, strict=True))) for words in product(*lists))
+    for choice in choices:
+        _check_frozen(choice.job)
+    runnable = tuple(choice for choice in choices if not any(job_limits(choice.job)))
+    if not runnable:
+        check_job(choices[0].job)
+    return runnable, rest
+
+
+def _check_frozen(job: TrainingJob) -> None:
+    if job.frozen_bits == 16:
+        return
+    if job.trains_weights:
+        raise InputError("fix frozen_bits", job.frozen_bits, "trained weights must have 16 bits", "train_weights=off")
+    if job.recipe.dtype.bytes != 2:
+        raise InputError(
+            "fix frozen_bits",
+            job.frozen_bits,
+            "4-bit weights are dequantized to 16 bits for every GEMM",
+            "--dtype bf16",
+        )
+
+
+def settings(job: TrainingJob) -> dict[str, str]:
+    """The current value of every switch of a job, in words."""
+    return {name: _word(getattr(job.trainer if s.of_trainer else job, s.field)) for name, s in SWITCHED.items()}
+
+
+NAMED: Mapping[str, type[Enum]] = {"recompute_modules": RecomputeModule, "offload_modules": OffloadModule}
+"""Switches whose value is a set of modules."""
+
+
+def _in_order(word: str, modules: type[Enum]) -> str:
+    """``mlp+layernorm`` -> ``layernorm+mlp``."""
+    names = [module.value for module in modules]
+    return "+".join(sorted(word.split("+"), key=lambda name: names.index(name) if name in names else -1))
+
+
+def module_sets(job: TrainingJob) -> list[str]:
+    """The attention core alone; then the cheapest module, the two cheapest ... of the model."""
+    modules = [m.value for m in job.recomputable if m is not RecomputeModule.CORE_ATTN]
+    return ["core_attn", *("+".join(modules[: n + 1]) for n in range(len(modules)))]
+
+
+def offload_sets(job: TrainingJob) -> list[str]:
+    """Nothing; the module with the largest input, the two largest ... of the model; whole layers."""
+    whole = (OffloadModule.LAYER, OffloadModule.LAYER_INPUT)
+    modules = [module.value for module in job.offloadable]
+    parts = [module_name for module_name in modules if OffloadModule(module_name) not in whole]
+    sets = ["+".join(parts[: n + 1]) for n in range(len(parts))]
+    return [NOTHING, *sets, *(module_name for module_name in modules if OffloadModule(module_name) in whole)]
+
+
+def modules_named(words: str) -> frozenset[RecomputeModule]:
+    """``layernorm+moe_act`` as modules."""
+    return frozenset(RecomputeModule(word) for word in words.split("+"))
+
+
+def _name(name: str) -> str:
+    return name.strip().lower().replace("-", "_")
+
+
+def _choice(job: TrainingJob, words_by_name: Mapping[str, str]) -> JobChoice:
+    set_ = {name: SWITCHED[name].words[word] for name, word in words_by_name.items()}
+    trainer = {SWITCHED[name].field: value for name, value in set_.items() if SWITCHED[name].of_trainer}
+    job_fields = {SWITCHED[name].field: value for name, value in set_.items() if not SWITCHED[name].of_trainer}
+    return JobChoice(job=replace(job, trainer=replace(job.trainer, **trainer), **job_fields), said=words_by_name)  # type: ignore[arg-type]
+
+
+def _values(job: TrainingJob, gpus: Sequence[Gpu], name: str, word: str) -> list[str]:
+    """Words of the values to try: the given one, or for ``any`` all that the devices support."""
+    switch = SWITCHED[name]
+    if job.trainer.lockstep:
+        raise InputError(f"fix {name}", word, f"{job.trainer.called} has no such switch", "leave it out")
+    if switch.experts and job.shape.moe_ffn is None:
+        raise InputError(f"fix {name}", word, "the model has no experts", "leave it out")
+    if name.startswith("offload") and not job.trainer.offloads:
+        raise InputError(f"fix {name}", word, f"{job.trainer.called} has no such switch", "--framework megatron")
+    if name == "document_len" and word in switch.words:
+        _check_documents(job, word)
+    if word == ANY and name in NAMED:
+        return module_sets(job) if name == "recompute_modules" else offload_sets(job)
+    if word == ANY and isinstance(switch.words, Numbers):
+        raise InputError(f"fix {name}", word, "takes one number", "all")
+    if word == ANY:
+        kinds = dict.fromkeys(_word(value) for value in switch.words.values())
+        return [option for option in kinds if name != "recipe" or _as_narrow(job, gpus, Recipe(option))]
+    modules = [m.value for m in (job.offloadable if name == "offload_modules" else job.recomputable)]
+    if word not in switch.words:
+        options = [*dict.fromkeys(_word(value) for value in switch.words.values()), ANY]
+        if name in NAMED:
+            options = [*([NOTHING] if NOTHING in switch.words else []), *modules, ANY]
+        if isinstance(switch.words, Numbers):
+            options = ["all", f"1 to {switch.words.most}"]
+        near = difflib.get_close_matches(word, options, n=1, cutoff=0.0)
+        raise InputError(f"fix {name}", word, f"must be one of {', '.join(options)}", near[0])
+    if name in NAMED and word != NOTHING:
+        _check_modules(name, word, modules)
+    if isinstance(value := switch.words[word], Recipe):
+        for gpu in gpus:
+            check_recipe(value, gpu)
+    return [_word(switch.words[word])]
+
+
+def _check_modules(name: str, word: str, modules: Sequence[str]) -> None:
+    if absent := [module_name for module_name in word.split("+") if module_name not in modules]:
+        must = f"must be a part that the model has and the trainer can move; there are {', '.join(modules)}"
+        must = must if name == "offload_modules" else f"the model has no such part; it has {', '.join(modules)}"
+        raise InputError(f"fix {name}", "+".join(absent), must, modules[0])
+
+
+def _check_documents(job: TrainingJob, word: str) -> None:
+    document_len = 0 if word == "all" else int(word)
+    if document_len and job.seq_len % document_len:
+        must = f"must divide seq_len={job.seq_len}"
+        raise InputError("fix document_len", word, must, nearest_divisors(job.seq_len, document_len))
+    if document_len and job.attention_kernel is not AttentionKernel.FLASH:
+        raise InputError("fix document_len", word, "unfused attention is computed over whole sequences", "all")
+
+
+def _as_narrow(job: TrainingJob, gpus: Sequence[Gpu], recipe: Recipe) -> bool:
+    """Whether the devices support a recipe of the same width as the job's."""
+    return recipe.dtype.bytes == job.recipe.dtype.bytes and all(supports(recipe, gpu) for gpu in gpus)
+
+
+def _word(value: Setting) -> str:
+    if isinstance(value, frozenset):
+        return "+".join(module.value for kind in NAMED.values() for module in kind if module in value) or NOTHING
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value or "all")
+
 
 FIXABLE = (*AXES, "recompute_layers")
 NEAR_DEVICES = 64

@@ -10,11 +10,10 @@ import numpy as np
 from sartor.cost.correction.calibration import Calibration
 from sartor.hardware.cluster import Cluster
 from sartor.model.training import TrainingJob
-from sartor.plans.conditions import structures, with_switches
 from sartor.plans.evaluate import HOPE, Evaluated, Pricer, weighed
 from sartor.plans.result import PricedPlan
 from sartor.plans.search import best_or_leanest, make_pricer
-from sartor.plans.space import AXES, axes_of, plan_space, size_of, take, to_plan
+from sartor.plans.space import AXES, axes_of, plan_space, size_of, structures, take, to_plan, with_switches
 from sartor.plans.stages import WORTH, place_rows
 from sartor.step.mechanisms.mechanism import Rows
 from sartor.units import Array, BoolArray, FloatArray

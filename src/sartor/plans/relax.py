@@ -9,10 +9,9 @@ from dataclasses import replace
 import numpy as np
 
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob
-from sartor.plans.conditions import structures, with_switches
 from sartor.plans.evaluate import Pricer
 from sartor.plans.result import PricedPlan, Relaxation, Tightest
-from sartor.plans.space import AXES, chunks, plan_space, size_of
+from sartor.plans.space import AXES, chunks, plan_space, size_of, structures, with_switches
 from sartor.step.results import MAY_FIT, near_limit
 from sartor.units import format_bytes, room_text, round_up
 

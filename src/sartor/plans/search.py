@@ -19,11 +19,10 @@ from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.blocks import blocks
-from sartor.model.lower.split import check
+from sartor.model.lower.setting import check
 from sartor.model.shape import TransformerShape
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims
-from sartor.plans.conditions import structures, with_switches
 from sartor.plans.evaluate import (
     Footprints,
     Pricer,
@@ -41,14 +40,24 @@ from sartor.plans.fixed import check_fixed, impossible_axis
 from sartor.plans.front import KEYS, Kept, chosen, empty, first_of, joined, keys_of
 from sartor.plans.relax import one_change, tightest, word_of
 from sartor.plans.result import PlanPoints, PlanSearch, PlanStatus, PricedPlan
-from sartor.plans.space import CHUNK, DIMS, STRUCTURE, PlanSpace, chunks, plan_space, size_of, take
+from sartor.plans.space import (
+    CHUNK,
+    DIMS,
+    STRUCTURE,
+    PlanSpace,
+    chunks,
+    plan_space,
+    size_of,
+    structures,
+    take,
+    with_switches,
+)
 from sartor.plans.stages import WORTH, Placed, place_layers
-from sartor.step.block_seconds import compute_factors
-from sartor.step.coefficients import coefficients_for
+from sartor.step.block_times import compute_factors
+from sartor.step.coefficients import InRun, coefficients_for, in_a_run
 from sartor.step.footprint import every_stage, usable_bytes
 from sartor.step.question import padded_shape
 from sartor.step.recipes import as_trained, kernels_of
-from sartor.step.running import InRun, in_a_run
 from sartor.step.tables import KnownBlocks
 
 HEADROOM = 0.05

@@ -19,10 +19,9 @@ from sartor.plans.evaluate import Evaluated, Pricer
 from sartor.plans.front import KEYS, chosen, keys_of, order
 from sartor.plans.result import PricedPlan
 from sartor.plans.space import plan_at, size_of, to_plan
-from sartor.step.distinct import distinct_rows
 from sartor.step.footprint import footprint_each
 from sartor.step.stage_table import StageLoads, block_loads, held_bytes
-from sartor.step.stages import is_v_shaped
+from sartor.step.stages import distinct_rows, is_v_shaped
 from sartor.step.step import step_each
 from sartor.units import Array, IntArray, ceil_div
 

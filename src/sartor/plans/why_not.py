@@ -10,12 +10,11 @@ import numpy as np
 
 from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
-from sartor.plans.conditions import structures
 from sartor.plans.fixed import named_values
 from sartor.plans.relax import word_of
 from sartor.plans.result import PlanSearch, PricedPlan
 from sartor.plans.search import search_plans
-from sartor.plans.space import STRUCTURE, plan_space
+from sartor.plans.space import STRUCTURE, plan_space, structures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

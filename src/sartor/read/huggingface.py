@@ -20,11 +20,9 @@ from sartor.model.shape import TransformerShape
 from sartor.read.config_text import parse_config, read_config
 from sartor.read.families import model_types, read_part
 from sartor.read.families.tabled import is_tabled, with_table
-from sartor.read.fields import Fields, Ledger
+from sartor.read.fields import Fields, Ledger, default_class, is_published_class, types_of_class
 from sartor.read.numerics import read_numerics, released_type, says_quantized
-from sartor.read.published import default_class, is_published_class, types_of_class
-from sartor.read.unread import say_unread
-from sartor.read.verified import StatedParams, stated_params, unverified
+from sartor.read.verified import StatedParams, say_unread, stated_params, unverified
 from sartor.units import format_count
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+\-]*\Z")

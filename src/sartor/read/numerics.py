@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from sartor.json_types import JsonDict, JsonMap
-from sartor.model.numerics import Numerics, Value, family_numerics
-from sartor.model.shape import MAX_LAYERS
+from sartor.model.shape import MAX_LAYERS, Numerics, Value, family_numerics
 from sartor.operators import DType
 
 NAMES = {
@@ -38,7 +37,7 @@ NAMES = {
 
     "z_loss": ("router_z_loss_coef",),
 }  # fmt: skip
-"""Config fields by their name in `sartor.model.numerics`; the first one in the file counts."""
+"""Config fields by their name in `sartor.model.shape`; the first one in the file counts."""
 ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function")
 SECTIONS = ("text_config", "language_config", "llm_config", "thinker_config")
 SUSPECT = re.compile(

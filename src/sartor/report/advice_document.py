@@ -10,11 +10,9 @@ from sartor.answers.advice import CANDIDATE, MIX, WANT
 from sartor.answers.field import number, text
 from sartor.report import document as d
 from sartor.report.figures import advice_points
-from sartor.report.findings import findings_markup
-from sartor.report.grid import Cell, Grid, field_grid, grid_of
-from sartor.report.html import Markup, element, join
-from sartor.report.lint_formats import FindingsText
-from sartor.report.page_notes import READING, sources_section
+from sartor.report.grid import Cell, Grid, Markup, element, field_grid, grid_of, join
+from sartor.report.lint_formats import FindingsText, findings_markup
+from sartor.report.page import READING, sources_section
 from sartor.report.points import operator_times
 from sartor.report.table_estimate import operators_grid, times_grid, totals_line
 from sartor.report.verdict import advice_lines, verdict_parts, why_to_keep

@@ -12,11 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sartor.report.chip_points import Convergence, DesignCloud, FloorPlan
-from sartor.report.design_points import CoreBars
-from sartor.report.design_shapes import RegretMatrix, draw_regrets
-from sartor.report.draw_bars import draw_gains, draw_operator_times, draw_published
-from sartor.report.draw_cloud import draw_design_cloud
-from sartor.report.draw_design import draw_convergence, draw_core_bars, draw_floor_plan
+from sartor.report.design_points import CoreBars, RegretMatrix, draw_regrets
+from sartor.report.draw_design import draw_convergence, draw_core_bars, draw_design_cloud, draw_floor_plan
 from sartor.report.draw_plan import (
     draw_memory_bars,
     draw_memory_fall,
@@ -25,7 +22,7 @@ from sartor.report.draw_plan import (
     draw_plan_cloud,
     draw_step_bars,
 )
-from sartor.report.draw_roofline import draw_roofline
+from sartor.report.draw_roofline import draw_gains, draw_operator_times, draw_published, draw_roofline
 from sartor.report.draw_shapes import draw_pareto, draw_sawtooth
 from sartor.report.frame import FILE, FILE_DARK, PAGE, Frame, to_png, to_svg
 from sartor.report.plan_points import MemoryBars, MemoryFall, MemoryTracks, PipelineBars, PlanCloud, StepBars

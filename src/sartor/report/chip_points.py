@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from sartor.answers.design import DesignAnswer, rate
 from sartor.designs.detail import area_parts
-from sartor.designs.pareto import value_of
+from sartor.designs.front import value_of
 from sartor.designs.result import Ranked
 from sartor.report.design_words import AREA_WORDS, against_text, short_chips, unit_of
 from sartor.report.words import printable

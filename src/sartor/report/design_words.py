@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Sequence
 
 from sartor.answers.design import STEP_TIME, DesignAnswer, rate
-from sartor.cost.chip.buildable import faults
+from sartor.cost.chip.ownership import faults
+from sartor.designs.bounds import evaluated_joules
 from sartor.designs.detail import ModelDetail, plan_fields
-from sartor.designs.energy import evaluated_joules
 from sartor.designs.question import AreaModel, DesignQuestion, Mean, Objective
 from sartor.designs.result import DesignStatus, Ranked
 from sartor.designs.sensitivity import Nearby

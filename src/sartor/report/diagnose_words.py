@@ -14,7 +14,7 @@ from sartor.units import format_bytes, format_change, format_seconds, format_sha
 
 if TYPE_CHECKING:
     from sartor.answers.diagnosis import TraceDiagnosis
-    from sartor.step.parts import TracePart
+    from sartor.step.measured_run import TracePart
 
 NAMED = 3
 """Plans that the sentence about an open plan names."""

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from sartor.report.grid import Grid, grid_view
-from sartor.report.html import Markup, element, grid_table
+from sartor.report.grid import Grid, Markup, element, grid_table, grid_view
 from sartor.report.words import arrows, printable
 
 if TYPE_CHECKING:
@@ -191,8 +190,7 @@ def _bullet(line: str) -> RenderableType:
 def document_page(document: Document, date: str = "") -> str:
     """The whole offline page (UTF-8). ``date`` is printed as given. Raises ``MissingExtraError`` without the extra
     ``report``."""
-    from sartor.report.page import footer, whole_page
-    from sartor.report.page_notes import how_to_read
+    from sartor.report.page import footer, how_to_read, whole_page
 
     shown = [block for block in document.blocks if block.place in ON_PAGE]
     links = [(block.anchor, block.link) for block in shown if block.link]

@@ -16,7 +16,7 @@ from sartor.report.frame import (
     when,
 )
 from sartor.report.plan_points import MemoryBars, MemoryFall, MemoryTracks, PipelineBars, PlanCloud, StepBars
-from sartor.report.plan_trace import KINDS
+from sartor.report.trace import KINDS
 from sartor.units import GIB
 
 LABELLED = 260

@@ -12,7 +12,7 @@ from sartor.report.document import Block, bullets_block, document_text, grid_blo
 from sartor.report.fit_words import close_text
 from sartor.report.grid import Grid, grid_of
 from sartor.report.lint_formats import GRADE_STYLES
-from sartor.report.plan_grids import parts_grid
+from sartor.report.plan_document import parts_grid
 from sartor.report.plan_words import bound_text, devices_text, plan_words
 from sartor.report.words import count_text, interval_text, printable
 from sartor.units import format_bytes, format_count, format_seconds, format_share, room_text

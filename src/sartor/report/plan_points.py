@@ -14,8 +14,8 @@ from sartor.answers.plan import PARTS as STEP_PARTS
 from sartor.model.training import TrainingPlan
 from sartor.report.plan_words import plan_words
 from sartor.step.footprint import usable_bytes
+from sartor.step.stage_table import StageMemory, Waterfall, waterfall
 from sartor.step.timeline import Timeline, timeline
-from sartor.step.waterfall import StageMemory, Waterfall, waterfall
 from sartor.units import format_bytes, format_seconds, format_share
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ def drawable(plan: TrainingPlan, most: int = MOST_DRAWN) -> int:
 
 def pipeline_bars(line: Timeline, best: PricedPlan, drawn: int) -> PipelineBars:
     """All tasks of all stages, with the first ``drawn`` microbatches."""
-    from sartor.report.plan_trace import KINDS
+    from sartor.report.trace import KINDS
 
     shown = [e for e in line.events if not str(e.kind).startswith("send")]
     count, pp = int(best.plan.num_microbatches), int(best.plan.dims.pp)

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 from sartor.answers.plan import PARTS
 from sartor.model.training import PipelineSchedule, Recompute, TrainingPlan
-from sartor.plans.simpler import CLOSE, RIGHT
+from sartor.plans.next import CLOSE, RIGHT
 from sartor.report.fit_words import close_text
 from sartor.report.words import interval_text, printable, three_digits, unread_text
 from sartor.step.footprint import usable_bytes
-from sartor.step.mixed import devices_of_pools
+from sartor.step.pipelined import devices_of_pools
 from sartor.units import format_bytes, format_change, format_count, format_seconds, format_share, room_text
 
 if TYPE_CHECKING:
     from sartor.answers.plan import PlanAnswer
     from sartor.hardware.cluster import Cluster
+    from sartor.plans.next import Simpler
     from sartor.plans.result import PricedPlan
-    from sartor.plans.simpler import Simpler
     from sartor.plans.why_not import WhyNot
     from sartor.step.run_cost import RunCost
 

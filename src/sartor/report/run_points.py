@@ -20,7 +20,7 @@ from sartor.units import format_seconds
 if TYPE_CHECKING:
     from sartor.answers.diagnosis import RunPart, TraceDiagnosis
     from sartor.plans.result import PricedPlan
-    from sartor.step.parts import PricedKernels, Stretch
+    from sartor.step.measured_run import PricedKernels, Stretch
 
 Numbers = npt.NDArray[np.float64]
 

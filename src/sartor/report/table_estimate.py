@@ -15,9 +15,8 @@ from sartor.cost.price import Estimate
 from sartor.model.workload import ParallelDims
 from sartor.operators import Gemm, Operator, Pass, kind_name
 from sartor.report.document import Block, Place, assumed_blocks, document_text, grid_block, opening
-from sartor.report.fit_words import narrowing_lines, serving_words
+from sartor.report.fit_words import first_change, headline, narrowing_lines, serving_words
 from sartor.report.grid import Grid, GridColumn, grid_of, wide_column, words_column
-from sartor.report.headline import first_change, headline
 from sartor.report.plan_words import plan_words, step_parts
 from sartor.report.points import SMALL_SHARE, OperatorTimes
 from sartor.report.words import (

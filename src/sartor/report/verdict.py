@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from sartor.report.headline import cannot_run, headline
+from sartor.report.fit_words import cannot_run, headline
 from sartor.report.points import OperatorTimes, operator_times
 from sartor.report.words import change_text, printable, speedup_text, sure_text
 from sartor.rules.rule import Grade
-from sartor.shapes.choose import NOISE
+from sartor.shapes.result import NOISE
 from sartor.units import format_change, format_count, format_share
 
 if TYPE_CHECKING:

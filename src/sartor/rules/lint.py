@@ -13,8 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from sartor.cost.price import Estimate
-from sartor.cost.together import price_all
+from sartor.cost.price import Estimate, price_all
 from sartor.cost.uncertainty import compare, work_kept
 from sartor.errors import InputError
 from sartor.json_types import JsonMap

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypedDict, TypeVar
 
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
-from sartor.model.choices import PipelineSchedule, Recompute
+from sartor.model.workload import PipelineSchedule, Recompute
 from sartor.units import Array
 
 Size = TypeVar("Size")

@@ -1,7 +1,16 @@
 """Schedule one layer on one accelerator: which operator runs when and on which cores, with a proved bound."""
 
-from sartor.schedules.problem import CoreType, OperatorId, ScheduledOperator, ScheduleProblem
-from sartor.schedules.result import Mode, OperatorRun, ScheduleResult, Solver, Status
+from sartor.schedules.problem import (
+    CoreType,
+    Mode,
+    OperatorId,
+    OperatorRun,
+    ScheduledOperator,
+    ScheduleProblem,
+    ScheduleResult,
+    Solver,
+    Status,
+)
 from sartor.schedules.solve import solve
 
 __all__ = [

@@ -9,8 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from sartor.schedules.problem import CoreType, OperatorId, ScheduledOperator, ScheduleProblem
-from sartor.schedules.result import OperatorRun
+from sartor.schedules.problem import CoreType, OperatorId, OperatorRun, ScheduledOperator, ScheduleProblem
 
 
 def violations(problem: ScheduleProblem, times: Sequence[OperatorRun], makespan: int) -> tuple[str, ...]:

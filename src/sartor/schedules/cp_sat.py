@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any
 from sartor.errors import MissingExtraError
 from sartor.interrupts import asked
 from sartor.schedules.bounds import paths
-from sartor.schedules.split import BlockAnswer, OpBlock, Timetable, bits
-from sartor.schedules.traffic import Crowd, crowds, spread
+from sartor.schedules.split import BlockAnswer, Crowd, OpBlock, Timetable, bits, crowds, spread
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel, CpSolver, IntervalVar, IntVar

@@ -14,8 +14,7 @@ from itertools import accumulate
 from typing import TypeAlias
 
 from sartor.schedules.bounds import tails
-from sartor.schedules.split import OpBlock, Timetable, bits
-from sartor.schedules.traffic import crowds, spread
+from sartor.schedules.split import OpBlock, Timetable, bits, crowds, spread
 
 Successors: TypeAlias = Sequence[Sequence[int]]
 

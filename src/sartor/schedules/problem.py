@@ -1,4 +1,4 @@
-"""The scheduling problem: operators of one layer, their precedence, and an accelerator's tensor and vector cores.
+"""The scheduling problem, and a schedule: when and where each operator runs, and its proof.
 
 Times are integers in any unit (clock cycles, microseconds), because the solvers are exact.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeAlias
 
@@ -55,8 +55,8 @@ class ScheduledOperator:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "core_type", _core_type(self.id, self.core_type))
-        for field in ("latency", "intra_latency"):
-            _check_whole(f"operator {_show_id(self.id)} {field}", getattr(self, field), lowest=0)
+        for name in ("latency", "intra_latency"):
+            _check_whole(f"operator {_show_id(self.id)} {name}", getattr(self, name), lowest=0)
         for name, time in self.traffic:
             _check_traffic(f"operator {_show_id(self.id)} traffic.{name}", time, min(self.latency, self.intra_latency))
 
@@ -83,10 +83,10 @@ class ScheduleProblem:
     shared: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
-        for field in ("num_tc", "num_vc"):
-            _check_whole(field, getattr(self, field), lowest=0)
-            if getattr(self, field) > MAX_CORES:
-                raise InputError(field, getattr(self, field), f"must be at most {MAX_CORES} cores", str(MAX_CORES))
+        for name in ("num_tc", "num_vc"):
+            _check_whole(name, getattr(self, name), lowest=0)
+            if getattr(self, name) > MAX_CORES:
+                raise InputError(name, getattr(self, name), f"must be at most {MAX_CORES} cores", str(MAX_CORES))
         if len(self.operators) > MAX_OPERATORS:
             raise InputError("ops", len(self.operators), f"must be at most {MAX_OPERATORS}; give one layer at a time")
         ids = _check_ids(self.operators)
@@ -176,14 +176,14 @@ def _check_ids(operators: Iterable[ScheduledOperator]) -> set[OperatorId]:
 
 
 def _check_cores(problem: ScheduleProblem) -> None:
-    for field, count in (("num_tc", problem.num_tc), ("num_vc", problem.num_vc)):
+    for name, count in (("num_tc", problem.num_tc), ("num_vc", problem.num_vc)):
         if count:
             continue
-        kind = "tensor" if field == "num_tc" else "vector"
+        kind = "tensor" if name == "num_tc" else "vector"
         for op in problem.operators:
             if op.core_type.needs_tensor_core if kind == "tensor" else op.core_type.needs_vector_core:
                 must = f"must be at least 1: operator {_show_id(op.id)} of type {op.core_type} needs a {kind} core"
-                raise InputError(field, count, must, "1")
+                raise InputError(name, count, must, "1")
 
 
 def _check_edges(edges: Iterable[tuple[OperatorId, OperatorId]], ids: set[OperatorId]) -> None:
@@ -211,3 +211,79 @@ def _a_cycle(after: Mapping[OperatorId, Sequence[OperatorId]]) -> list[OperatorI
 def _way(ids: Sequence[OperatorId]) -> str:
     shown = [_show_id(id_) for id_ in ids]
     return " -> ".join(shown if len(shown) <= 12 else [*shown[:6], "...", *shown[-5:]])
+
+
+class Solver(StrEnum):
+    """The solver for blocks that list scheduling and the bounds leave open."""
+
+    CP_SAT = "cp_sat"
+    MILP = "milp"
+    GREEDY = "greedy"
+
+
+class Status(StrEnum):
+    """Proved optimal, or the best found. A schedule always exists."""
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+
+
+class Mode(StrEnum):
+    """On one core (fused: one of each kind), or split over all cores and alone."""
+
+    SINGLE = "single"
+    INTRA_OP = "intra_op"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorRun:
+    """Cores and times of one operator, from ``start`` until just before ``end``."""
+
+    id: OperatorId
+    start: int
+    end: int
+    mode: Mode
+    tensor_cores: tuple[int, ...]
+    vector_cores: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleResult:
+    """A checked schedule, sorted by start, with the proved lower bound."""
+
+    problem: ScheduleProblem = field(repr=False)
+    status: Status
+    makespan: int
+    lower_bound: int
+    operators: tuple[OperatorRun, ...]
+    checked: bool
+    """An independent checker has accepted it."""
+    solver: Solver
+    solve_s: float
+    interrupted: bool = False
+
+    @property
+    def gap(self) -> float:
+        """Share of the makespan that is not proved necessary; 0 when optimal."""
+        return (self.makespan - self.lower_bound) / self.makespan if self.makespan else 0.0
+
+    @property
+    def held_by(self) -> str:
+        """The shared resource that takes longer for all traffic than the schedule of operators; usually none."""
+        end = max((row.end for row in self.operators), default=0)
+        time, name = max(((time, name) for name, time in self.problem.shared), default=(0, ""))
+        return name if time > end else ""
+
+    @property
+    def busy(self) -> dict[str, int]:
+        """Busy core time by kind: sum over operators of time times cores."""
+        return {
+            "tc": sum((row.end - row.start) * len(row.tensor_cores) for row in self.operators),
+            "vc": sum((row.end - row.start) * len(row.vector_cores) for row in self.operators),
+        }
+
+    @property
+    def utilization(self) -> dict[str, float]:
+        """``busy`` as a share of makespan times cores; 0 where there are no cores of the kind."""
+        room = {"tc": self.makespan * self.problem.num_tc, "vc": self.makespan * self.problem.num_vc}
+        return {kind: busy / room[kind] if room[kind] else 0.0 for kind, busy in self.busy.items()}

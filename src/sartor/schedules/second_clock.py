@@ -23,8 +23,7 @@ from typing import NamedTuple
 
 from sartor.interrupts import asked
 from sartor.schedules import cp_sat
-from sartor.schedules.split import BlockAnswer, OpBlock, Timetable, bits
-from sartor.schedules.traffic import crowds, spread
+from sartor.schedules.split import BlockAnswer, OpBlock, Timetable, bits, crowds, spread
 
 MOST_OPERATORS = 120
 ROUNDS = 6

@@ -13,15 +13,29 @@ from sartor.schedules import bounds, cp_sat, greedy, milp, prefixes, second_cloc
 from sartor.schedules.check import violations
 from sartor.schedules.problem import (
     CoreType,
+    Mode,
     OperatorId,
+    OperatorRun,
     ScheduledOperator,
     ScheduleProblem,
+    ScheduleResult,
+    Solver,
+    Status,
     successors,
     topological_order,
 )
-from sartor.schedules.result import Mode, OperatorRun, ScheduleResult, Solver, Status
-from sartor.schedules.split import BlockAnswer, OpBlock, Timetable, canonical, coarsest, contract, part, series
-from sartor.schedules.traffic import crowds, spread
+from sartor.schedules.split import (
+    BlockAnswer,
+    OpBlock,
+    Timetable,
+    canonical,
+    coarsest,
+    contract,
+    crowds,
+    part,
+    series,
+    spread,
+)
 
 TIME_LIMIT_S = 20.0
 SHARE = 0.5

@@ -12,11 +12,11 @@ import numpy.typing as npt
 from sartor.cost.uncertainty import compare
 from sartor.hardware.gpu import Gpu
 from sartor.model.workload import ParallelDims, Phase, Workload
-from sartor.shapes.choose import NOISE, best_of_each, changes
 from sartor.shapes.evaluate import Evaluator
 from sartor.shapes.near import build_space, grain_of
 from sartor.shapes.pricing import work_of
 from sartor.shapes.quality import QualityGuard, freed_guard
+from sartor.shapes.result import NOISE, best_of_each, changes
 from sartor.shapes.space import Points, same_size
 from sartor.units import FloatArray, IntArray
 

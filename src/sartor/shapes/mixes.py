@@ -20,9 +20,8 @@ from sartor.model.lower import feasible
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import Phase, Workload
 from sartor.shapes.evaluate import Evaluator
-from sartor.shapes.frozen import EXPERT_FIELDS
 from sartor.shapes.quality import Quality, QualityGuard, allowed, quality_of
-from sartor.shapes.space import Space
+from sartor.shapes.space import EXPERT_FIELDS, Space
 from sartor.units import FloatArray, IntArray
 
 PHASES = (Phase.TRAIN, Phase.DECODE)

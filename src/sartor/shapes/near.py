@@ -15,10 +15,9 @@ from sartor.model.editing import EDITABLE
 from sartor.model.layer import AttentionMixer
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import AttentionKernel, ParallelDims, Workload
-from sartor.shapes.frozen import frozen_by_structure
 from sartor.shapes.mixes import equal_mixes
 from sartor.shapes.quality import QualityGuard
-from sartor.shapes.space import ShapeAxis, Space, is_coupled
+from sartor.shapes.space import ShapeAxis, Space, frozen_by_structure, is_coupled
 from sartor.units import IntArray, divisors, round_up
 
 FLASH_HEAD_DIMS = (64, 96, 128, 192, 256)

@@ -15,13 +15,12 @@ from sartor.model.counts import count_params
 from sartor.model.editing import edit
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import Phase, Workload
-from sartor.shapes.choose import Changes, Offered
 from sartor.shapes.evaluate import Evaluator
 from sartor.shapes.quality import QualityGuard, quality_of
-from sartor.shapes.result import Candidate, FrontPoint, SingleEdit
+from sartor.shapes.result import Candidate, Changes, FrontPoint, Offered, SingleEdit
 from sartor.shapes.space import Points
+from sartor.step.coefficients import InRun
 from sartor.step.results import WholeStep
-from sartor.step.running import InRun
 from sartor.units import FloatArray, Floats
 
 

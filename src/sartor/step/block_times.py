@@ -1,4 +1,4 @@
-"""Seconds of every block of a model on one device for one microbatch, for one plan or for a million.
+"""Seconds of every block of a model on one device for one microbatch, and what blocks add to a pipeline stage.
 
 A block's time depends on few fields of a plan (`BlockRows`). Only their distinct combinations are lowered and priced,
 in one array pass per distinct structure, and then mapped back to the plans by index. Symbols and what is left out:
@@ -7,7 +7,7 @@ docs/concepts/training-step.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -19,8 +19,8 @@ from sartor.cost.price import operator_costs
 from sartor.hardware.cluster import Cluster
 from sartor.model.blocks import Block, BlockKind, blocks
 from sartor.model.lower import lower
-from sartor.model.lower.split import check
-from sartor.model.training import RecomputeModule, TrainingJob, TrainingPlan
+from sartor.model.lower.setting import check
+from sartor.model.training import RecomputeModule, Trainer, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims
 from sartor.operators import (
     PLACE,
@@ -39,9 +39,12 @@ from sartor.operators import (
     is_model_product,
 )
 from sartor.step.chip_blocks import chip_row_times
-from sartor.step.distinct import BlockRows, block_rows, distinct_rows
+from sartor.step.coefficients import TrainingCoefficients
+from sartor.step.mechanisms import acting
+from sartor.step.mechanisms.mechanism import BlockShare, BlockWork
 from sartor.step.recipes import check_recipe, kernels_of, workload_of
 from sartor.step.results import BlockTimes
+from sartor.step.stages import BlockRows, block_rows, distinct_rows
 from sartor.units import FloatArray, Floats, IntArray, Ints, ceil_div
 
 
@@ -281,3 +284,78 @@ def _launches(x: _Priced) -> Floats:
     if isinstance(operator, Collective):
         return np.where(np.asarray(operator.group_size) > 1, 1.0, 0.0) * x.count
     return (3.0 if isinstance(operator, Attention) and operator.pass_ is Pass.BACKWARD else 1.0) * x.count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockSeconds:
+    """Seconds of one microbatch through each block [K, D]: blocks by distinct rows of plans.
+
+    ``forward_s`` and ``backward_s`` (without weight gradients) include exposed communication and host time.
+    """
+
+    forward_s: FloatArray
+    backward_s: FloatArray
+    wgrad_s: FloatArray
+    selective_s: FloatArray
+    full_s: FloatArray
+    shares_s: FloatArray
+    """[mechanisms that act on blocks, K, D]: what each adds, for forward, backward and ``wgrad_s`` together."""
+    deviation_s: FloatArray
+    """Standard deviation of their sum."""
+    flops: FloatArray
+
+    def share_s(self, name: str) -> FloatArray:
+        """``shares_s`` of one mechanism [K, D]."""
+        names = [mechanism.name for mechanism in acting("at_block")]
+        return np.asarray(self.shares_s[names.index(name)])
+
+
+def block_seconds(
+    times: tuple[BlockTimes, ...],
+    kinds: Sequence[BlockKind],
+    trainer: Trainer,
+    c: TrainingCoefficients,
+    *,
+    overlapped: bool = False,
+) -> BlockSeconds:
+    """`BlockTimes` of distinct rows with the trainer's overlap and constants applied; ``overlapped`` if the schedule
+    hides the experts' all-to-all behind another microbatch."""
+    blocks_of = zip(times, compute_factors(kinds, trainer, c), strict=True)
+    columns = [_exposed_seconds(t, trainer, replace(c, compute_factor=factor), overlapped) for t, factor in blocks_of]
+    stacked = {name: np.stack([column[name] for column in columns], axis=-2) for name in columns[0]}
+    return BlockSeconds(**stacked)
+
+
+def compute_factors(kinds: Iterable[BlockKind], trainer: Trainer, c: TrainingCoefficients) -> tuple[float, ...]:
+    """Seconds of each block's compute in the step over its kernels alone.
+
+    ``compute_factor`` applies only to layers: it stands for gaps between their many kernels and for kernels not
+    modelled. The embedding and the head have a few long kernels, for which gaps do not matter.
+    """
+    return tuple(c.compute_factor if has_gaps(kind, trainer) else 1.0 for kind in kinds)
+
+
+def has_gaps(kind: BlockKind, trainer: Trainer) -> bool:
+    """Whether a block has many short kernels; in lockstep a module for later tokens is part of the head."""
+    return kind is BlockKind.LAYER or (kind is BlockKind.MTP and not trainer.lockstep)
+
+
+def _exposed_seconds(t: BlockTimes, trainer: Trainer, c: TrainingCoefficients, overlapped: bool) -> dict[str, Floats]:
+    """What every mechanism that acts on blocks adds, in order."""
+    block, total, claimed = BlockWork(times=t, trainer=trainer, c=c, overlapped=overlapped), BlockShare(), []
+    for mechanism in acting("at_block"):
+        assert mechanism.at_block is not None
+        share = mechanism.at_block(block, total)
+        claimed.append(share.seconds)
+        total = total + share
+    busy = t.forward_s + t.dgrad_s + t.wgrad_s + t.tp_forward_s + t.tp_backward_s + t.ep_forward_s + t.ep_backward_s
+    return {
+        "forward_s": total.forward_s,
+        "backward_s": total.backward_s,
+        "wgrad_s": total.wgrad_s,
+        "selective_s": c.compute_factor * np.asarray(t.selective_s),
+        "full_s": np.where(np.greater(t.full_s, 0), total.again_s, 0.0),
+        "shares_s": np.stack(np.broadcast_arrays(*claimed)),
+        "deviation_s": t.log_sigma * busy,
+        "flops": np.asarray(t.flops),
+    }

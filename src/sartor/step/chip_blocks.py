@@ -21,9 +21,9 @@ from sartor.model.shape import TransformerShape
 from sartor.model.training import TrainingJob
 from sartor.model.workload import ParallelDims, Workload
 from sartor.operators import Attention, OperatorGraph, Pass
-from sartor.step.distinct import BlockRows
 from sartor.step.recipes import workload_of
 from sartor.step.results import BlockTimes
+from sartor.step.stages import BlockRows
 
 LOG_SIGMA = float(Cost(time_s=1.0).log_sigma)
 """Standard deviation of ln(measured/predicted): a datasheet's, since no template chip has been measured."""

@@ -14,9 +14,8 @@ from sartor.model.blocks import Block, BlockKind, blocks
 from sartor.model.training import OffloadModule, PipelineSchedule, Recompute, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims
 from sartor.step.activations import Activations, Rows, layer_activations, rows_of
-from sartor.step.blocks import block_params
-from sartor.step.distinct import distinct_rows, entries
-from sartor.step.stages import summed
+from sartor.step.held_bytes import block_params
+from sartor.step.stages import distinct_rows, entries, summed
 from sartor.step.states import weight_bytes
 from sartor.units import FloatArray, Floats, IntArray, Ints, ceil_div
 

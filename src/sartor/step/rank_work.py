@@ -16,7 +16,7 @@ from sartor.model.lower import lower
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
 from sartor.operators import Axis, Collective, CollectiveKind, Operator, Part, Pass, Role
 from sartor.step.block_times import roles_again
-from sartor.step.blocks import block_params
+from sartor.step.held_bytes import block_params
 from sartor.step.orders import Task, Work, device_order
 from sartor.step.recipes import kernels_of, workload_of
 from sartor.step.stages import plan_counts

@@ -16,10 +16,9 @@ from sartor.model.trainer import Trainer
 from sartor.step import mechanisms
 from sartor.step.coefficients import TrainingCoefficients
 from sartor.step.data_parallel import Exchange, grad_exchange, param_exchange
-from sartor.step.distinct import entries
 from sartor.step.mechanisms.mechanism import StageShare
 from sartor.step.mechanisms.recompute import RECOMPUTING, again_s
-from sartor.step.stages import StageRows, summed
+from sartor.step.stages import StageRows, entries, summed
 from sartor.step.states import weight_bytes
 from sartor.step.tables import PlanTables
 from sartor.units import FloatArray, Floats, IntArray

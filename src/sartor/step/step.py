@@ -16,22 +16,28 @@ import numpy as np
 
 from sartor.cost.correction.calibration import Calibration
 from sartor.hardware.cluster import Cluster
-from sartor.model.lower.split import check
+from sartor.model.lower.setting import check
 from sartor.model.traced import products_dtype
 from sartor.model.training import PipelineSchedule, TrainingJob, TrainingPlan
 from sartor.operators import DType
 from sartor.step import mechanisms
 from sartor.step.chip_blocks import LOG_SIGMA
 from sartor.step.coefficients import TrainingCoefficients
-from sartor.step.distinct import distinct_rows, flat_columns, side_by_side
 from sartor.step.mechanisms.mechanism import Mechanism
-from sartor.step.mixed import exchange_of, known_of, mean_peak_flops_per_s, pools_of_stages, stretches_of
 from sartor.step.orders import check_schedule
-from sartor.step.pipelined import pipeline_stages, worked
+from sartor.step.pipelined import (
+    exchange_of,
+    known_of,
+    mean_peak_flops_per_s,
+    pipeline_stages,
+    pools_of_stages,
+    stretches_of,
+    worked,
+)
 from sartor.step.recipes import as_trained
 from sartor.step.results import StepEstimate, check_none_negative
 from sartor.step.stage_seconds import StageExchange, StepWork, Worked
-from sartor.step.stages import is_v_shaped
+from sartor.step.stages import distinct_rows, flat_columns, is_v_shaped, side_by_side
 from sartor.step.tables import KnownBlocks, PlanTables, plan_tables
 from sartor.units import FloatArray, IntArray, shaped
 

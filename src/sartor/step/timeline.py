@@ -18,17 +18,13 @@ from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.model.training import PipelineSchedule, TrainingJob, TrainingPlan
 from sartor.step.coefficients import TrainingCoefficients
-from sartor.step.distinct import flat_columns, plans_of
-from sartor.step.footprint import every_stage, usable_bytes
+from sartor.step.footprint import every_stage, stage_bytes, usable_bytes
 from sartor.step.mechanisms.mechanism import Mechanism
-from sartor.step.mixed import exchange_of, pools_of_stages, stage_seconds
-from sartor.step.orders import Work
-from sartor.step.pipelined import chunk_by_chunk, lockstep_load
+from sartor.step.orders import Event, PipelineTimes, Work, simulate
+from sartor.step.pipelined import chunk_by_chunk, exchange_of, lockstep_load, pools_of_stages, stage_seconds
 from sartor.step.results import check_sum
-from sartor.step.simulation import Event, PipelineTimes, simulate
-from sartor.step.stage_bytes import stage_bytes
 from sartor.step.stage_seconds import StageSeconds, StepWork, Worked
-from sartor.step.stages import StageRows, each_device, plan_counts
+from sartor.step.stages import StageRows, each_device, flat_columns, plan_counts, plans_of
 from sartor.step.step import check_plan, once_a_step, one_step, tables_of
 from sartor.step.tables import PlanTables
 from sartor.units import FloatArray, IntArray

@@ -15,11 +15,10 @@ from sartor.cost.gpu.rates import peak_flops_per_s
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
 from sartor.operators import Gemm
-from sartor.step.parts import PartKind, PricedKernels, Stretch, TracePart
-from sartor.traces.kernel_kinds import KINDS, KernelKind, kernel_kinds, recomputed_kernels
+from sartor.step.measured_run import PartKind, PricedKernels, Stretch, TracePart
+from sartor.traces.kernel_kinds import KINDS, KernelKind, kernel_kinds, recomputed_kernels, short_kernel, unfused_chains
 from sartor.traces.kernel_trace import KernelTrace
 from sartor.traces.priced import collective_seconds, priced_kernels
-from sartor.traces.repeats import short_kernel, unfused_chains
 from sartor.traces.timeline import Timeline, gap_words, last_step, timeline
 from sartor.units import BoolArray, FloatArray, IntArray, format_seconds, format_share
 

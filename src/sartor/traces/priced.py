@@ -20,7 +20,7 @@ from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict
 from sartor.operators import Attention, Collective, CollectiveKind, DType, Gemm, Pass
-from sartor.step.parts import PricedKernels
+from sartor.step.measured_run import PricedKernels
 from sartor.traces.kernel_kinds import KINDS, KernelKind
 from sartor.traces.kernel_trace import HostOperator, KernelTrace
 from sartor.traces.timeline import Timeline

@@ -18,7 +18,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from sartor.step.parts import Stretch
+from sartor.step.measured_run import Stretch
 from sartor.traces.kernel_kinds import KINDS, KernelKind
 from sartor.traces.kernel_trace import KernelTrace
 from sartor.units import FloatArray, IntArray, format_seconds

@@ -1,26 +1,48 @@
-"""End-to-end inference compared with published figures: prefill passes, decoding steps and throughput at full load.
+"""End-to-end inference and served models compared with published figures.
 
 A row is a model, a plan and one measured time or rate. Its shape is built from the row's own columns, or taken from the
 zoo if the row gives only a name; rows whose shape cannot be built are counted by reason. Modes and columns:
 data/end_to_end/README.md. Interpretation of each mode: ``inference_modes.ASSUMED``.
+
+A row is a model, a server and the latency its requests saw. Rows of one server are predicted together. Columns:
+data/end_to_end/README.md.
 """
 
 from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from sartor.bounded import read_csv
+from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.cost import Z80
+from sartor.cost.gpu.rates import as_run
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, picked
-from sartor.validate.inference_modes import ASSUMED, InferenceRow, outcome
-from sartor.validate.suspicion import suspected, suspicion
+from sartor.operators import DType
+from sartor.records.rows import Unexpressed
+from sartor.records.targets import known
+from sartor.step.serving.batching import Steady, disaggregated, steady_state
+from sartor.step.serving.served import ENGINES, Load, Server
+from sartor.units import Ints
+from sartor.validate.accuracy import suspected, suspicion
+from sartor.validate.inference_modes import (
+    ASSUMED,
+    DTYPES,
+    IMPOSSIBLE,
+    TOO_FAST,
+    InferenceRow,
+    number_of,
+    outcome,
+    roofline_s,
+    whole_of,
+)
+from sartor.validate.row_shapes import shape_of
 
 REQUIRED = ("mode", "model", "gpu", "weight_dtype")
 GROUPS = ("mode", "gpu", "weight_dtype")
@@ -157,3 +179,177 @@ def inference_charts(answer: Inference) -> list[JsonDict]:
         if not row.reason
     ]
     return [{"table": answer.table, "scatter": rows, "errors": []}]
+
+
+SERVING_REQUIRED = ("mode", "model", "gpu", "weight_dtype", "framework", "concurrency", "isl", "osl")
+SERVING_GROUPS = ("mode", "measure", "framework", "gpu")
+
+WAVES = 10
+"""Requests that a benchmark sends per sequence in flight."""
+
+
+def received_every(server: Server, concurrency: Ints) -> Ints:
+    """Decoding steps between checks for new requests, as the recipes of SemiAnalysis InferenceX start SGLang (their
+    ``SCHEDULER_RECV_INTERVAL``, read 2026-11-25); other engines check in every step."""
+    return np.where(np.asarray(concurrency) < 16, 10, 30) if server.engine.looks_late else 1
+
+
+SERVING_ASSUMED = {
+    "serving_agg": f"as many sequences in flight as concurrency says, {WAVES} requests for each, the first sent at "
+    "once; prompts and answers of isl and osl tokens; attention data parallel over attention_dp groups of tp devices, "
+    "experts whole on ep of them; keys and values in 8 bits with TensorRT-LLM and on GPUs that multiply 4 bits; "
+    "0.9 of the memory; SGLang looks for requests every 30 steps, 10 below 16 in flight; 16-bit weights where "
+    "weight_dtype is empty; no speculative decoding",
+    "serving_disagg": "as serving_agg, with prompts on prefill_workers and answers on decode_workers servers of "
+    "their own (tp x dp devices each)",
+}
+
+
+def validate_serving(data: str | Path, *, group_by: Sequence[str] = (), worst: int = 5) -> Inference:
+    """Up to two predictions per usable row, one for each time it gives. ``data`` is a CSV file or a folder with
+    ``serving.csv``. Raises ``InputError``."""
+    path, rows = read_rows(Path(data), "serving.csv", SERVING_REQUIRED, group_by, also=("measure",))
+    outcomes = tuple(_outcomes(rows))
+    if all(row.reason for row in outcomes):
+        reasons = "; ".join(sorted({row.reason for row in outcomes})[:3])
+        raise InputError("data", path.name, f"none of its {len(rows)} rows can be predicted ({reasons})")
+    return Inference(
+        data=str(data),
+        rows=outcomes,
+        group_by=tuple(group_by) or SERVING_GROUPS,
+        worst=worst,
+        assumed=SERVING_ASSUMED,
+        table="serving",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """One readable row."""
+
+    words: Mapping[str, str]
+    concurrency: int
+    input_len: int
+    output_len: int
+
+
+def _outcomes(rows: Sequence[Mapping[str, str]]) -> Iterator[InferenceRow]:
+    servers: dict[tuple[str, ...], list[_Asked]] = {}
+    for row in rows:
+        try:
+            request = _asked(row)
+        except Unexpressed as why:
+            yield InferenceRow(words={**row, "measure": ""}, reason=str(why))
+        else:
+            servers.setdefault(_key(row), []).append(request)
+    for rows_of_one in servers.values():
+        yield from _of_server(rows_of_one)
+
+
+POOLS = tuple(f"{pool}_{name}" for pool in ("prefill", "decode") for name in ("workers", "tp", "dp", "ep", "gpus"))
+SHAPE = ("model", "L", "h", "a", "kv", "head_dim", "d_ff", "gated", "vocab", "experts", "topk", "moe_d_ff", "mla")
+SERVER = ("mode", *POOLS, *SHAPE, "gpu", "weight_dtype", "gemm_quant", "framework", "tp", "ep", "attention_dp", "n_gpu")
+"""Columns that identify a row's server."""
+
+
+def _key(row: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(row.get(name, "") for name in SERVER)
+
+
+def _asked(row: Mapping[str, str]) -> _Asked:
+    if row["mode"] not in SERVING_ASSUMED:
+        raise Unexpressed(f"mode {row['mode'][:30]}: must be one of {', '.join(SERVING_ASSUMED)}")
+    sizes = {name: whole_of(row, name) for name in ("concurrency", "isl", "osl")}
+    low = next((name for name, value in sizes.items() if not 1 <= value <= MOST), "")
+    if low:
+        raise Unexpressed(f"{low} is not from 1 to {MOST}")
+    if not any(row.get(name) for name in MEASURED):
+        raise Unexpressed(f"neither {' nor '.join(MEASURED)} is given")
+    for name in MEASURED:
+        if row.get(name) and number_of(row, name) <= 0:
+            raise Unexpressed(f"{name} is not above 0")
+    return _Asked(words=row, concurrency=sizes["concurrency"], input_len=sizes["isl"], output_len=sizes["osl"])
+
+
+MEASURED = ("tpot_ms", "ttft_ms")
+
+MOST = 2**20
+"""Largest number of sequences, and of tokens per sequence; a larger value has another unit."""
+
+
+def server_of(row: Mapping[str, str], tp: str = "tp", copies: str = "attention_dp", ep: str = "ep") -> Server:
+    """The row's server, with device counts from the named columns. Raises ``Unexpressed`` and ``InputError``."""
+    engine = ENGINES.get(row["framework"].lower())
+    if engine is None:
+        raise Unexpressed(f"framework {row['framework'][:30]}: must be one of {', '.join(ENGINES)}")
+    gpu = known(row["gpu"])
+    dtype = DTYPES.get(row["weight_dtype"].lower()) if row["weight_dtype"] else gpu.default_dtype
+    if dtype is None:
+        raise Unexpressed(f"weight_dtype {row['weight_dtype'][:20]}: not one of {', '.join(DTYPES)}")
+    if row.get("gemm_quant") == DType.FP8_BLOCK.value:
+        dtype = DType.FP8_BLOCK
+    dtype = as_run(dtype, gpu)
+    split = Server(shape=shape_of(row), gpu=gpu, dtype=dtype, engine=engine, tp=whole_of(row, tp, 1))
+    return replace(split, copies=whole_of(row, copies, 1), ep=whole_of(row, ep, 1))
+
+
+def _served(row: Mapping[str, str], load: Load) -> tuple[Server, Steady]:
+    """The server that decodes for a row, and its steady state under many loads."""
+    if row["mode"] == "serving_agg":
+        server = server_of(row)
+        if row.get("n_gpu") and server.num_devices != whole_of(row, "n_gpu"):
+            raise Unexpressed("tp x attention_dp is not n_gpu")
+        return server, steady_state(server, load, waves=WAVES, receive_every=received_every(server, load.concurrency))
+    pools, workers = [], []
+    for pool in ("prefill", "decode"):
+        if not row.get(f"{pool}_workers"):
+            raise Unexpressed(f"{pool}_workers is not given")
+        pools.append(server_of(row, f"{pool}_tp", f"{pool}_dp", f"{pool}_ep"))
+        workers.append(whole_of(row, f"{pool}_workers"))
+        if row.get(f"{pool}_gpus") and pools[-1].num_devices * workers[-1] != whole_of(row, f"{pool}_gpus"):
+            raise Unexpressed(f"{pool}_workers x tp x dp is not {pool}_gpus")
+    return pools[1], disaggregated(pools[0], workers[0], pools[1], workers[1], load, waves=WAVES)
+
+
+def _of_server(requests: Sequence[_Asked]) -> Iterator[InferenceRow]:
+    load = Load(**{name: np.asarray([getattr(a, name) for a in requests]) for name in Load.__slots__})
+    try:
+        server, steady = _served(requests[0].words, load)
+    except (Unexpressed, InputError) as why:
+        reason = str(why) if isinstance(why, Unexpressed) else f"{why.field}: {why.must}"
+        yield from (InferenceRow(words={**a.words, "measure": ""}, reason=reason) for a in requests)
+        return
+    owner = load_calibration(server.gpu).owner(f"gemm.{server.dtype.value}")
+    for i, request in enumerate(requests):
+        yield from (replace(row, calibration=owner) for row in _rows(request, steady, i))
+
+
+def _rows(request: _Asked, steady: Steady, i: int) -> Iterator[InferenceRow]:
+    """The measured times of one row with their predictions."""
+    predicted = {
+        "tpot_ms": (steady.tpot_s, steady.tpot_log_sigma, steady.step),
+        "ttft_ms": (steady.ttft_s, steady.ttft_log_sigma, steady.prompt),
+    }
+    for name, (time_s, sigma, estimate) in predicted.items():
+        if not request.words.get(name):
+            continue
+        words = {**request.words, "measure": name.removesuffix("_ms")}
+        row = InferenceRow(
+            words=words,
+            measured_s=number_of(request.words, name) / 1e3,
+            predicted_s=_at(time_s, i),
+            log_sigma=_at(sigma, i),
+            roofline_s=_at(roofline_s(estimate), i),
+            source=estimate.source.value,
+            batch=round(_at(steady.running, i)),
+        )
+        if not np.isfinite(row.predicted_s):
+            row = replace(row, reason="weights and one sequence do not fit in memory")
+        elif row.measured_s * IMPOSSIBLE < row.roofline_s:
+            row = replace(row, reason=TOO_FAST)
+        yield row
+
+
+def _at(values: object, i: int) -> float:
+    array = np.asarray(values, dtype=np.float64)
+    return float(array[i] if array.ndim else array)

@@ -39,7 +39,7 @@ from sartor.operators import (
 from sartor.records.rows import Unexpressed
 from sartor.records.targets import known
 from sartor.units import Floats
-from sartor.validate.inference_shapes import shape_of
+from sartor.validate.row_shapes import shape_of
 
 ASSUMED = {
     "prefill_forward": "one pass over batch x isl tokens; a framework named PyTorch or transformers runs attention as "

@@ -30,8 +30,7 @@ from sartor.operators import (
 from sartor.records.rows import RowWork, Unexpressed, outside, work_of
 from sartor.records.strangers import LEAST, MOST_IMPOSSIBLE, OTHER_UNIT, Timed, likelier, of_another_unit, strangers
 from sartor.records.tables import Coded, Floats64, Index, TableKind
-from sartor.records.targets import Devices, Targets, combine, device_of
-from sartor.records.whole_models import model_work
+from sartor.records.targets import Devices, Targets, combine, device_of, model_work
 from sartor.units import Floats
 
 IMPOSSIBLE = 1.1

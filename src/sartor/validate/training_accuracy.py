@@ -19,11 +19,18 @@ from sartor.cost.correction.calibration_file import read_training_table
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.step.coefficients import check_constants
-from sartor.validate.suspicion import suspected, suspicion
-from sartor.validate.training_predictions import TrainingOutcome, predict_training, ranking
+from sartor.validate.accuracy import suspected, suspicion
+from sartor.validate.row_shapes import whole
+from sartor.validate.training_predictions import (
+    DRAWS,
+    Shots,
+    TrainingOutcome,
+    drawn,
+    planned,
+    predict_training,
+    ranking,
+)
 from sartor.validate.training_rows import read_training
-from sartor.validate.training_shapes import whole
-from sartor.validate.training_shots import DRAWS, Shots, drawn, planned
 
 DERIVED = {name: name for name in ("precision", "trainer", "year", "scale")} | {"experts_kind": "experts"}
 """Derived columns for grouping, with the property of a row: precision (16-bit, fp8, ...), trainer, year of its release,

@@ -15,15 +15,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sartor.model.choices import ContextParallel, PipelineSchedule
 from sartor.model.shape import TransformerShape
 from sartor.model.training import Recompute, Trainer, TrainingJob, TrainingPlan
-from sartor.model.workload import ParallelDims
+from sartor.model.workload import ContextParallel, ParallelDims, PipelineSchedule
 from sartor.records.rows import Unexpressed
 from sartor.step.results import Footprint, StepEstimate
 from sartor.step.trainers import trainer_in_table
 from sartor.units import Floats, ceil_div
-from sartor.validate.training_shapes import whole
+from sartor.validate.row_shapes import whole
 
 MOST_SEQUENCES = 64
 """Largest microbatch, in sequences, assumed for a blank cell."""

@@ -22,6 +22,7 @@ from sartor.model.training import Recipe, RecomputeModule, Trainer, TrainingJob,
 from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.records.rows import Unexpressed
 from sartor.units import ceil_div, round_up
+from sartor.validate.row_shapes import training_shape, whole
 from sartor.validate.training_open import OpenRun, layers_by_chunk, open_runs
 from sartor.validate.training_setup import (
     cluster_of,
@@ -31,7 +32,6 @@ from sartor.validate.training_setup import (
     recompute_of,
     trainer_of,
 )
-from sartor.validate.training_shapes import training_shape, whole
 
 REQUIRED = ("model", "gpu", "n_gpu", "seq", "gbs", "framework")
 MOST_ROWS = 100_000

@@ -23,7 +23,7 @@ from sartor.records.rows import Unexpressed
 from sartor.step.trainers import OTHER, PLAUSIBLE_TRAINERS, of_release, record_named, trainer_in_table
 from sartor.step.trainers.maxtext import MAXTEXT
 from sartor.units import GIB, GIGA
-from sartor.validate.training_shapes import whole
+from sartor.validate.row_shapes import whole
 
 
 def trainer_of(row: Mapping[str, str], gpu: Gpu) -> tuple[Trainer, tuple[str, ...]]:

@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from sartor.answers.answer import Answer
-from sartor.answers.field import Fields
+from sartor.answers.field import Answer, Fields
 from sartor.answers.measured import OPERATORS
 from sartor.cost.collective.links import volume
 from sartor.cost.correction.attention import kernels_measured

@@ -6,13 +6,12 @@ from typing import Any
 
 from sartor import api
 from sartor.answers.field import to_json
-from sartor.answers.solved import PLACEMENT, SCHEDULE
+from sartor.answers.measured import PLACEMENT, SCHEDULE
 from sartor.api.catalogs import catalog_entries
 from sartor.errors import InputError
 from sartor.json_types import JsonMap
-from sartor.web.asked import device_of, devices_of, model_of, names_of, question_of
+from sartor.web.arguments import device_of, devices_of, model_of, names_of, plain_name, question_of
 from sartor.web.reply import Reply, answered, compact
-from sartor.web.uploads import plain_name
 
 Body = JsonMap
 
@@ -50,7 +49,7 @@ def sweep(body: Body) -> Reply:
 
 
 def compare(body: Body) -> Reply:
-    from sartor.web.compare_view import compare_body
+    from sartor.web.plan_view import compare_body
 
     return compact("compare", compare_body(body))
 
@@ -120,7 +119,7 @@ def _planned(body: Body) -> Any:
 
 
 def diagnose(body: Body) -> Reply:
-    from sartor.web.run_view import run_body
+    from sartor.web.plan_view import run_body
 
     return compact("diagnose", run_body(body))
 
@@ -134,7 +133,7 @@ def place(body: Body) -> Reply:
 
 def schedule(body: Body) -> Reply:
     from sartor.read.problems_json import schedule_problem
-    from sartor.schedules.result import Solver
+    from sartor.schedules.problem import Solver
     from sartor.schedules.solve import solve
 
     if body["solver"] not in ("cp_sat", "greedy"):

@@ -108,7 +108,7 @@ def _studied(route: Route, studies: Studies, settings: Settings) -> Any:
             return _sent(await studies.start(body.getvalue()))
         if route.name == "design_stop":
             from sartor.read.config_text import parse_config  # imported only after the first page was sent
-            from sartor.web.fields import checked
+            from sartor.web.routes import checked
 
             try:
                 checked(route.fields, parse_config(body.getvalue(), name="request"))

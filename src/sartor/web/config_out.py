@@ -13,7 +13,7 @@ from sartor.read.config_text import parse_config
 from sartor.read.huggingface import read_model
 from sartor.read.zoo_config import kinds_of, zoo_config
 from sartor.report.lint_formats import CONFIG_KEYS
-from sartor.web.asked import model_of
+from sartor.web.arguments import model_of
 
 TWINS = {
     "num_layers": ("num_hidden_layers", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers"),

@@ -74,7 +74,7 @@ def _openapi() -> bytes:
 
 
 def _api_page() -> bytes:
-    from sartor.web.api_page import api_page
+    from sartor.web.openapi import api_page
 
     return api_page().encode()
 

@@ -1,18 +1,30 @@
-"""A plan over HTTP: the search (cached), figure data, launch files."""
+"""A plan, a run beside its prediction, and shapes compared, over HTTP."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
+import tempfile
 from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from sartor import api
+from sartor.answers.diagnosis import LogDiagnosis, TraceDiagnosis, part_words
+from sartor.answers.estimate import TOTALS, ModelEstimate
+from sartor.answers.field import to_json
 from sartor.answers.plan import PlanAnswer
+from sartor.cost.uncertainty import compare
 from sartor.errors import InputError
+from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap, plain, record
+from sartor.report.words import printable
+from sartor.traces.read import REPORTS
 from sartor.units import parse_count
-from sartor.web.asked import cluster_of, model_of, question_of
-from sartor.web.uploads import question_key
+from sartor.web.arguments import cluster_of, device_of, devices_of, model_of, plain_name, question_key, question_of
 
 MOST_TOP = 100
 REMEMBERED = 4
@@ -108,7 +120,7 @@ def why_body(answer: PlanAnswer, request: JsonMap) -> JsonDict:
 
 def trace_of(answer: PlanAnswer) -> bytes:
     """The best plan's step for Perfetto. Raises ``InputError`` if no plan fits."""
-    from sartor.report.plan_trace import plan_trace
+    from sartor.report.trace import plan_trace
 
     if answer.best is None:
         raise InputError("plan", "none", "nothing fits, so there is no step to draw")
@@ -123,3 +135,120 @@ def launch_body(answer: PlanAnswer, trainer: str) -> JsonDict:
         "files": [{"name": file.name, "text": file.text} for file in written.files],
         "notes": list(written.notes),
     }
+
+
+SAID = ("number", "num_devices", "global_batch_size", "seq_len", "dtype", "framework", "set", "calibration")
+"""Fields passed to ``api.diagnose`` unchanged."""
+
+
+def run_body(body: JsonMap) -> JsonDict:
+    """The answer of ``api.diagnose`` to a request, as text and figures too. Raises ``InputError``."""
+    from sartor.report.diagnose_words import diagnose_answer
+    from sartor.report.run_points import run_points
+
+    answer = _diagnosed(body)
+    title, lines = diagnose_answer(answer)
+    names = {part.kind: part_words(part.kind) for part in answer.run_parts}
+    says = {"title": title, "lines": [printable(line) for line in lines], "parts": names}
+    return {**answer.to_dict(), "says": says, "figures": plain(run_points(answer))}
+
+
+def _diagnosed(body: JsonMap) -> LogDiagnosis | TraceDiagnosis:
+    name = Path(str(body["file"] or "the file sent")).name[:100]
+    request = _asked(body)
+    with tempfile.TemporaryDirectory(prefix="sartor-run-") as folder:
+        path = Path(folder) / f"run{''.join(end for end in REPORTS if name.endswith(end))}"
+        path.write_bytes(_decoded(body["run"]))
+        try:
+            return replace(api.diagnose(path, **request), path=name)
+        except InputError as error:
+            value = name if str(error.value) == str(path) else error.value
+            raise InputError(error.field, value, error.must.replace(str(path), name), error.nearest) from None
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise InputError("run", f"{text[:20]}...", "must be the bytes of a log or a trace in base64") from None
+
+
+def _asked(body: JsonMap) -> JsonDict:
+    """The request's arguments; without a device unless it names one, since a trace names its own."""
+    cluster = body["cluster"]
+    return {
+        **{name: body[name] for name in SAID},
+        "model": None if body["model"] is None and body["config"] is None else model_of(body),
+        "cluster": None if cluster is None else plain_name("cluster", cluster),
+        "gpu": None if body["gpu"] is None and body["gpu_toml"] is None else device_of(body),
+        "fix": fixed_axes(body["fix"] if isinstance(body["fix"], Mapping) else None),
+    }
+
+
+def compare_body(body: JsonMap) -> JsonDict:
+    """Times [gpu][shape] with intervals, and ``beats`` [shape][shape]: the probability that the row is faster.
+
+    Errors of operator families are shared by all shapes, so the comparison of two shapes is more certain than either
+    time (``cost.compare.compare``). A calibration applies to the first device. Raises ``InputError``.
+    """
+    shapes = [_named(entry, index) for index, entry in enumerate(body["shapes"])]
+    gpus = devices_of(body)
+    return {
+        "gpus": [gpu.name for gpu in gpus],
+        "shapes": [{"name": name, "set": sets, **_sizes(body, sets)} for name, sets in shapes],
+        "times": [_on(body if i == 0 else {**body, "calibration": None}, gpu, shapes) for i, gpu in enumerate(gpus)],
+    }
+
+
+def _named(entry: JsonMap, index: int) -> tuple[str, JsonDict]:
+    for key in entry:
+        if key not in ("name", "set"):
+            raise InputError(f"shapes[{index}].{key}"[:60], entry[key], "is not a field of a shape", "name, set")
+    name, sets = entry.get("name", f"shape {index}"), entry.get("set") or {}
+    if not isinstance(name, str) or not isinstance(sets, dict):
+        raise InputError(f"shapes[{index}]", dict(entry), "must be {name: a word, set: {field: whole number}}")
+    return name[:80], sets
+
+
+def _sizes(body: JsonMap, sets: JsonDict) -> JsonDict:
+    reading = api.read(model_of(body), sets)
+    return {
+        "num_params": plain(reading.num_params),
+        "fields": {name: plain(value) for name, value in reading.shape.fields().items()},
+    }
+
+
+def _on(body: JsonMap, gpu: Gpu, shapes: list[tuple[str, JsonDict]]) -> JsonDict:
+    """One device: totals of every shape, and all pairs."""
+    words = question_of(body)
+    answers = [_estimated(body, gpu, {**words, "set": sets}) for _, sets in shapes]
+    first = answers[0]
+    return {
+        "gpu": gpu.name,
+        "dtype": answers[0].question.workload.dtype.value,
+        "totals": [{**to_json(answer, TOTALS), **_against(first, answer)} for answer in answers],
+        "beats": [[_beats(row, column) for column in answers] for row in answers],
+    }
+
+
+def _estimated(body: JsonMap, gpu: Gpu, words: JsonDict) -> ModelEstimate:
+    return api.estimate(model_of(body), gpu, **words)
+
+
+def _against(before: ModelEstimate, after: ModelEstimate) -> JsonDict:
+    """Speedup of the step or pass; its relative interval is that of the operators' speedup."""
+    gain = compare(before.microbatch, after.microbatch)
+    speedup = before.time_s / after.time_s
+    return {
+        "speedup": plain(speedup),
+        "speedup_low": plain(speedup * gain.low / gain.speedup),
+        "speedup_high": plain(speedup * gain.high / gain.speedup),
+    }
+
+
+def _beats(row: ModelEstimate, column: ModelEstimate) -> float | None:
+    """Probability that ``row`` is faster than ``column``; None for a shape against itself."""
+    if row is column:
+        return None
+    chance = float(compare(column.microbatch, row.microbatch).probability)
+    return float(f"{chance:.6g}")

@@ -24,11 +24,10 @@ from sartor.report.fit_words import memory_words
 from sartor.report.points import roofline_points
 from sartor.report.verdict import takes
 from sartor.rules.rule import largest_split
-from sartor.shapes.sweep import WORKLOAD_FIELDS, Laid, Sweep, lay, price_sweeps, sweep
-from sartor.step.running import InRun
+from sartor.shapes.evaluate import WORKLOAD_FIELDS, Laid, Sweep, lay, price_sweeps, sweep
+from sartor.step.coefficients import InRun
 from sartor.units import largest_power_of_two_dividing
-from sartor.web.asked import device_of, model_of, question_of
-from sartor.web.uploads import question_key
+from sartor.web.arguments import device_of, model_of, question_key, question_of
 
 Integers = npt.NDArray[np.int64]
 

@@ -15,9 +15,8 @@ from sartor.designs.ask import objective_of
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
 from sartor.model.workload import Phase
-from sartor.web.asked import model_of
+from sartor.web.arguments import model_of, plain_name
 from sartor.web.reply import Reply, answered
-from sartor.web.uploads import plain_name
 from sartor.web.work import Answerer, limit_memory
 
 SAME = (

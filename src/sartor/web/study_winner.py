@@ -16,8 +16,7 @@ from sartor.designs.question import DesignQuestion
 from sartor.designs.result import Ranked
 from sartor.engine.study import StudyPoint, StudyRecord
 from sartor.errors import InputError
-from sartor.hardware.accelerator import Accelerator, Dataflow
-from sartor.hardware.memory import Memory
+from sartor.hardware.accelerator import Accelerator, Dataflow, Memory
 from sartor.json_types import JsonDict, JsonMap, picked, plain, record
 from sartor.report.design_points import layer_bars, pipeline_bars
 

@@ -120,11 +120,9 @@ class Answerer:
 
     def _answer(self, name: str, path: Mapping[str, str], body: bytes) -> Reply:
         from sartor.web import answers, study_view
-        from sartor.web.asked import body_of
-        from sartor.web.fields import checked
+        from sartor.web.arguments import body_of, calibration_at_hand
         from sartor.web.reply import answered, compact
-        from sartor.web.routes import route_named
-        from sartor.web.uploads import calibration_at_hand
+        from sartor.web.routes import checked, route_named
 
         route = route_named(name)
         if name == "study":

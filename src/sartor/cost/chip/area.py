@@ -18,8 +18,7 @@ from sartor.cost.chip.technology import (
     packed_area_um2_45nm,
     sram_scale,
 )
-from sartor.hardware.accelerator import Accelerator
-from sartor.hardware.memory import Memory
+from sartor.hardware.accelerator import Accelerator, Memory
 from sartor.operators import DType
 from sartor.units import KIB, MIB, Bools, Floats, plain
 

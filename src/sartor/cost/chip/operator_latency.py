@@ -1,4 +1,4 @@
-"""Seconds of operators on many candidate accelerators at once, for searches: the latency of each, and a cheaper floor.
+"""Seconds of operators on many candidate accelerators at once, and their `Cost` records on one.
 
 Latency of any operator on the accelerator: on one core, and split over all of them.
 
@@ -20,7 +20,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sartor.cost.chip.systolic import Product, product_of, product_time_s
+from sartor.cost.chip.systolic import (
+    Product,
+    ProductCost,
+    product_alternatives,
+    product_cost,
+    product_of,
+    product_time_s,
+)
 from sartor.cost.chip.vector_core import (
     BACKWARD_CYCLES,
     FORWARD_CYCLES,
@@ -29,8 +36,13 @@ from sartor.cost.chip.vector_core import (
     vector_cost,
     vector_work,
 )
+from sartor.cost.collective.collective import collective_cost
 from sartor.cost.collective.links import link_time_s
+from sartor.cost.correction.calibration import Calibration
+from sartor.cost.cost import Cost
 from sartor.hardware.accelerator import ARRAY_FIELDS, Accelerator, Dataflow
+from sartor.hardware.cluster import Cluster
+from sartor.hardware.gpu import Gpu
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBound, Operator, OperatorGraph, Part
 from sartor.units import Floats, Ints, ceil_div
 
@@ -287,3 +299,54 @@ def _cycles(product: Product, a: Accelerator) -> Floats:
     across, streamed = (m, n) if a.dataflow is Dataflow.INPUT_STATIONARY else (n, m)
     cycles = 1.0 * product.batch * ceil_div(k, a.array_rows) * ceil_div(across, a.array_cols) * streamed
     return cycles
+
+
+def chip_cost(op: Operator, gpu: Gpu, calibration: Calibration, cluster: Cluster | None = None) -> Cost:
+    """One operator on all cores of the chip described by ``gpu``; shapes broadcast.
+
+    Terms overlap on the chip: matrix units, buffer ports and lanes count as compute, HBM as memory; the rest of the
+    time, loading the first operands, is overhead. All cores are never slower than one. Nothing of the template has been
+    measured, so every cost is analytic with the interval of a datasheet alone.
+    """
+    if isinstance(op, Collective):
+        own_network = cluster is None or cluster.one_ring  # then its group alone decides which links it needs
+        return collective_cost(op, gpu, calibration, None if own_network else cluster)
+    assert gpu.accelerator is not None
+    if not isinstance(op, MemoryBound):
+        gpu.peak(op.dtype)  # raises for a type that the arrays do not multiply
+    return _cost(op, gpu.accelerator)
+
+
+def chip_alternatives(op: Gemm, accelerator: Accelerator) -> tuple[Cost, ...]:
+    """Every core tile and split considered for one GEMM of scalar sizes, fastest first."""
+    return tuple(
+        _of_product(alternative) for alternative in product_alternatives(product_of(op, accelerator), accelerator)
+    )
+
+
+def _cost(op: Gemm | GroupedGemm | Attention | MemoryBound, a: Accelerator) -> Cost:
+    if isinstance(op, (Gemm, GroupedGemm)):
+        return _of_product(product_cost(product_of(op, a), a))
+    if isinstance(op, Attention):
+        attention = attention_cost(op, a)
+        on_cores = np.maximum(attention.tensor_s, attention.vector_s)
+        return _of_terms(on_cores, attention.memory_s, attention.time_s)
+    stream = vector_cost(op, a)
+    return _of_terms(np.maximum(stream.compute_s, stream.buffer_s), stream.memory_s, stream.time_s)
+
+
+def _of_product(product: ProductCost) -> Cost:
+    on_cores = np.maximum(np.maximum(product.compute_s, product.buffer_s), product.epilogue_s)
+    details = {name: np.asarray(getattr(product, name)).astype(np.int64)[()] for name in COUNTS}
+    details |= {name: getattr(product, name) for name in SHARES}
+    return replace(_of_terms(on_cores, product.memory_s, product.time_s), details=details)
+
+
+COUNTS = ("tile_m", "tile_n", "split_k", "waves")
+SHARES = ("tile_efficiency", "wave_efficiency", "utilization")
+"""With ``COUNTS``, the mapping details reported with a GEMM's cost."""
+
+
+def _of_terms(on_cores_s: Floats, memory_s: Floats, time_s: Floats) -> Cost:
+    rest_s = np.maximum(time_s - np.maximum(on_cores_s, memory_s), 0.0)
+    return Cost(time_s=time_s, compute_s=on_cores_s, memory_s=memory_s, overhead_s=rest_s)

@@ -26,10 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from sartor.bounded import read_toml
-from sartor.cost.correction.calibration import Calibration, load_calibration
+from sartor.cost.correction.calibration import Calibration, OwnRows, load_calibration, own_rows_of
 from sartor.cost.correction.coefficients import AttentionCoefficients, GemmCoefficients, MemoryBoundCoefficients
 from sartor.cost.correction.network import find_residual
-from sartor.cost.correction.own_rows import OwnRows, own_rows_of
 from sartor.cost.correction.tables import table_of
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu

@@ -14,7 +14,7 @@ import numpy as np
 
 from sartor.cost.correction.calibration import TORCH, Calibration, Clock
 from sartor.cost.correction.coefficients import GemmCoefficients, GroupedCoefficients
-from sartor.cost.correction.grouped import SHORT, correct_grouped, walked_rows
+from sartor.cost.correction.gemm_features import SHORT, correct_grouped, walked_rows
 from sartor.cost.cost import Cost, Source, select_cost
 from sartor.cost.gpu.gemm import gemm_costs
 from sartor.cost.gpu.rates import LongRun, lasting_s, long_run, peak_flops_per_s

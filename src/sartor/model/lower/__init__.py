@@ -6,6 +6,6 @@ costs a few hundred evaluations per operator.
 """
 
 from sartor.model.lower.graph import lower
-from sartor.model.lower.split import feasible
+from sartor.model.lower.setting import feasible
 
 __all__ = ["feasible", "lower"]

@@ -9,8 +9,7 @@ import numpy as np
 
 from sartor.model.layer import DenseFfn, Linear, MoeFfn
 from sartor.model.lower.linear import casts, linear_group, linears, region, widening
-from sartor.model.lower.piece import Fork, Piece, beside, chain
-from sartor.model.lower.pointwise import activation, residual, streamed
+from sartor.model.lower.piece import Fork, Piece, activation, beside, chain, residual, streamed
 from sartor.model.lower.setting import Setting
 from sartor.operators import (
     Axis,

@@ -7,15 +7,12 @@ from dataclasses import dataclass, replace
 
 from sartor.model.blocks import Block, BlockKind, blocks, text_stacks
 from sartor.model.layer import Layer
-from sartor.model.lower.ends import cross_entropy, embedding, final_norms, head, logits
-from sartor.model.lower.layer import layer, whole_layer
+from sartor.model.lower.layer import cross_entropy, embedding, final_norms, head, layer, logits, whole_layer
 from sartor.model.lower.linear import linear_group, product
 from sartor.model.lower.optimizer import adam, layer_steps, outer_params, stack_params
-from sartor.model.lower.piece import Flow, Piece, chain, laid_out, repeat, wired
-from sartor.model.lower.pointwise import norm
+from sartor.model.lower.piece import Flow, Piece, chain, laid_out, norm, repeat, wired
 from sartor.model.lower.served import as_served
-from sartor.model.lower.setting import Kernels, Setting, usual_narrowing
-from sartor.model.lower.split import check, check_sizes
+from sartor.model.lower.setting import Kernels, Setting, check, check_sizes, usual_narrowing
 from sartor.model.lower.traced import lower_traced, lower_traced_layer
 from sartor.model.shape import Stack, TransformerShape
 from sartor.model.workload import ParallelDims, Phase, Workload

@@ -1,17 +1,25 @@
-"""Operators of one part of a model and the dependencies between them.
+"""Operators of one part of a model and their dependencies, and kernels that only move bytes.
 
 A part is a flow: steps one after another, some of which fork. `laid_out` lists its operators in order; `wired` adds the
 edges that a schedule of operators needs.
+
+``e`` is the width of an activation (2 bytes in 16-bit training). Caches are ignored: every tensor is larger than L2 at
+the sizes that matter, and the cost model knows the device's L2.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 
-from sartor.operators import Operator
-from sartor.units import Ints
+import numpy as np
+
+from sartor.model.layer import NormKind
+from sartor.model.lower.setting import Setting
+from sartor.operators import MemoryBound, MemoryBoundKind, Operator, Pass, Role, kernel_role
+from sartor.units import Floats, Ints, plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,3 +158,140 @@ def _mapped(flow: Flow, change: Callable[[Operator], Operator]) -> Flow:
         return change(step)
 
     return tuple(map(one, flow))
+
+
+def streamed(
+    setting: Setting,
+    name: str,
+    kind: MemoryBoundKind,
+    rows: Ints,
+    cols: Ints,
+    forward_bytes: Floats,
+    backward_bytes: Floats = 0.0,
+    flops: Floats = 0.0,
+    kernels: Ints = 1,
+    kernel: str = "",
+    role: Role | None = None,
+    backward_kernels: Ints | None = None,
+) -> Piece:
+    """A memory-bound kernel and, when training, its backward; ``forward_bytes`` and ``backward_bytes`` per element of
+    ``rows`` x ``cols``. ``flops`` is vector work per element; the backward does twice that. ``role`` defaults to that
+    of the kind, ``backward_kernels`` to ``kernels``."""
+    elements = 1.0 * rows * cols
+    kernel_of = partial(
+        MemoryBound,
+        role=role or kernel_role(kind),
+        kind=kind,
+        rows=rows,
+        cols=cols,
+        kernels=kernels,
+        kernel=kernel,
+        dtype=setting.wide,
+    )
+    forward = kernel_of(name=name, bytes_moved=elements * forward_bytes, flops=elements * flops)
+    if not setting.training:
+        return Piece(forward=(forward,))
+    backward = kernel_of(
+        name=f"{name}.backward",
+        bytes_moved=elements * backward_bytes,
+        flops=2 * elements * flops,
+        pass_=Pass.BACKWARD,
+        kernels=kernels if backward_kernels is None else backward_kernels,
+    )
+    return Piece(forward=(forward,), backward=(backward,))
+
+
+def norm(setting: Setting, rows: Ints, cols: Ints, name: str = "norm", kind: NormKind = NormKind.LAYER_NORM) -> Piece:
+    """Forward reads x and writes y; backward reads x and dy and writes dx (statistics and weights are negligible).
+
+    Unfused, PyTorch's layer norm is still one kernel, but an RMS norm is a chain: convert to fp32, square, mean, scale,
+    convert back, multiply by the weight. Its backward goes through each of them and sums the branches of the weight,
+    the square and the mean.
+    """
+    e = setting.element
+    if setting.kernels.fused or kind is NormKind.LAYER_NORM:
+        return streamed(setting, name, MemoryBoundKind.NORM, rows, cols, 2 * e, 3 * e, flops=5)
+    widen, kernels = (2 * (e + 4), 6) if e < 4 else (0, 4)
+    return streamed(
+        setting,
+        name,
+        MemoryBoundKind.NORM,
+        rows,
+        cols,
+        widen + 20 + 2 * e,
+        widen + 44 + 5 * e,
+        flops=5,
+        kernels=kernels,
+    )
+
+
+def residual(setting: Setting, rows: Ints, cols: Ints, name: str = "residual") -> Piece:
+    """Forward reads the branch and the stream and writes the sum; backward adds the branch's gradient to the stream's
+    (two reads, one write). Dropout is fused with the sum and adds a one-byte mask, written forward and read backward;
+    unfused, it reads and writes the branch once more."""
+    e, mask = setting.element, 1.0 if setting.dropout else 0.0
+    apart = 2 * e if setting.dropout and not setting.kernels.fused else 0.0
+    moved = 3 * e + mask + apart
+    return streamed(
+        setting, name, MemoryBoundKind.RESIDUAL, rows, cols, moved, moved, flops=1, kernels=2 if apart else 1
+    )
+
+
+def activation(setting: Setting, rows: Ints, cols: Ints, gated: bool, name: str, function: str = "") -> Piece:
+    """Forward reads one tensor (gated: gate and up) and writes one; backward reads those and the output's gradient and
+    writes a gradient for each. ``cols`` is the width of the output. The bias is added on the way.
+
+    Unfused, the activation of the gate and the multiplication with it are separate kernels (2 and 3 elements moved;
+    backward 3 and 6).
+    """
+    e, inputs = setting.element, 2 if gated else 1
+    moved, back, kernels = (inputs + 1) * e, (2 * inputs + 1) * e, 1
+    if not setting.kernels.fused and (gated or function in WRITTEN_OUT):
+        forward, backward, kernels = WRITTEN_OUT.get(function, (2, 3, 1))
+        product = (3, 6, 1) if gated else (0, 0, 0)
+        moved, back, kernels = (forward + product[0]) * e, (backward + product[1]) * e, kernels + product[2]
+    kernel = "silu_and_mul" if gated else "gelu"
+    return streamed(
+        setting, name, MemoryBoundKind.ACTIVATION, rows, cols, moved, back, flops=8, kernels=kernels, kernel=kernel
+    )
+
+
+WRITTEN_OUT = {"gelu_new": (18, 28, 8), "gelu_fast": (20, 30, 9), "gelu_python": (9, 15, 4), "quick_gelu": (7, 11, 3)}
+"""Activations that Hugging Face models compute with chains of elementwise kernels: (elements moved forward, backward,
+kernels). ``gelu_new`` is 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): a kernel on one tensor moves 2,
+a sum or product of two tensors 3 (transformers/activations.py, recalled 2026-11-21)."""
+
+
+CAUSAL_SOFTMAX_KEYS = 2048
+"""Most keys that Megatron's causal softmax kernel supports; with more, the masked softmax reads every score
+(Megatron-LM, fused_softmax.py and scaled_upper_triang_masked_softmax.h, read 2026-11-24)."""
+
+
+def rotary(setting: Setting, rows: Ints, cols: Ints, name: str = "rotary") -> Piece:
+    """Queries and keys are rotated in place, forward and backward: one read and write of the rotated part. Unfused, for
+    queries and for keys: multiply by cosine (2), swap halves and negate one (3), multiply by sine (2), add (3)."""
+    e = setting.element
+    moved, kernels = (2 * e, 1) if setting.kernels.fused else (10 * e, 10)
+    return streamed(setting, name, MemoryBoundKind.ROTARY, rows, cols, moved, moved, flops=3, kernels=kernels)
+
+
+def softmax(setting: Setting, rows: Ints, cols: Ints, name: str = "softmax", *, causal: bool = False) -> Piece:
+    """Fused scale, mask and softmax: reads scores, writes probabilities; backward reads probabilities and their
+    gradient and writes the scores'. Under a causal mask it reads only the visible half and writes zeros to the rest
+    (Megatron-LM, scaled_upper_triang_masked_softmax.h; read 2026-11-24), up to ``CAUSAL_SOFTMAX_KEYS``. Dropout is an
+    elementwise kernel after it: read, write, and a one-byte mask each way. Unfused, scale and mask are separate kernels
+    each way (2 elements each)."""
+    e, apart = setting.element, 0 if setting.kernels.fused else 2
+    halved = np.logical_and(causal and setting.kernels.fused, np.less_equal(cols, CAUSAL_SOFTMAX_KEYS))
+    read = plain(np.where(halved, 0.5, 1.0))
+    moved, back = (1 + read + 2 * apart) * e, (1 + 2 * read + 2 * apart) * e
+    probabilities = streamed(
+        setting, name, MemoryBoundKind.SOFTMAX, rows, cols, moved, back, flops=5, kernels=1 + apart
+    )
+    if not setting.dropout:
+        return probabilities
+    bytes_each, role = 2 * e + 1, Role.SOFTMAX
+    dropped = streamed(
+        setting, f"{name}_dropout", MemoryBoundKind.RESIDUAL, rows, cols, bytes_each, bytes_each, flops=1, role=role
+    )
+    return chain(probabilities, dropped)

@@ -9,10 +9,9 @@ from functools import partial
 import numpy as np
 
 from sartor.model.layer import NormKind, Split, StateSpaceMixer
-from sartor.model.lower.context import swapped
+from sartor.model.lower.attention import swapped
 from sartor.model.lower.linear import linears, local_width
-from sartor.model.lower.piece import Piece, chain
-from sartor.model.lower.pointwise import norm, streamed
+from sartor.model.lower.piece import Piece, chain, norm, streamed
 from sartor.model.lower.setting import Setting
 from sartor.operators import DType, Gemm, MemoryBound, MemoryBoundKind, Operator, Pass, Role
 from sartor.units import Floats, Ints, ceil_div

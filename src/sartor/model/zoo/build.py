@@ -21,8 +21,7 @@ from sartor.model.layer import (
     Vectors,
     mamba2_mixer,
 )
-from sartor.model.numerics import family_numerics
-from sartor.model.shape import MAX_LAYERS, Run, Stack, TransformerShape
+from sartor.model.shape import MAX_LAYERS, Run, Stack, TransformerShape, family_numerics
 
 KEYS = (
     "name", "family", "released", "architecture", "num_layers", "num_decoder_layers", "hidden_size", "num_heads",

@@ -23,7 +23,7 @@ from sartor.read.families.patterns import (
     window_everywhere,
 )
 from sartor.read.fields import Fields
-from sartor.read.unread import refuse_unread
+from sartor.read.verified import refuse_unread
 
 WIDENED = 1.5
 """Factor on the interval of a model of an unknown class: biases, norms and gates are guesses, which changes parameters

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from sartor.model.lower.graph import unique
 from sartor.model.traced import TracedCall
 from sartor.operators import GroupedGemm, MemoryBound, MemoryBoundKind, Operator, OperatorGraph, Part, Pass
+from sartor.read.graph_json import traced_role
 from sartor.read.torch_trace.kernels import Group, Traffic, group_kernels, kept_tensors, memory_bound, recomputed
 from sartor.read.torch_trace.nouns import Made, is_product, products
 from sartor.read.torch_trace.records import LayerPlace, Record, Saved
-from sartor.read.traced_roles import traced_role
 
 OWN_NAME = {MemoryBoundKind.NORM, MemoryBoundKind.EMBEDDING}
 """Kinds that are a whole module: the module's path is the operator's name."""

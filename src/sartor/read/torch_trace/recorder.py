@@ -19,8 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sartor.json_types import JsonDict
 from sartor.operators import Pass
-from sartor.read.torch_trace.facts import facts_of, has_no_rule, written
-from sartor.read.torch_trace.records import Read, Record, Saved, line_of
+from sartor.read.torch_trace.records import Read, Record, Saved, facts_of, has_no_rule, line_of, written
 
 if TYPE_CHECKING:
     from torch import Tensor

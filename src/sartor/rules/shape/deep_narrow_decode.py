@@ -34,8 +34,7 @@ from sartor.model.editing import edit
 from sartor.model.layer import AttentionMixer
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import Phase
-from sartor.rules.candidates import HEAD_DIMS
-from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion
+from sartor.rules.rule import HEAD_DIMS, Context, Fix, Grade, Rule, Suspicion
 
 SHARES = (0.75, 2 / 3, 0.5)
 """Shares of the layers to keep."""

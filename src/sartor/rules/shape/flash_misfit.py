@@ -36,8 +36,7 @@ from sartor.hardware.alignment import FLASH_MULTIPLE, flash_head_dims
 from sartor.model.layer import AttentionMixer
 from sartor.model.workload import AttentionKernel, Phase
 from sartor.operators import Role
-from sartor.rules.candidates import head_fixes
-from sartor.rules.rule import Context, Grade, Rule, Suspicion
+from sartor.rules.rule import Context, Grade, Rule, Suspicion, head_fixes
 from sartor.units import ceil_div
 
 QUERY_ROWS = 128

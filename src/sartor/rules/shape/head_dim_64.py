@@ -30,8 +30,7 @@ from collections.abc import Iterator
 from sartor.model.layer import AttentionMixer
 from sartor.model.workload import AttentionKernel, Phase
 from sartor.operators import Role
-from sartor.rules.candidates import head_fixes
-from sartor.rules.rule import Context, Grade, Rule, Suspicion
+from sartor.rules.rule import Context, Grade, Rule, Suspicion, head_fixes
 
 NARROW, WIDE = 64, 128
 

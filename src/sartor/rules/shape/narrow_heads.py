@@ -31,8 +31,7 @@ from collections.abc import Iterator
 from sartor.model.layer import AttentionMixer
 from sartor.model.workload import AttentionKernel
 from sartor.operators import Role
-from sartor.rules.candidates import HEAD_DIMS, head_fixes
-from sartor.rules.rule import Context, Grade, Rule, Suspicion
+from sartor.rules.rule import HEAD_DIMS, Context, Grade, Rule, Suspicion, head_fixes
 
 WIDE = {AttentionKernel.UNFUSED: 128, AttentionKernel.FLASH: 64}
 

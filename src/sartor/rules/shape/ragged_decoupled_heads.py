@@ -29,8 +29,7 @@ from collections.abc import Iterator
 
 from sartor.model.layer import AttentionMixer
 from sartor.operators import Role
-from sartor.rules.candidates import around, head_fixes
-from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion
+from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion, around, head_fixes
 
 
 def ragged_decoupled_heads(context: Context) -> Iterator[Suspicion]:

@@ -34,8 +34,7 @@ from collections.abc import Iterator
 from sartor.model.layer import MoeFfn
 from sartor.model.workload import Phase
 from sartor.operators import Role
-from sartor.rules.candidates import around, fixes_of, nearest_first, words
-from sartor.rules.rule import Context, Grade, Rule, Suspicion
+from sartor.rules.rule import Context, Grade, Rule, Suspicion, around, fixes_of, nearest_first, words
 from sartor.units import ceil_div
 
 SAME_SIZE = 0.05

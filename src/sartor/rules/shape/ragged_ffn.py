@@ -28,8 +28,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sartor.operators import Role
-from sartor.rules.candidates import around, fixes_of, misaligned, nearest_first, ragged, within, words
-from sartor.rules.rule import Context, Grade, Rule, Suspicion
+from sartor.rules.rule import (
+    Context,
+    Grade,
+    Rule,
+    Suspicion,
+    around,
+    fixes_of,
+    misaligned,
+    nearest_first,
+    ragged,
+    within,
+    words,
+)
 
 
 def ragged_ffn(context: Context) -> Iterator[Suspicion]:

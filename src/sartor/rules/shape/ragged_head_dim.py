@@ -35,8 +35,7 @@ from collections.abc import Iterator
 from sartor.hardware.alignment import flash_head_dims
 from sartor.model.workload import AttentionKernel
 from sartor.operators import Role
-from sartor.rules.candidates import head_fixes, matrix_units
-from sartor.rules.rule import Context, Grade, Rule, Suspicion
+from sartor.rules.rule import Context, Grade, Rule, Suspicion, head_fixes, matrix_units
 from sartor.units import largest_power_of_two_dividing, round_up
 
 ENOUGH = 64

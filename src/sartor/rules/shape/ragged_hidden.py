@@ -30,8 +30,19 @@ from collections.abc import Iterator
 
 from sartor.model.layer import AttentionMixer
 from sartor.operators import Role
-from sartor.rules.candidates import around, head_fixes, misaligned, nearest_first, ragged, words
-from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion
+from sartor.rules.rule import (
+    Context,
+    Fix,
+    Grade,
+    Rule,
+    Suspicion,
+    around,
+    head_fixes,
+    misaligned,
+    nearest_first,
+    ragged,
+    words,
+)
 
 
 def ragged_hidden(context: Context) -> Iterator[Suspicion]:

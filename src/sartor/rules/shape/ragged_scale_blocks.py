@@ -26,8 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sartor.rules.candidates import around, fixes_of, head_fixes, nearest_first, words
-from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion
+from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion, around, fixes_of, head_fixes, nearest_first, words
 
 
 def ragged_scale_blocks(context: Context) -> Iterator[Suspicion]:

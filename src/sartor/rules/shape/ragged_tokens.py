@@ -29,8 +29,7 @@ import math
 from collections.abc import Iterator
 
 from sartor.model.workload import Phase
-from sartor.rules.candidates import around, fixes_of, nearest_first, words
-from sartor.rules.rule import Context, Grade, Rule, Suspicion
+from sartor.rules.rule import Context, Grade, Rule, Suspicion, around, fixes_of, nearest_first, words
 
 
 def ragged_tokens(context: Context) -> Iterator[Suspicion]:

@@ -33,8 +33,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sartor.operators import Role
-from sartor.rules.candidates import above, fixes_of, misaligned, ragged, steps, words
-from sartor.rules.rule import Context, Grade, Rule, Suspicion
+from sartor.rules.rule import Context, Grade, Rule, Suspicion, above, fixes_of, misaligned, ragged, steps, words
 
 
 def ragged_vocab(context: Context) -> Iterator[Suspicion]:

@@ -31,8 +31,7 @@ from collections.abc import Iterator
 from math import lcm
 
 from sartor.model.layer import AttentionMixer
-from sartor.rules.candidates import around, kv_heads_for, nearest_first
-from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion
+from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion, around, kv_heads_for, nearest_first
 
 NODE = 6
 

@@ -29,8 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sartor.operators import Gemm, Role
-from sartor.rules.candidates import fixes_of, nearest_first, within
-from sartor.rules.rule import Context, Grade, Rule, Suspicion
+from sartor.rules.rule import Context, Grade, Rule, Suspicion, fixes_of, nearest_first, within
 
 WORTH_A_LOOK = 0.01
 """Least share of the step that the tail must take."""

@@ -26,8 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sartor.rules.candidates import around, fixes_of, nearest_first, words
-from sartor.rules.rule import Context, Grade, Rule, Suspicion
+from sartor.rules.rule import Context, Grade, Rule, Suspicion, around, fixes_of, nearest_first, words
 from sartor.units import round_up
 
 

@@ -27,8 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sartor.operators import Role
-from sartor.rules.candidates import nearest_first, words
-from sartor.rules.rule import Context, Grade, Rule, Suspicion
+from sartor.rules.rule import Context, Grade, Rule, Suspicion, nearest_first, words
 
 
 def unsplit_experts(context: Context) -> Iterator[Suspicion]:

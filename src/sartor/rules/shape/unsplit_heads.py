@@ -28,10 +28,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sartor.model.layer import AttentionMixer
-from sartor.model.lower.split import near_degrees
+from sartor.model.lower.setting import near_degrees
 from sartor.operators import Role
-from sartor.rules.candidates import around, head_fixes, kv_heads_for, nearest_first, words
-from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion
+from sartor.rules.rule import (
+    Context,
+    Fix,
+    Grade,
+    Rule,
+    Suspicion,
+    around,
+    head_fixes,
+    kv_heads_for,
+    nearest_first,
+    words,
+)
 
 
 def unsplit_heads(context: Context) -> Iterator[Suspicion]:

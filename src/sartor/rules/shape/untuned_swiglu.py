@@ -29,8 +29,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sartor.operators import Role
-from sartor.rules.candidates import around, fixes_of, misaligned, nearest_first, ragged, within, words
-from sartor.rules.rule import Context, Grade, Rule, Suspicion
+from sartor.rules.rule import (
+    Context,
+    Grade,
+    Rule,
+    Suspicion,
+    around,
+    fixes_of,
+    misaligned,
+    nearest_first,
+    ragged,
+    within,
+    words,
+)
 
 
 def untuned_swiglu(context: Context) -> Iterator[Suspicion]:

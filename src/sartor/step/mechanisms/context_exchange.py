@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sartor.model.lower.split import contexts_divide
+from sartor.model.lower.setting import contexts_divide
 from sartor.model.training import ContextParallel, TrainingJob
 from sartor.model.workload import AttentionKernel
 from sartor.step.mechanisms.mechanism import COMPUTE, CONTEXTS, BlockShare, BlockWork, Condition, Limits, Mechanism

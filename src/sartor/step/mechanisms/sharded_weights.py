@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sartor.step.data_parallel import LayerwiseGather, grad_exchange, layerwise, param_exchange
-from sartor.step.distinct import entries
 from sartor.step.mechanisms.mechanism import COMPUTE, REPLICAS, Mechanism, StageShare
 from sartor.step.mechanisms.recompute import again_s
-from sartor.step.stages import summed
+from sartor.step.stages import entries, summed
 from sartor.units import FloatArray, Floats, IntArray
 
 if TYPE_CHECKING:

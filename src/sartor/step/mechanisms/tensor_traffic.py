@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from sartor.model.lower.split import divisions, sequence_divides
+from sartor.model.lower.setting import divisions, sequence_divides
 from sartor.model.training import Trainer, TrainingJob
 from sartor.model.workload import ParallelDims
 from sartor.step.coefficients import TrainingCoefficients

@@ -14,13 +14,13 @@ from sartor.hardware.gpu import Gpu
 from sartor.model.counts import count_params
 from sartor.model.layer import AttentionMixer, LatentAttentionMixer, StateSpaceMixer
 from sartor.model.lower import lower
-from sartor.model.lower.split import feasible
+from sartor.model.lower.setting import feasible
 from sartor.model.shape import TransformerShape
 from sartor.model.training import TrainingPlan
 from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.operators import Collective, DType, Gemm, GroupedGemm, OperatorGraph
+from sartor.step.footprint import usable_of
 from sartor.step.held_bytes import context_bytes
-from sartor.step.stage_bytes import usable_of
 from sartor.units import Bools, Floats, Ints, ceil_div
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)

@@ -15,8 +15,7 @@ import numpy.typing as npt
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.price import Estimate
 from sartor.model.workload import Phase
-from sartor.step.serving.load import Load
-from sartor.step.serving.served import Server, served_pass
+from sartor.step.serving.served import Load, Server, served_pass
 from sartor.units import Floats, Ints
 
 Array = npt.NDArray[np.float64]

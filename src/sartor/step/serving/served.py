@@ -1,4 +1,4 @@
-"""A model on its serving devices: the operators an engine runs for one pass, and how many sequences fit."""
+"""A model on its serving devices: the load, the operators an engine runs for one pass, and how long they take."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from sartor.cost.correction.calibration import TORCH, Calibration, Clock
 from sartor.cost.price import Estimate, price
@@ -16,14 +18,60 @@ from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower import lower
 from sartor.model.lower.served import ATTENTION
-from sartor.model.lower.setting import EngineKernels, Kernels
-from sartor.model.lower.split import feasible
+from sartor.model.lower.setting import EngineKernels, Kernels, feasible
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import AttentionKernel, ParallelDims, Phase, Workload
 from sartor.operators import CollectiveLibrary, DType, Gemm, GroupedGemm, OperatorGraph
 from sartor.step.serving.inference import WIDTHS, kv_cache_bytes, weight_bytes
-from sartor.step.serving.load import Load
-from sartor.units import IntArray, Ints, ceil_div, round_up
+from sartor.units import Floats, IntArray, Ints, ceil_div, round_up
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """The load on a server; arrays describe many loads."""
+
+    concurrency: Ints
+    """Sequences in flight."""
+    input_len: Ints
+    """Tokens of a prompt."""
+    output_len: Ints
+    """Tokens generated per request."""
+
+    @property
+    def middle(self) -> Ints:
+        """Tokens of a sequence halfway through its answer."""
+        return self.input_len + self.output_len // 2
+
+    @property
+    def middles(self) -> Ints:
+        """``middle`` in the form of all loads."""
+        return np.broadcast_to(self.middle, self.form)
+
+    @property
+    def answered(self) -> Ints:
+        """Of them, those of the answer, in the form of all loads."""
+        return np.broadcast_to(np.asarray(self.output_len) // 2, self.form)
+
+    @property
+    def prompts(self) -> Ints:
+        """``input_len`` in the form of all loads."""
+        return np.broadcast_to(self.input_len, self.form)
+
+    def columns(self) -> tuple[Array, Array]:
+        """``concurrency`` and ``output_len`` of every load, as flat arrays of one length."""
+        flight, answer = (self.flat(field) for field in (self.concurrency, self.output_len))
+        return flight.astype(np.float64), answer.astype(np.float64)
+
+    @property
+    def form(self) -> tuple[int, ...]:
+        return np.broadcast_shapes(*(np.shape(n) for n in (self.concurrency, self.input_len, self.output_len)))
+
+    def flat(self, values: Floats) -> npt.NDArray[Any]:
+        """One value per load."""
+        return np.broadcast_to(values, self.form).reshape(-1)
+
 
 MEMORY_SHARE = 0.9
 """Share of a device's memory that a server fills (TensorRT-LLM's and vLLM's default)."""

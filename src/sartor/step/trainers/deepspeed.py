@@ -9,8 +9,8 @@ third of a layer (4 h^2 of 12 h^2 if f = 4h).
 
 from __future__ import annotations
 
-from sartor.model.choices import ContextParallel
 from sartor.model.trainer import Accumulation, MemoryHabits, Trainer
+from sartor.model.workload import ContextParallel
 from sartor.operators import DType
 
 HABITS = MemoryHabits(

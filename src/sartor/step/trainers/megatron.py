@@ -7,8 +7,8 @@ pipeline_parallel/schedules.py (1F1B, interleaved; as of 2026-11). Megatron-FSDP
 
 from __future__ import annotations
 
-from sartor.model.choices import OffloadModule, Optimizer, PipelineSchedule
 from sartor.model.trainer import Release, Trainer
+from sartor.model.workload import OffloadModule, Optimizer, PipelineSchedule
 
 UNFUSED = Release(
     last=(2022,),

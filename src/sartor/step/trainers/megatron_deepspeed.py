@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sartor.model.choices import COMMON_SCHEDULES
 from sartor.model.trainer import Accumulation, Release, Trainer
+from sartor.model.workload import COMMON_SCHEDULES
 from sartor.step.trainers.deepspeed import HABITS
 
 CLONED = replace(HABITS, logit_bytes=10.0, kept_logit_bytes=8.0)

@@ -13,8 +13,7 @@ import numpy as np
 
 from sartor.bounded import decoded, read_bytes, unpacked
 from sartor.errors import InputError
-from sartor.traces.logs.facts import arguments_in, facts_in
-from sartor.traces.logs.formats import FORMATS, MEGATRON, NO_NUMBER, RANK, LogFormat, Reading
+from sartor.traces.logs.formats import FORMATS, MEGATRON, NO_NUMBER, RANK, LogFormat, Reading, arguments_in, facts_in
 from sartor.traces.logs.run_log import RunLog
 from sartor.units import BoolArray, FloatArray, IntArray
 
