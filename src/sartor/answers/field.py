@@ -311,7 +311,7 @@ def flat(fields: Fields, record: object, prefix: str = "") -> JsonDict:
     return row
 
 
-def main_rows(fields: Fields) -> Field | None:
+def _main_rows(fields: Fields) -> Field | None:
     """The list of records that is an answer's table: the first one whose records people see, else the first one."""
     tables = [column for column in fields if isinstance(column.kind, ListOf) and isinstance(column.kind.item, tuple)]
     shown = (
@@ -363,7 +363,7 @@ class Answer:
         return pandas.DataFrame(self._rows())
 
     def _rows(self) -> list[JsonDict]:
-        table = main_rows(self.fields)
+        table = _main_rows(self.fields)
         if table is None or not isinstance(table.kind, ListOf) or not isinstance(table.kind.item, tuple):
             return [flat(self.fields, self.record)]
         return [flat(table.kind.item, row) for row in table.read(self.record)]
@@ -382,7 +382,7 @@ class Answer:
         return f"<p>{escape(type(self).__name__)}: {head}</p>{self._html_table()}"
 
     def _html_table(self) -> str:
-        table = main_rows(self.fields)
+        table = _main_rows(self.fields)
         if table is None or not isinstance(table.kind, ListOf) or not isinstance(table.kind.item, tuple):
             return ""
         columns, records = columns_of(table.kind.item), list(table.read(self.record))

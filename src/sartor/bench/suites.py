@@ -30,7 +30,7 @@ from sartor.operators import (
 )
 
 
-def dealt(*groups: Sequence[BenchCase]) -> Iterator[BenchCase]:
+def _dealt(*groups: Sequence[BenchCase]) -> Iterator[BenchCase]:
     """Interleave groups in proportion to their lengths, each in its own order."""
     places = [((i + 0.5) / len(group), g, i) for g, group in enumerate(groups) for i in range(len(group))]
     return (groups[g][i] for _, g, i in sorted(places))
@@ -57,7 +57,7 @@ def attention(scale: Scale, *, most_s: float) -> list[BenchCase]:
         for kv, d in ((16, 64), (16, 128), (4, 128))
     ]
     mixed = list(
-        dealt([c for c in plain if scale.fits(c.work, most_s)], [c for c in decode if scale.fits(c.work, most_s)])
+        _dealt([c for c in plain if scale.fits(c.work, most_s)], [c for c in decode if scale.fits(c.work, most_s)])
     )
     kernels = ("math",) if scale.facts.backend == "cpu" else ("flash", "efficient", "cudnn", "math")
     named = [replace(case, kernel=kernel) for case in mixed[::9] for kernel in kernels]
@@ -133,7 +133,7 @@ def streams(scale: Scale) -> list[BenchCase]:
         if back and op != "cross_entropy"
     ]
     steps = [BenchCase(work=_adam(params)) for params in ((10**6, 8 * 10**6) if scale.small else (10**7, 2 * 10**8))]
-    return list(dealt(forward, loss, backward, steps))
+    return list(_dealt(forward, loss, backward, steps))
 
 
 def _adam(params: int) -> MemoryBound:
@@ -150,7 +150,7 @@ def _adam(params: int) -> MemoryBound:
     )
 
 
-def memory_sizes(scale: Scale) -> list[BenchCase]:
+def _memory_sizes(scale: Scale) -> list[BenchCase]:
     """A sum of two tensors far larger than the caches (a datasheet needs it), then sums of growing size on resident
     buffers, which show where the bandwidth drops."""
     largest = 28 if scale.small else 31
@@ -200,9 +200,9 @@ def _quick(scale: Scale) -> Iterator[BenchCase]:
     """GEMMs of the device's main type and a few of everything else; cases that a datasheet needs come first."""
     count, extra = (150, 60) if scale.small else (150, 24)
     others = [d for d in scale.flops_per_s if d is not scale.dtype]
-    first, *sizes = memory_sizes(scale)
+    first, *sizes = _memory_sizes(scale)
     yield first
-    yield from dealt(
+    yield from _dealt(
         sizes,
         _products(scale, scale.dtype, count, most_s=0.03),
         *(_products(scale, dtype, extra, most_s=0.03) for dtype in others),
@@ -216,8 +216,8 @@ def _full(scale: Scale) -> Iterator[BenchCase]:
     count = 700 if scale.small else 500
     others = [d for d in scale.flops_per_s if d is not scale.dtype]
     chosen = _products(scale, scale.dtype, count, most_s=0.1)
-    return dealt(
-        memory_sizes(scale),
+    return _dealt(
+        _memory_sizes(scale),
         chosen,
         _sustained(scale, chosen),
         *(_products(scale, dtype, 120, most_s=0.1) for dtype in others),
@@ -300,7 +300,7 @@ def _alignment(scale: Scale) -> Iterator[BenchCase]:
     for layout in Layout:
         for axis in ("n", "k", "m"):
             groups.append([_product(scale, layout, **{**dict.fromkeys("mnk", base), axis: x}) for x in lengths])
-    return dealt(*groups)
+    return _dealt(*groups)
 
 
 def _product(scale: Scale, layout: Layout, *, m: int, n: int, k: int) -> BenchCase:
@@ -326,7 +326,7 @@ def _waves(scale: Scale) -> Iterator[BenchCase]:
         heights, steps, k = (64, 128, 256), range(16, 1025, 16), 512
     else:
         heights, steps, k = (2304, 1024, 4096), range(64, 64 * 97, 64), 4096
-    return dealt(*([_product(scale, Layout.TN, m=m, n=n, k=k) for n in steps] for m in heights))
+    return _dealt(*([_product(scale, Layout.TN, m=m, n=n, k=k) for n in steps] for m in heights))
 
 
 # ------------------------------------------------------------------------------------------- layers and models

@@ -60,7 +60,7 @@ def least_s(op: Operator, gpu: Gpu, *, in_model: bool = False) -> Floats:
     return np.maximum(_multiplying_s(op, gpu), _reading_s(op, gpu, in_model))
 
 
-def at_least(op: Operator, cost: Cost, gpu: Gpu, *, in_model: bool) -> Cost:
+def _at_least(op: Operator, cost: Cost, gpu: Gpu, *, in_model: bool) -> Cost:
     """The cost with ``floor_s``, and with a time, its largest term and ``residual`` that respect it."""
     if isinstance(op, Collective):
         return cost
@@ -281,7 +281,7 @@ def _on_gpu(
         else:
             costs.append(next(of_collectives))
     parts = zip(operators, costs, strict=True)
-    return [at_least(op, _behind(op, cost, calibration), gpu, in_model=in_model) for op, cost in parts]
+    return [_at_least(op, _behind(op, cost, calibration), gpu, in_model=in_model) for op, cost in parts]
 
 
 def _behind(op: Operator, cost: Cost, calibration: Calibration) -> Cost:

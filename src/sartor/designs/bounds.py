@@ -60,7 +60,7 @@ def lower_models(question: DesignQuestion) -> tuple[LoweredModel, ...]:
 def splits(question: DesignQuestion, model: DesignModel) -> Iterator[CopySplit]:
     """Splits of a model that the devices and the batch allow. Experts are shared among copies with at least one
     microbatch each; a served copy has a full batch."""
-    num_devices, batch = most_devices(question), question.global_batch_size
+    num_devices, batch = _most_devices(question), question.global_batch_size
     for size in model.batch_sizes if model.served else question.whole_microbatches:
         for width in model.widths:
             for experts, contexts in product(model.expert_widths, (1,) if model.served else question.context_widths):
@@ -70,7 +70,7 @@ def splits(question: DesignQuestion, model: DesignModel) -> Iterator[CopySplit]:
                     yield from (CopySplit(size, width, experts, dtype, contexts) for dtype in question.dtypes)
 
 
-def most_devices(question: DesignQuestion) -> int:
+def _most_devices(question: DesignQuestion) -> int:
     types = question.terms.device_types if question.terms else ()
     return sum(device_type.num_devices for device_type in types) or question.num_devices
 
@@ -131,7 +131,7 @@ def _shares(question: DesignQuestion, parts: ModelParts, hbm_bytes: float) -> li
 
 def _busy_rate(question: DesignQuestion, seconds: Array, split: CopySplit) -> Array:
     """Sequences per second if devices do nothing but microbatches of ``seconds`` each."""
-    return np.asarray(split.microbatch_size * most_devices(question) / (seconds * split.devices * _quickest(question)))
+    return np.asarray(split.microbatch_size * _most_devices(question) / (seconds * split.devices * _quickest(question)))
 
 
 def served_copies(question: DesignQuestion, split: CopySplit) -> int:
@@ -307,7 +307,7 @@ def _per_token(
     """Joules per token from those of a device in a microbatch, and sequences per second."""
     tokens = parts.served.new_tokens if parts.served else question.models[m].seq_len
     moved = dynamic_j * parts.split.devices / parts.split.microbatch_size
-    return (moved + static_power_w(a) * most_devices(question) / rates) / tokens
+    return (moved + static_power_w(a) * _most_devices(question) / rates) / tokens
 
 
 def _pass_j(parts: ModelParts, a: Accelerator, joules: Joules) -> tuple[Floats, Floats]:

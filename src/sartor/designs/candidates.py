@@ -77,7 +77,7 @@ def candidates_of(question: DesignQuestion, space: AcceleratorSpace) -> tuple[Ca
     for g, group in enumerate(space.groups):
         count = int(np.prod(group.shape, dtype=np.int64))
         memories = space.hbm_bytes or (np.nan,)
-        area, watts = area_of(question, group), np.broadcast_to(power(group).tdp_w, group.shape)
+        area, watts = _area_of(question, group), np.broadcast_to(power(group).tdp_w, group.shape)
         hbm = np.stack([np.broadcast_to(group.hbm_bytes if np.isnan(h) else h, group.shape) for h in memories])
         usd = np.broadcast_to(die_cost(area, group.node_nm, question.costs.wafer_usd).die_usd, group.shape)
         group_columns = {
@@ -126,7 +126,7 @@ def priced(question: DesignQuestion, candidates: Candidates, evaluation: Evaluat
 def alone(question: DesignQuestion, evaluation: Evaluation) -> Ranked:
     """The same for an accelerator that belongs to no space."""
     a = evaluation.point.accelerator
-    area = float(area_of(question, a))
+    area = float(_area_of(question, a))
     die_usd = float(die_cost(area, a.node_nm, question.costs.wafer_usd).die_usd)
     return _ranked(question, evaluation, area, float(power(a).tdp_w), die_usd)
 
@@ -172,7 +172,7 @@ def memory_usd(question: DesignQuestion, hbm_bytes: Floats) -> Floats:
     return question.costs.hbm_usd_per_gb * hbm_bytes / GIGA
 
 
-def area_of(question: DesignQuestion, accelerator: Accelerator) -> Array:
+def _area_of(question: DesignQuestion, accelerator: Accelerator) -> Array:
     """Area [mm2] of every candidate by the question's model."""
     published = question.costs.area is AreaModel.PUBLISHED
     area = published_area_mm2(accelerator) if published else die_area(accelerator).total_mm2

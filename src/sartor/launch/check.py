@@ -74,7 +74,7 @@ def checked(
 
     ``limit_bytes`` is what a device may hold.
     """
-    again, plan_of_files = read_back(written, job)
+    again, plan_of_files = _read_back(written, job)
     lost, wanted_price = tuple(_lost(job, again)), price(job, plan)
     same = canonical(plan, int(job.shape.num_layers)) == plan_of_files
     price_of_files = price(again, plan_of_files)
@@ -94,7 +94,7 @@ def checked(
     return replace(written, notes=(*notes, *written.notes))
 
 
-def read_back(written: LaunchFiles, job: TrainingJob) -> tuple[TrainingJob, TrainingPlan]:
+def _read_back(written: LaunchFiles, job: TrainingJob) -> tuple[TrainingJob, TrainingPlan]:
     """The job and plan in written files; data's own properties (routing) and sizes that no file has are the job's."""
     with tempfile.TemporaryDirectory() as folder:
         save_files(written, folder)

@@ -216,7 +216,7 @@ def launchable(job: TrainingJob, plan: TrainingPlan, *, splits_experts: bool = T
     """The plan in canonical form, checked, with the job's batch. Raises `InputError`."""
     plan = canonical(plan, int(job.shape.num_layers))
     check_numbers(plan, splits_experts=splits_experts)
-    check_batch(job, plan)
+    _check_batch(job, plan)
     return plan
 
 
@@ -229,7 +229,7 @@ def check_positions(shape: TransformerShape, seq_len: int) -> None:
         raise InputError("seq_len", seq_len, must, f"{rows}, or a model whose config has more positions")
 
 
-def check_batch(job: TrainingJob, plan: TrainingPlan) -> None:
+def _check_batch(job: TrainingJob, plan: TrainingPlan) -> None:
     """Check that the plan's microbatches add up to the job's batch. Raises `InputError`."""
     dp, b, count = int(plan.dims.dp), int(plan.microbatch_size), int(plan.num_microbatches)
     if dp * b * count != job.global_batch_size:

@@ -90,14 +90,14 @@ def count_params(shape: TransformerShape) -> ParamCounts:
 
 def layer_params(layer: Layer, hidden_size: Ints) -> Ints:
     """Parameters of one layer of a stack of width ``hidden_size``."""
-    parts = [linear.params for linear in layer_linears(layer, hidden_size)]
+    parts = [linear.params for linear in _layer_linears(layer, hidden_size)]
     parts += [v.params(hidden_size) for v in _layer_vectors(layer)]
     parts += [norm.params(hidden_size) for norm in layer.norms]
     parts += [_expert_params(f, hidden_size) * f.num_experts for f in layer.all_ffns if isinstance(f, MoeFfn)]
     return _sum(parts)
 
 
-def layer_linears(layer: Layer, hidden_size: Ints) -> Iterator[Linear]:
+def _layer_linears(layer: Layer, hidden_size: Ints) -> Iterator[Linear]:
     """The linear layers that all tokens pass: all but the routed experts."""
     for part in (*layer.mixers, *layer.all_ffns):
         yield from part.linears(hidden_size)
@@ -261,7 +261,7 @@ def _layer_linear_flops(layer: Layer, hidden_size: Ints, tokens: Ints, source_to
     total = _linears_flops(layer.linears, tokens)
     for mixer in layer.mixers:
         for linear in mixer.linears(hidden_size):
-            from_source = mixer_is_cross(mixer) and linear.name in ("k", "v")
+            from_source = _mixer_is_cross(mixer) and linear.name in ("k", "v")
             total = total + _linears_flops((linear,), source_tokens if from_source else tokens)
     for part in layer.all_ffns:
         total = total + _linears_flops(part.linears(hidden_size), tokens)
@@ -270,7 +270,7 @@ def _layer_linear_flops(layer: Layer, hidden_size: Ints, tokens: Ints, source_to
     return total
 
 
-def mixer_is_cross(mixer: AttentionMixer | LatentAttentionMixer | StateSpaceMixer) -> bool:
+def _mixer_is_cross(mixer: AttentionMixer | LatentAttentionMixer | StateSpaceMixer) -> bool:
     """Whether a mixer reads keys and values from another stack."""
     return isinstance(mixer, AttentionMixer) and mixer.cross
 

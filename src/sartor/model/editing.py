@@ -57,7 +57,7 @@ def edit(shape: TransformerShape, **changes: Ints) -> TransformerShape:
     Raises `InputError` for a field the model does not have, and, for plain integers, for inconsistent sizes (heads that
     key/value heads do not divide, more experts per token than experts).
     """
-    check_edit(shape, changes)
+    _check_edit(shape, changes)
     old = shape.main
     stacks = tuple(_edit_stack(stack, _that_follow(shape, stack, changes)) for stack in shape.stacks)
     if "hidden_size" in changes:
@@ -108,7 +108,7 @@ def _follow_biases(vectors: tuple[Vectors, ...], layer: Layer | None, changes: d
     )
 
 
-def check_edit(shape: TransformerShape, changes: dict[str, Ints]) -> None:
+def _check_edit(shape: TransformerShape, changes: dict[str, Ints]) -> None:
     """Reject invalid changes: unknown or absent fields, inconsistent sizes."""
     for name, value in changes.items():
         if name not in EDITABLE:

@@ -32,7 +32,7 @@ class PricedPlacement:
 def price(problem: PlacementProblem, width: Width, stages: StageLayers, data_parallel: int) -> PricedPlacement:
     """Price ``stages`` (layer ids, first stage first) in ``data_parallel`` copies at ``width``."""
     num_stages = len(stages)
-    faults = structure_faults(width, stages)
+    faults = _structure_faults(width, stages)
     loads, devices, memory = [], [], []
     for index, stage in enumerate(stages):
         split = any(layer.is_split for layer in width.layers if layer.id in stage)
@@ -76,7 +76,7 @@ def price(problem: PlacementProblem, width: Width, stages: StageLayers, data_par
     return PricedPlacement(plan=plan, time_per_batch_s=time_s, memory_bytes=tuple(memory), faults=tuple(faults))
 
 
-def structure_faults(width: Width, stages: StageLayers) -> list[str]:
+def _structure_faults(width: Width, stages: StageLayers) -> list[str]:
     """Layers that are missing or placed twice, and edges that go backward."""
     stage_of = {id_: index for index, stage in enumerate(stages) for id_ in stage}
     faults = []
@@ -375,7 +375,7 @@ class _Check:
     def faults(self, per_copy: int) -> list[str]:
         plan, problem = self.plan, self.problem
         stages = [stage.layers for stage in plan.stages]
-        faults = structure_faults(self.width, stages)
+        faults = _structure_faults(self.width, stages)
         for index in range(len(plan.stages)):
             memory, limit = self.memory(index), self.type_of(index).memory_bytes
             if memory > limit * (1 + SLACK):

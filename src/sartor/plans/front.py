@@ -72,8 +72,8 @@ class Kept:
         """Add timed plans."""
         if evaluated.fits.any():
             good = chosen(evaluated, evaluated.fits)
-            self.best = best_of_each(joined(self.best, best_of_each(good)))
-            self.front = front_of(joined(self.front, front_of(good)))
+            self.best = _best_of_each(joined(self.best, _best_of_each(good)))
+            self.front = _front_of(joined(self.front, _front_of(good)))
         self._keep_open(evaluated)
 
     def _keep_open(self, evaluated: Evaluated) -> None:
@@ -129,7 +129,7 @@ def first_of(evaluated: Evaluated, by: tuple[str, ...], count: int) -> Evaluated
     return chosen(evaluated, order(evaluated, by)[:count])
 
 
-def best_of_each(evaluated: Evaluated) -> Evaluated:
+def _best_of_each(evaluated: Evaluated) -> Evaluated:
     """The fastest plan of every set of dims, fastest first."""
     ranked = chosen(evaluated, order(evaluated))
     key = _codes(ranked.rows)
@@ -151,7 +151,7 @@ def keys_of(rows: Rows) -> list[tuple[int, ...]]:
     return list(zip(*(rows[name].tolist() for name in KEYS), strict=True))
 
 
-def front_of(evaluated: Evaluated) -> Evaluated:
+def _front_of(evaluated: Evaluated) -> Evaluated:
     """Pareto-optimal plans in seconds and bytes, fastest first; of equal ones the simplest."""
     mask = is_pareto(np.stack([evaluated.step_s, evaluated.device_bytes], axis=1))
     ranked = first_of(chosen(evaluated, mask), ("step_s", "device_bytes"), int(mask.sum()))

@@ -66,11 +66,11 @@ def _relaxations(
     """Least intrusive first: free a fixed value, offload, add devices, shorten the sequence, larger devices."""
     for name in fixed:
         rest = {axis: value for axis, value in fixed.items() if axis != name}
-        if something_fits(pricer, num_devices, rest):
+        if _something_fits(pricer, num_devices, rest):
             yield Relaxation(change=f"leave {name} free", field=name, value="free")
     if leanest is None:
         return
-    if "optimizer_offload" not in fixed and something_fits(pricer, num_devices, {**fixed, "optimizer_offload": 1}):
+    if "optimizer_offload" not in fixed and _something_fits(pricer, num_devices, {**fixed, "optimizer_offload": 1}):
         yield Relaxation(
             change="keep the optimizer's states in host memory (--fix optimizer_offload=1)",
             field="optimizer_offload",
@@ -95,16 +95,16 @@ def word_of(axis: str, value: int) -> str:
 def _more_devices(pricer: Pricer, num_devices: int, fixed: Mapping[str, int]) -> int | None:
     counts = [num_devices * 2**k for k in range(1, DOUBLINGS + 1)]
     cap = pricer.cluster.total_devices
-    return next((n for n in counts if not (cap and n > cap) and something_fits(pricer, n, fixed)), None)
+    return next((n for n in counts if not (cap and n > cap) and _something_fits(pricer, n, fixed)), None)
 
 
 def _shorter(pricer: Pricer, num_devices: int, fixed: Mapping[str, int]) -> int | None:
     lengths = [pricer.job.seq_len // 2**k for k in range(1, DOUBLINGS + 1)]
     jobs = (replace(pricer.job, seq_len=s) for s in lengths if s >= LEAST_SEQ_LEN)
-    return next((j.seq_len for j in jobs if something_fits(replace(pricer, job=j), num_devices, fixed)), None)
+    return next((j.seq_len for j in jobs if _something_fits(replace(pricer, job=j), num_devices, fixed)), None)
 
 
-def something_fits(pricer: Pricer, num_devices: int, fixed: Mapping[str, int]) -> bool:
+def _something_fits(pricer: Pricer, num_devices: int, fixed: Mapping[str, int]) -> bool:
     """Whether any legal plan fits in memory; times are not computed."""
     space = plan_space(pricer.job, num_devices, fixed)
     for chunk in chunks(structures(pricer.job, space).rows):

@@ -61,7 +61,7 @@ class PlanSpace:
 def plan_space(job: TrainingJob, num_devices: int, fixed: Mapping[str, Ints]) -> PlanSpace:
     """All axes for a job on ``num_devices``, those in ``fixed`` with a single value, or a few."""
     dims = factorizations(num_devices)
-    axes = axis_values(job, dims)
+    axes = _axis_values(job, dims)
     keep = np.ones(len(dims["tp"]), dtype=bool)
     for name, value in fixed.items():
         if name in dims:
@@ -83,7 +83,7 @@ def factorizations(num_devices: int) -> Rows:
     return dict(zip(DIMS, columns, strict=True))
 
 
-def axis_values(job: TrainingJob, dims: Rows) -> dict[str, Array]:
+def _axis_values(job: TrainingJob, dims: Rows) -> dict[str, Array]:
     """Values of the axes other than dims that some plan of the job could have."""
     experts = num_experts(job)
     stages = np.unique(dims["pp"])

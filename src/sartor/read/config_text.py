@@ -39,10 +39,10 @@ def _check_keys(config: JsonDict) -> None:
                 printable(key),
                 value,
                 "field names must be plain ASCII; this one has characters that look alike",
-                skeleton(key),
+                _skeleton(key),
             )
         if not key.isprintable():
-            raise InputError(printable(key), value, "field names must hold no control characters", skeleton(key))
+            raise InputError(printable(key), value, "field names must hold no control characters", _skeleton(key))
         if isinstance(value, dict) and key.endswith("config"):
             _check_keys(value)
 
@@ -51,7 +51,7 @@ _LOOK_ALIKES = dict(zip("асеорхуіјѕԁһӏɡοαινκτρϲⅼ", "aceo
 """Cyrillic, Greek and other letters drawn like Latin ones (Unicode TR 39, confusables of lower-case Latin)."""
 
 
-def skeleton(text: str) -> str:
+def _skeleton(text: str) -> str:
     """The ASCII text that ``text`` looks like, without invisible characters."""
     folded = unicodedata.normalize("NFKD", text)
     return "".join(_LOOK_ALIKES.get(c, c) for c in folded if _LOOK_ALIKES.get(c, c).isascii() and c.isprintable())

@@ -51,7 +51,7 @@ def extract(
             raise InputError(name, value, "must be at least 1", "1")
     text = str(model)
     is_factory = _is_factory(text)
-    needs_torch("extract", transformers=not is_factory)
+    _needs_torch("extract", transformers=not is_factory)
     word = None if dtype is None else DTYPES[dtype]
     train, fused = phase == "train", not eager
     if is_factory:
@@ -69,7 +69,7 @@ def extract(
         raise InputError(
             "batch_axis", batch_axis, "is for modules of a factory; Hugging Face models have it first", "0"
         )
-    fields, name = hugging_face_fields(text)
+    fields, name = _hugging_face_fields(text)
     return trace_config(
         fields,
         train=train,
@@ -83,7 +83,7 @@ def extract(
     )
 
 
-def needs_torch(feature: str, *, transformers: bool = False) -> None:
+def _needs_torch(feature: str, *, transformers: bool = False) -> None:
     """Raise ``MissingExtraError``, with the command that installs what is missing."""
     from importlib.util import find_spec
 
@@ -92,7 +92,7 @@ def needs_torch(feature: str, *, transformers: bool = False) -> None:
         raise MissingExtraError(f"{feature} ({' and '.join(missing)})", "torch")
 
 
-def hugging_face_fields(text: str) -> tuple[JsonMap, str]:
+def _hugging_face_fields(text: str) -> tuple[JsonMap, str]:
     """The config of a path, a hub id, a zoo model or a model type, and the model's display name."""
     path = Path(text)
     if text.endswith((".json", "/", "\\")) or path.exists():

@@ -34,20 +34,20 @@ ALIKE = 0.8
 
 def read_placement(path: Path) -> PlacementProblem:
     """The problem in a file. Raises `InputError` naming the field, its value and what must hold."""
-    return parse_placement(read_object(path))
+    return parse_placement(_read_object(path))
 
 
 def read_terms(path: Path) -> PlacementTerms:
     """Additional cost terms from a separate file."""
-    return parse_terms(read_object(path))
+    return parse_terms(_read_object(path))
 
 
-def read_object(path: Path) -> JsonDict:
+def _read_object(path: Path) -> JsonDict:
     """The JSON object in a file. Raises `InputError` if there is none."""
     return parse_json(read_bytes(path, "instance", "must be a JSON file"), name=path.name)
 
 
-def refuse_misspelt(raw: JsonMap, required: Sequence[str], optional: Sequence[str], where: str) -> None:
+def _refuse_misspelt(raw: JsonMap, required: Sequence[str], optional: Sequence[str], where: str) -> None:
     """Raises `InputError` for a field that is not known but looks like one that is; a required one in its place is
     missed where it is read."""
     for name in sorted(set(map(str, raw)) - {*required, *optional}):
@@ -56,7 +56,7 @@ def refuse_misspelt(raw: JsonMap, required: Sequence[str], optional: Sequence[st
             raise InputError(where, printable(name), "is not a known field; remove it or spell it", near[0])
 
 
-def refuse_unknown(raw: JsonMap, names: Sequence[str], where: str, must: str = "must be a known field") -> None:
+def _refuse_unknown(raw: JsonMap, names: Sequence[str], where: str, must: str = "must be a known field") -> None:
     """Raises `InputError` for any field that is not known, with the nearest."""
     for name in sorted(set(map(str, raw)) - set(names)):
         near = difflib.get_close_matches(name, names, n=1) or names
@@ -65,7 +65,7 @@ def refuse_unknown(raw: JsonMap, names: Sequence[str], where: str, must: str = "
 
 def parse_placement(raw: JsonDict) -> PlacementProblem:
     """The problem in an already parsed JSON object."""
-    refuse_misspelt(raw, FIELDS, FIXED, "instance")
+    _refuse_misspelt(raw, FIELDS, FIXED, "instance")
     nodes = _of(raw, "nodes", dict, 'an object of layers by width, e.g. {"1": [...]}')
     edges = _of(raw, "edges", dict, 'an object of edges by width, e.g. {"1": [...]}')
     odd = sorted(set(nodes) ^ set(edges))
@@ -86,7 +86,7 @@ def parse_placement(raw: JsonDict) -> PlacementProblem:
 
 def parse_terms(raw: JsonDict) -> PlacementTerms:
     """Additional cost terms from a JSON object (docs/concepts/placement.md); missing ones are off."""
-    refuse_unknown(raw, TERMS, "terms", "must be a known term")
+    _refuse_unknown(raw, TERMS, "terms", "must be a known term")
     off = PlacementTerms()
     return PlacementTerms(
         resync_every_stage="resyncEveryStage" in raw and _of(raw, "resyncEveryStage", bool, "true or false", "terms"),
@@ -109,7 +109,7 @@ def _integers(raw: JsonDict, name: str) -> tuple[int, ...]:
 
 def _tier(row: object, where: str) -> Tier:
     row = _object(row, where)
-    refuse_unknown(row, TIER_FIELDS, where)
+    _refuse_unknown(row, TIER_FIELDS, where)
     return Tier(
         size=_integer(row, "devices", where),
         bytes_per_s=_number(row, "bandwidth", where),
@@ -119,7 +119,7 @@ def _tier(row: object, where: str) -> Tier:
 
 def _type(row: object, where: str) -> DeviceType:
     row = _object(row, where)
-    refuse_unknown(row, TYPE_FIELDS, where)
+    _refuse_unknown(row, TYPE_FIELDS, where)
     return DeviceType(
         name=str(_of(row, "name", str, "a name", where)),
         num_devices=_integer(row, "maxDevices", where),
@@ -150,7 +150,7 @@ def _width(key: str, layers: Any, edges: Any) -> Width:
 
 def _layer(row: object, where: str) -> PlacedLayer:
     row = _object(row, where)
-    refuse_misspelt(row, LAYER_FIELDS, ("expertParameterSize",), where)
+    _refuse_misspelt(row, LAYER_FIELDS, ("expertParameterSize",), where)
     return PlacedLayer(
         id=_integer(row, "id", where),
         param_bytes=_number(row, "parameterSize", where),
@@ -164,7 +164,7 @@ def _layer(row: object, where: str) -> PlacedLayer:
 
 def _edge(row: object, where: str) -> Edge:
     row = _object(row, where)
-    refuse_misspelt(row, EDGE_FIELDS, (), where)
+    _refuse_misspelt(row, EDGE_FIELDS, (), where)
     return Edge(
         source=_integer(row, "sourceId", where),
         dest=_integer(row, "destId", where),
@@ -236,12 +236,12 @@ OPERATOR_KEYS = ("id", "type", "latency", "intra_latency")
 
 def read_schedule_problem(path: Path) -> ScheduleProblem:
     """The problem in an instance file. Raises `InputError` on anything that is not one."""
-    return schedule_problem(read_object(path))
+    return schedule_problem(_read_object(path))
 
 
 def schedule_problem(instance: JsonMap) -> ScheduleProblem:
     """The problem in a parsed instance."""
-    refuse_misspelt(instance, KEYS, ("shared", "name", "note"), "instance")
+    _refuse_misspelt(instance, KEYS, ("shared", "name", "note"), "instance")
     rows, edges = _list(instance, "ops"), _list(instance, "edges")
     name = instance.get("name", "")
     return ScheduleProblem(
@@ -258,7 +258,7 @@ def _operator(position: int, row: object) -> ScheduledOperator:
     where = f"ops[{position}]"
     if not isinstance(row, dict):
         raise InputError(where, row, f"must be an object with {', '.join(OPERATOR_KEYS)}")
-    refuse_misspelt(row, OPERATOR_KEYS, ("traffic",), where)
+    _refuse_misspelt(row, OPERATOR_KEYS, ("traffic",), where)
     fields = {key: _field(row, key, where) for key in OPERATOR_KEYS}
     return ScheduledOperator(
         core_type=fields.pop("type"), traffic=_shared(row.get("traffic", {}), f"{where}.traffic"), **fields

@@ -58,7 +58,7 @@ class Mixture:
         return float(self.log_likelihood.sum())
 
 
-def trend(ratio: FloatArray, sizes: FloatArray, use: Mask) -> FloatArray:
+def _trend(ratio: FloatArray, sizes: FloatArray, use: Mask) -> FloatArray:
     """Smooth trend of ln ratios at each row, from the rows in ``use``: a sum of functions of one size each (the rows of
     ``sizes``), interpolated between medians of equal shares."""
     where = np.flatnonzero(use)
@@ -75,19 +75,19 @@ def trend(ratio: FloatArray, sizes: FloatArray, use: Mask) -> FloatArray:
     return level
 
 
-def own_alone(ratio: FloatArray, sizes: FloatArray) -> Mixture:
+def _own_alone(ratio: FloatArray, sizes: FloatArray) -> Mixture:
     """The mixture of own and stray rows."""
-    return mixed(ratio - trend(ratio, sizes, np.ones(ratio.size, dtype=bool)), None)
+    return mixed(ratio - _trend(ratio, sizes, np.ones(ratio.size, dtype=bool)), None)
 
 
-def with_other(ratio: FloatArray, sizes: FloatArray, apart: FloatArray, *, loose: bool) -> Mixture:
+def _with_other(ratio: FloatArray, sizes: FloatArray, apart: FloatArray, *, loose: bool) -> Mixture:
     """The mixture with rows of a device whose predicted times are ``apart`` (ln) from the own ones; ``loose``: with a
     level and a scatter of their own."""
     all_rows = np.ones(ratio.size, dtype=bool)
     mixture = mixed(ratio - np.median(ratio), apart, loose=loose)
     for _ in range(2):
         moved = ratio - np.where(mixture.other > 0.5, apart, 0.0)
-        mixture = mixed(ratio - trend(moved, sizes, all_rows), apart, loose=loose)
+        mixture = mixed(ratio - _trend(moved, sizes, all_rows), apart, loose=loose)
     return mixture
 
 
@@ -168,7 +168,7 @@ def strangers(timed: Timed) -> Iterator[tuple[str, Mask]]:
     sizes = np.vstack([size, timed.sizes])
     thousandth = _near_unit(ratio - np.median(ratio))
     alone = _alone(measured_s) & ~thousandth  # many of them would bend the trend
-    off = ratio - trend(ratio, sizes, alone)
+    off = ratio - _trend(ratio, sizes, alone)
     scatter = max(float(np.median(np.abs(off[alone]))) / 0.6745, 0.01)
     far = max(FAR * scatter, FAR_COPY)
     few = _few_exchanged(off, size, far)
@@ -277,7 +277,7 @@ def _of_another_device(timed: Timed, ratio: FloatArray, sizes: FloatArray, rest:
     if chosen is None:
         return
     apart = np.log(timed.predict(chosen, rest) / timed.predicted_s[rest])
-    mixture = with_other(ratio[rest], sizes[:, rest], apart, loose=timed.section.startswith("gemm"))
+    mixture = _with_other(ratio[rest], sizes[:, rest], apart, loose=timed.section.startswith("gemm"))
     clear = _clear(apart, mixture)
     certain = clear & ((mixture.other > SURE) | (np.abs(mixture.off - apart) < NEARER * np.abs(mixture.off)))
     untold = rest.size * mixture.other[clear].mean() - certain.sum()
@@ -296,11 +296,11 @@ def _likeliest(timed: Timed, ratio: FloatArray, sizes: FloatArray, rows: Index) 
     others = [(gpu, np.log(timed.predict(gpu, rows) / timed.predicted_s[rows])) for gpu in _other_devices(timed)]
     level, gemms = ratio - np.median(ratio), timed.section.startswith("gemm")
     ranked = sorted(others, key=lambda candidate: -mixed(level, candidate[1], FEW_ROUNDS, loose=gemms).likely)
-    tried = [(with_other(ratio, sizes, apart, loose=gemms), apart, gpu) for gpu, apart in ranked[:TRIED]]
+    tried = [(_with_other(ratio, sizes, apart, loose=gemms), apart, gpu) for gpu, apart in ranked[:TRIED]]
     if not tried:
         return None
     mixture, apart, best = max(tried, key=lambda candidate: candidate[0].likely)
-    alone = own_alone(ratio, sizes).likely
+    alone = _own_alone(ratio, sizes).likely
     gain, evidence = mixture.likely - alone, EVIDENCE[gemms] + EVIDENCE_PER_ROW[gemms] * ratio.size
     clear = _clear(apart, mixture)
     other_weight = mixture.other[clear]
@@ -313,7 +313,7 @@ def _likeliest(timed: Timed, ratio: FloatArray, sizes: FloatArray, rows: Index) 
     if np.median(np.abs(apart)) > FAR_COPY:  # all rows as far apart: dealt out they are the same
         wrong.append([0.7 * apart, 1.4 * apart])
     dealt = (
-        [with_other(ratio, sizes, exchanged, loose=gemms).likely - alone for exchanged in deals] for deals in wrong
+        [_with_other(ratio, sizes, exchanged, loose=gemms).likely - alone for exchanged in deals] for deals in wrong
     )
     chance = min(float(np.mean(gains)) for gains in dealt)
     return best if gain >= evidence + OVER_CHANCE[gemms] * max(0.0, chance) else None

@@ -149,7 +149,7 @@ def _candidates_grid(search: ShapeSearch) -> Grid:
     change = text("changed", "change", path=lambda candidate: _marked(candidate, edit, "smallest edit"), form=_as_it_is)
     shown = _with_candidate(search.candidates, edit)
     caption = "Candidates, best first; the smallest edit is marked"
-    return field_grid(caption, (change, *CANDIDATE, QUALITY), shown, marked=position(shown, edit))
+    return field_grid(caption, (change, *CANDIDATE, QUALITY), shown, marked=_position(shown, edit))
 
 
 def _as_it_is(cell: Cell) -> Cell:
@@ -188,7 +188,7 @@ def _per_gpu_grid(advice: Advice) -> Grid:
     ]
     loss = format_share(search.regret)
     caption = f"Speedup on each device; the least-regret shape is at most {loss} slower than each device's best"
-    return grid_of(caption, ("change", *names), rows, marked=position(shown, search.minimax))
+    return grid_of(caption, ("change", *names), rows, marked=_position(shown, search.minimax))
 
 
 def _codesign(design: CoDesign) -> list[d.Block]:
@@ -232,10 +232,10 @@ def _shown_mixes(mixes: Sequence[Mix]) -> list[Mix]:
 
 def _with_candidate(candidates: Sequence[Candidate], special: Candidate | None) -> list[Candidate]:
     """The candidates, and the special one if it is not among them."""
-    return [*candidates] if special is None or position(candidates, special) >= 0 else [*candidates, special]
+    return [*candidates] if special is None or _position(candidates, special) >= 0 else [*candidates, special]
 
 
-def position(candidates: Sequence[Candidate], special: Candidate | None) -> int:
+def _position(candidates: Sequence[Candidate], special: Candidate | None) -> int:
     """Position of a candidate in the list, -1 if absent."""
     return next((i for i, c in enumerate(candidates) if special is not None and c.changed == special.changed), -1)
 

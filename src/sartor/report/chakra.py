@@ -58,7 +58,7 @@ def chakra_files(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Iter
     listed = {name: members for table in groups.values() for name, members in table}
     yield "comm_group.json", (json.dumps(listed) + "\n").encode()
     for rank in range(ranks):
-        yield f"step.{rank}.et", encoded(job, list(_rank_nodes(work, groups, rank)))
+        yield f"step.{rank}.et", _encoded(job, list(_rank_nodes(work, groups, rank)))
 
 
 Groups = dict[str, list[tuple[str, list[int]]]]
@@ -165,7 +165,7 @@ TYPES = {"tensor_size": UINT64, "comm_src": INT32, "comm_dst": INT32, "comm_tag"
 """Attributes that ASTRA-sim does not read as 64-bit integers."""
 
 
-def encoded(job: TrainingJob, nodes: list[_ChakraNode]) -> bytes:
+def _encoded(job: TrainingJob, nodes: list[_ChakraNode]) -> bytes:
     """The file of one rank."""
     about = _string(1, "0.0.4") + _message(2, _string(1, "model") + _string(STRING, job.shape.name or "model"))
     return b"".join([_prefixed(about), *(_prefixed(_node(node)) for node in nodes)])

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-def plans_grid(details: Sequence[ModelDetail]) -> Grid:
+def _plans_grid(details: Sequence[ModelDetail]) -> Grid:
     """Each model's plan on the chip: step with interval, throughput, MFU, memory."""
     rows = (
         (
@@ -71,7 +71,7 @@ def plans_grid(details: Sequence[ModelDetail]) -> Grid:
     return grid_of("All models on the best chip", (*heads, words_column("plan")), rows)
 
 
-def steps_grid(details: Sequence[ModelDetail]) -> Grid:
+def _steps_grid(details: Sequence[ModelDetail]) -> Grid:
     """Each model's step by part."""
     parts = [
         (detail.outcome.name if index == 0 else "", words, seconds, seconds / float(detail.step.step_s))
@@ -83,13 +83,13 @@ def steps_grid(details: Sequence[ModelDetail]) -> Grid:
     return grid_of("Parts of the step time", columns, rows, bars=tuple(share for *_, share in parts))
 
 
-def area_grid(answer: DesignAnswer, best: Ranked) -> Grid:
+def _area_grid(answer: DesignAnswer, best: Ranked) -> Grid:
     """The die by part, largest first."""
     parts = _largest_first(area_parts(answer.question, best.evaluation.point.accelerator), AREA_WORDS)
     return shares_grid("Area of the die by part", "mm2", parts, best.area_mm2, "{:,.1f}".format)
 
 
-def power_grid(best: Ranked) -> Grid:
+def _power_grid(best: Ranked) -> Grid:
     """Peak power by part, largest first."""
     parts = _largest_first(power_parts(best.evaluation.point.accelerator), POWER_WORDS)
     return shares_grid("Power with all parts at their peak rates", "W", parts, best.power_w, "{:,.0f}".format)
@@ -99,7 +99,7 @@ def _largest_first(parts: Mapping[str, float], words: Mapping[str, str]) -> list
     return sorted(((words[name], amount) for name, amount in parts.items()), key=lambda part: -part[1])
 
 
-def alternatives_grid(answer: DesignAnswer) -> Grid:
+def _alternatives_grid(answer: DesignAnswer) -> Grid:
     """The alternatives, priced by the same cost model."""
     best = answer.best
     times = number(
@@ -113,7 +113,7 @@ FRONT = 20
 """Points of the front that are shown; the JSON has all of them."""
 
 
-def front_grid(answer: DesignAnswer) -> Grid:
+def _front_grid(answer: DesignAnswer) -> Grid:
     """The first points of the Pareto front."""
     chips = short_chips([ranked.evaluation.point.accelerator for ranked in answer.front[:FRONT]])
     records = [(Priced(answer.question, ranked), chip) for ranked, chip in zip(answer.front, chips, strict=False)]
@@ -129,12 +129,12 @@ def front_grid(answer: DesignAnswer) -> Grid:
     return replace(grid, rows=(*grid.rows, note))
 
 
-def stages_grid(detail: ModelDetail) -> Grid:
+def _stages_grid(detail: ModelDetail) -> Grid:
     """The pipeline stages of one model."""
     return field_grid(f"Stages of {detail.outcome.name}", DESIGN_STAGE, detail.stages)
 
 
-def gpus_grid(answer: DesignAnswer) -> Grid:
+def _gpus_grid(answer: DesignAnswer) -> Grid:
     """Each catalogue GPU on each model: its step, the chip's, and the advantage the chip needs to win."""
     rows = ((against.gpu.name, each.model, *_gpu_cells(each)) for against in answer.against for each in against.models)
     heads = ("step", wide_column("80% interval"), "chip's step", "chip vs GPU", "needs: area", "power", "cost")
@@ -179,7 +179,7 @@ def _ideal(answer: DesignAnswer) -> bool:
     return chip is not None and all(float(getattr(chip, name)) == 1 for name in SUSTAINED_SHARES)
 
 
-def gpu_notes(answer: DesignAnswer) -> tuple[str, ...]:
+def _gpu_notes(answer: DesignAnswer) -> tuple[str, ...]:
     """How to read the table of GPUs."""
     served = any(model.served for model in answer.question.models)
     notes = (*([IDEAL_NOTE] if _ideal(answer) else []), *GPU_NOTES, *([SERVED_NOTE] if served else []))
@@ -254,15 +254,15 @@ def _blocks(answer: DesignAnswer, records: dict[str, object]) -> list[d.Block]:
         d.section("What the search proved", "search", "Search", d.Place.PAGE),
         d.figure_block("convergence", "The search ends when the lines meet."),
         d.section("Plans", "plans", "Plans"),
-        *d.cut_blocks(plans_grid(priced), ROWS),
+        *d.cut_blocks(_plans_grid(priced), ROWS),
         d.section("Where the time goes", place=d.Place.REST),
         d.figure_block("step", "The line is the 80% interval."),
-        d.grid_block(steps_grid(priced), d.Place.REST),
-        *(d.grid_block(stages_grid(detail), d.Place.PAGE) for detail in priced if len(detail.stages) > 1),
+        d.grid_block(_steps_grid(priced), d.Place.REST),
+        *(d.grid_block(_stages_grid(detail), d.Place.PAGE) for detail in priced if len(detail.stages) > 1),
         d.section("Where the area goes", "chip", "Chip", d.Place.REST),
         d.figure_block("floor_plan", "Rectangles show the area of each part [mm2] to scale; this is not a layout."),
-        d.grid_block(area_grid(answer, best), d.Place.REST),
-        d.grid_block(power_grid(best), d.Place.PAGE),
+        d.grid_block(_area_grid(answer, best), d.Place.REST),
+        d.grid_block(_power_grid(best), d.Place.PAGE),
         *_comparisons(answer),
         *_drawings(records),
         *assumed,
@@ -273,7 +273,7 @@ def _comparisons(answer: DesignAnswer) -> list[d.Block]:
     """Alternatives, catalogue GPUs, other shapes and the Pareto front."""
     blocks: list[d.Block] = []
     if answer.result.baselines:
-        alternatives = alternatives_grid(answer)
+        alternatives = _alternatives_grid(answer)
         searched = replace(alternatives, rows=tuple(row for row in alternatives.rows if SEARCHED in str(row[0])))
         blocks += [
             d.section("Alternatives", "others", "Alternatives"),
@@ -289,8 +289,8 @@ def _comparisons(answer: DesignAnswer) -> list[d.Block]:
     else:
         blocks += [d.section("Evaluated points", "others", "Alternatives", d.Place.PAGE), d.figure_block("points")]
     if answer.against:
-        blocks += [d.section("Compared with catalogue GPUs"), d.grid_block(gpus_grid(answer))]
-        blocks += [d.bullets_block("Notes", gpu_notes(answer), d.Place.REST)]
+        blocks += [d.section("Compared with catalogue GPUs"), d.grid_block(_gpus_grid(answer))]
+        blocks += [d.bullets_block("Notes", _gpu_notes(answer), d.Place.REST)]
     blocks.append(d.bullets_block("How firmly the best stands", nearby_texts(answer.nearby)))
     if answer.joint is not None:
         blocks += [d.section("The model's shape"), *(d.Block(words=line) for line in joint_lines(answer.joint))]
@@ -300,7 +300,7 @@ def _comparisons(answer: DesignAnswer) -> list[d.Block]:
         blocks += [d.figure_block("shapes"), d.grid_block(rates_grid(answer.shapes), d.Place.PAGE)]
         blocks += [d.Block(words=LOSSES, place=d.Place.TEXT), d.grid_block(regret_grid(answer.shapes), d.Place.TEXT)]
     if len(answer.front) > 1:
-        front = [d.section(front_text(answer)), *d.cut_blocks(front_grid(answer), ROWS)]
+        front = [d.section(front_text(answer)), *d.cut_blocks(_front_grid(answer), ROWS)]
         blocks += front if answer.proved_front else d.in_full(front)
     return blocks
 

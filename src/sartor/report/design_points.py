@@ -121,7 +121,7 @@ def _chip_label(chip: NamedChip) -> str:
     return f"{short_chip(chip.accelerator)} ({printable(name)})"
 
 
-def regret_points(design: ShapeDesign) -> RegretMatrix:
+def _regret_points(design: ShapeDesign) -> RegretMatrix:
     """The regret matrix as the record of its figure."""
     fits = design.reached > 0
     smallest = float(design.chip_regret[:, design.chip_for_family].max())
@@ -188,7 +188,7 @@ def design_points(answer: DesignAnswer) -> JsonDict:
     points: JsonDict = {
         "convergence": convergence(answer),
         "points": design_cloud(answer),
-        "shapes": None if answer.shapes is None else regret_points(answer.shapes),
+        "shapes": None if answer.shapes is None else _regret_points(answer.shapes),
         "step": _steps(details),
         "floor_plan": floor_plan(answer),
     }

@@ -39,7 +39,7 @@ PREFERRED = ("num_heads", "ffn_hidden_size", "vocab_size", "expert_ffn_hidden_si
 """Order in which changed fields are considered: strongest quantization first."""
 
 
-def sawtooth_points(advice: Advice) -> tuple[Sawtooth | None, Sawtooth | None]:
+def _sawtooth_points(advice: Advice) -> tuple[Sawtooth | None, Sawtooth | None]:
     """Sweeps of the most important field and of the width that quantizes into waves; None if the model has no such
     field (or it is the first one)."""
     question = advice.base.question
@@ -157,7 +157,7 @@ def _title(field: str, values: Integers, rate: Any, now: int, after: int | None)
 def advice_points(advice: Advice) -> JsonDict:
     """Records by figure name; empty figures are left out."""
     after = None if advice.after is None else advice.after.microbatch
-    matters, width = sawtooth_points(advice)
+    matters, width = _sawtooth_points(advice)
     found: JsonDict = {
         "time_by_operator": operator_times(advice.base.microbatch),
         "roofline": roofline_points(advice.base.microbatch, after),

@@ -117,7 +117,7 @@ def command(name: str, answer: ModelEstimate, held: HeldPlan, change: Mapping[st
     return printable(f"sartor {name} {shlex.join(answer.question.reading.asked)} {_options(options)}")
 
 
-def stated_command(name: str, answer: ModelEstimate) -> str:
+def _stated_command(name: str, answer: ModelEstimate) -> str:
     """Another command with what the user stated; the phase is the objective of `sartor advise`."""
     run = answer.question.run
     stated = {field: value for field, value in run.of_origin(Origin.STATED).items() if field not in ("gpu", "phase")}
@@ -232,9 +232,9 @@ def first_change(answer: ModelEstimate, findings: Sequence[Finding], *, further:
             f", {format_change(first.params_change)} parameters" if abs(first.params_change) >= WORTH_CHANGING else ""
         )
         saves = f"which saves {format_share(first.gain_fraction or 0)} of the {of} ({first.rule}{size})"
-        why = f"; `{stated_command('lint', answer)}` says why" if further else ""
+        why = f"; `{_stated_command('lint', answer)}` says why" if further else ""
         return f"Change first: {fix}, {saves}{why}.{padding}"
-    tries = f"; `{stated_command('advise', answer)}` tries other shapes"
+    tries = f"; `{_stated_command('advise', answer)}` tries other shapes"
     if any(answer.question.run.states(name) for name in AXES) and answer.question.held is not None:
         tries = f"; `{command('plan', answer, answer.question.held)}` tries other plans"
     return f"No rule proposes a change of the same size that saves 1%{tries * further}.{padding}"

@@ -67,7 +67,7 @@ def _lines(answer: LaunchAnswer) -> Iterator[str]:
     )
     fixes = [finding for finding in answer.findings if finding.fix]
     first = max(fixes, key=lambda finding: finding.gain_fraction or 0.0, default=None)
-    yield "No rule about launches proposes a change." if first is None else f"Change first: {gain_text(first)}."
+    yield "No rule about launches proposes a change." if first is None else f"Change first: {_gain_text(first)}."
 
 
 def _fits(answer: LaunchAnswer, memory: str) -> str:
@@ -100,12 +100,12 @@ def _finding_text(finding: PlanFinding) -> Text:
     line.append(f"{finding.grade.value:5} ", style=GRADE_STYLES[finding.grade.value])
     line.append(f"{finding.rule} ({finding.code}): ", style="bold")
     line.append(printable(finding.message))
-    if gain := gain_text(finding):
+    if gain := _gain_text(finding):
         line.append(f"\n      {gain}")
     return line
 
 
-def gain_text(finding: PlanFinding) -> str:
+def _gain_text(finding: PlanFinding) -> str:
     """``tp=8 dp=16 saves 28.7% of the step (18 s); frees 2.1 GiB``."""
     if not finding.fix:
         return ""

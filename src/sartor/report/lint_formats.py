@@ -83,7 +83,7 @@ class FindingsText:
 
     def lines(self, width: int) -> Iterator[tuple[str, str]]:
         """Findings and their counts, then remarks under their own heading; each line with its colour."""
-        faults, remarks = split_remarks(self.findings)
+        faults, remarks = _split_remarks(self.findings)
         for fault in faults[: self.most]:
             yield from _finding_lines(fault if self.most is None else replace(fault, others=()), width)
         yield from ((line, "") for line in wrap(_tally(faults, self.unread), width))
@@ -95,7 +95,7 @@ class FindingsText:
 REMARKS = "Remarks on the architecture, to be chosen before training"
 
 
-def split_remarks(findings: Iterable[Finding]) -> tuple[list[Finding], list[Finding]]:
+def _split_remarks(findings: Iterable[Finding]) -> tuple[list[Finding], list[Finding]]:
     """Findings of waste in the shape, and remarks on its architecture."""
     all_findings = list(findings)
     return [finding for finding in all_findings if not finding.remark], [
@@ -105,7 +105,7 @@ def split_remarks(findings: Iterable[Finding]) -> tuple[list[Finding], list[Find
 
 def _finding_lines(finding: Finding, width: int) -> Iterator[tuple[str, str]]:
     yield (
-        f"{finding.grade.value:5}  {finding.code:3} {finding.rule:24} {gain_text(finding)}",
+        f"{finding.grade.value:5}  {finding.code:3} {finding.rule:24} {_gain_text(finding)}",
         GRADE_STYLES[finding.grade.value],
     )
     yield from ((line, "") for line in wrap(printable(finding.message), width, **_INDENT))
@@ -130,7 +130,7 @@ LEAST_CHANGE = 5e-4
 _INDENT: JsonDict = {"initial_indent": " " * 7, "subsequent_indent": " " * 7, "break_on_hyphens": False}
 
 
-def gain_text(finding: Finding) -> str:
+def _gain_text(finding: Finding) -> str:
     """What the fix is worth: a share of the step, fewer device-seconds in inference, or that the model cannot run."""
     if finding.gain_s is None:
         return "cannot run"
@@ -150,7 +150,7 @@ def _fix(finding: Finding) -> str:
 def _tally(findings: Sequence[Finding], unread: str) -> str:
     """The number of findings of each grade; the verdict if there are none."""
     if not findings:
-        return verdict_without_findings(unread)
+        return _verdict_without_findings(unread)
     counts = {grade: sum(finding.grade is grade for finding in findings) for grade in Grade}
     tally = ", ".join(f"{n} {_LEVELS[grade]}{'s' if n != 1 else ''}" for grade, n in counts.items() if n)
     cheap = all(
@@ -164,7 +164,7 @@ def _tally(findings: Sequence[Finding], unread: str) -> str:
 CLEAN = "Clean: no rule finds waste in this shape."
 
 
-def verdict_without_findings(unread: str) -> str:
+def _verdict_without_findings(unread: str) -> str:
     """The verdict of a lint without findings: clean, unless the config has sizes that were not read."""
     return f"No verdict: no rule finds waste in the sizes that were read, but {unread}." if unread else CLEAN
 
@@ -211,7 +211,7 @@ def _sarif_rule(rule: Rule) -> JsonDict:
 
 def _sarif_result(finding: Finding, rule_index: int, source: _Source) -> JsonDict:
     message = "; ".join([finding.message, *also(finding)]) + (
-        f"; fix: {_fix(finding)} saves {gain_text(finding)}" if finding.fix else ""
+        f"; fix: {_fix(finding)} saves {_gain_text(finding)}" if finding.fix else ""
     )
     return {
         "ruleId": finding.rule,
@@ -243,7 +243,7 @@ def _annotation(finding: Finding, source: _Source) -> str:
     properties = {
         "file": source.path,
         "line": str(line) if line else None,
-        "title": f"{finding.code} {finding.rule}: {gain_text(finding)}",
+        "title": f"{finding.code} {finding.rule}: {_gain_text(finding)}",
     }
     shown = ",".join(f"{name}={_property(value)}" for name, value in properties.items() if value)
     fix = f"\nfix: {_fix(finding)}" if finding.fix else ""
@@ -295,8 +295,8 @@ def _fix_text(finding: Finding) -> str:
 
 def findings_markup(findings: Iterable[Finding], unread: str) -> Markup:
     """Articles of faults with their price and why each costs time, then remarks under their own heading."""
-    faults, remarks = split_remarks(findings)
-    parts = [] if faults else [element("p", verdict_without_findings(unread))]
+    faults, remarks = _split_remarks(findings)
+    parts = [] if faults else [element("p", _verdict_without_findings(unread))]
     parts += [_article(finding) for finding in faults]
     parts += [element("h3", REMARKS), *(_article(finding) for finding in remarks)] if remarks else []
     return join(parts)
@@ -309,7 +309,7 @@ def _article(finding: Finding) -> Markup:
         element("span", finding.grade.value, class_=f"grade {finding.grade.value}"),
         element("span", finding.rule),
         element("span", finding.code, class_="note"),
-        element("span", gain_text(finding), class_="gain"),
+        element("span", _gain_text(finding), class_="gain"),
     )
     parts = [head, element("p", finding.message), *(element("p", reason) for reason in also(finding))]
     parts += [element("p", "Fix: ", element("code", _fix_text(finding)), _saves(finding))] if finding.fix else []

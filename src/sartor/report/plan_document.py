@@ -52,7 +52,7 @@ def parts_grid(best: PricedPlan) -> Grid:
     return shares_grid("Parts of the step time", "time", step_parts(best), best.step_s, format_seconds)
 
 
-def stages_grid(stages: Iterable[StageRow]) -> Grid:
+def _stages_grid(stages: Iterable[StageRow]) -> Grid:
     """Pipeline ranks, equal neighbours on one line: layers, time of a microbatch, memory."""
     alike = [tuple(group) for _, group in groupby(stages, key=lambda stage: (stage.layers, stage.chunks, stage.holds))]
     columns = (replace(STAGE[0], shown=_span), *through(_fullest, STAGE[1:]))
@@ -68,13 +68,13 @@ def _fullest(stages: Sequence[StageRow]) -> StageRow:
     return max(stages, key=lambda stage: stage.device_bytes)
 
 
-def top_grid(top: Iterable[PricedPlan]) -> Grid:
+def _top_grid(top: Iterable[PricedPlan]) -> Grid:
     """The best plan for each set of parallel degrees: settings, predicted step, MFU, memory."""
     caption = "The best plan for each set of parallel degrees, fastest first"
     return field_grid(caption, PRICED, sourced(top, Source.ANALYTIC), marked=0)
 
 
-def devices_grid(answer: PlanAnswer) -> Grid:
+def _devices_grid(answer: PlanAnswer) -> Grid:
     """The best plan for each number of devices: its step, scaling efficiency, and the cost of the token budget."""
     rows: list[tuple[str, ...]] = []
     first = next((each for each in answer.searches if each.best is not None), None)
@@ -107,7 +107,7 @@ def devices_grid(answer: PlanAnswer) -> Grid:
     return grid_of("By number of devices", columns, rows)
 
 
-def why_not_grid(asked: WhyNot) -> Grid:
+def _why_not_grid(asked: WhyNot) -> Grid:
     """Step and memory of the plan given in ``why_not`` next to the best plan's, term by term."""
     best, plan = asked.best, asked.plan
     assert plan is not None
@@ -133,7 +133,7 @@ def _signed(value: float, shown: Callable[[float], str]) -> str:
     return "" if value == 0 else ("+" if value > 0 else "-") + shown(abs(value))
 
 
-def rejected_grid(search: PlanSearch) -> Grid:
+def _rejected_grid(search: PlanSearch) -> Grid:
     """Why plans were rejected, the most common reason first."""
     reasons = [*search.rejected.items(), ("fits", search.fitting)]
     rows = ((reason, f"{count:,}", format_share(count / search.space_size)) for reason, count in reasons)
@@ -185,7 +185,7 @@ def _blocks(answer: PlanAnswer) -> list[d.Block]:
 
 
 def _feasible(answer: PlanAnswer, best: PricedPlan) -> list[d.Block]:
-    top = top_grid(answer.search.top)
+    top = _top_grid(answer.search.top)
     compares = answer.why_not is not None or len(answer.searches) > 1
     time = [
         d.section("Where the time goes", "time", "Time"),
@@ -211,13 +211,13 @@ def _feasible(answer: PlanAnswer, best: PricedPlan) -> list[d.Block]:
             "memory_fall", "Parts add up from top to bottom; the dashed line is the memory a process can use."
         ),
         d.figure_block("memory", "One bar per stage; equal stages share one."),
-        d.grid_block(stages_grid(answer.stages), d.Place.REST),
+        d.grid_block(_stages_grid(answer.stages), d.Place.REST),
         d.section("Pipeline timeline", "pipeline", "Pipeline", d.Place.PAGE),
         d.figure_block("pipeline", "From an event simulation, independent of the formulas above."),
         d.figure_block("pipeline_memory", "The dashed line is the memory a process can use."),
         *(d.in_full(plans) if compares else plans),
         *_why_not(answer),
-        *([d.section("By number of devices"), d.grid_block(devices_grid(answer))] if len(answer.searches) > 1 else []),
+        *([d.section("By number of devices"), d.grid_block(_devices_grid(answer))] if len(answer.searches) > 1 else []),
         *_rejected(answer),
         d.section("Cost", "cost", "Cost", d.Place.BOTH if answer.cost else d.Place.PAGE),
         *_cost(answer),
@@ -237,12 +237,12 @@ def _why_not(answer: PlanAnswer) -> list[d.Block]:
     asked = answer.why_not
     if asked is None:
         return []
-    grids = [] if asked.plan is None else [d.grid_block(why_not_grid(asked))]
+    grids = [] if asked.plan is None else [d.grid_block(_why_not_grid(asked))]
     return [d.section(f"Why not {asked.asked}"), d.Block(words=why_not_text(asked)), *grids]
 
 
 def _rejected(answer: PlanAnswer) -> list[d.Block]:
-    grid = rejected_grid(answer.search)
+    grid = _rejected_grid(answer.search)
     return d.in_full([d.section("Rejected plans", "why-not", "Rejected"), d.grid_block(grid)])
 
 

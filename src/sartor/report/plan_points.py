@@ -243,7 +243,7 @@ def drawable(plan: TrainingPlan, most: int = MOST_DRAWN) -> int:
     return max(rounds // pp * pp, pp) if pp > 1 else rounds
 
 
-def pipeline_bars(line: Timeline, best: PricedPlan, drawn: int) -> PipelineBars:
+def _pipeline_bars(line: Timeline, best: PricedPlan, drawn: int) -> PipelineBars:
     """All tasks of all stages, with the first ``drawn`` microbatches."""
     from sartor.report.trace import KINDS
 
@@ -290,7 +290,7 @@ def plan_points(answer: PlanAnswer, most_drawn: int = MOST_DRAWN) -> dict[str, o
         "memory": _memory_bars(memory) if len(memory.stages) > 1 else None,
         "memory_fall": memory_fall(memory),
         "plans": _plan_cloud(answer),
-        "pipeline": pipeline_bars(line, answer.best, drawn),
+        "pipeline": _pipeline_bars(line, answer.best, drawn),
         "pipeline_memory": _memory_tracks(line, usable_bytes(answer.cluster)),
     }
     return {name: points for name, points in found.items() if points is not None}

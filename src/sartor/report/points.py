@@ -27,7 +27,7 @@ SMALL_SHARE = 0.005
 """Operators below this share of the step are shown together."""
 
 
-def category(operator: Operator) -> str:
+def _category(operator: Operator) -> str:
     """The category of an operator's time."""
     if isinstance(operator, (Gemm, GroupedGemm)):
         passes = {Pass.DGRAD: "GEMM dgrad", Pass.WGRAD: "GEMM wgrad"}
@@ -54,7 +54,7 @@ def operator_times(estimate: Estimate, *, small: float = SMALL_SHARE) -> Operato
     sums: dict[str, Numbers] = {}
     for op, cost in zip(estimate.graph.operators, estimate.costs, strict=True):
         row = sums.setdefault(short_name(op), np.zeros(len(CATEGORIES) + 2))
-        row[CATEGORIES.index(category(op))] += op.count * float(cost.time_s)
+        row[CATEGORIES.index(_category(op))] += op.count * float(cost.time_s)
         row[-2:] += op.count * np.asarray([float(cost.low_s), float(cost.high_s)])
     step = float(estimate.time_s)
     large = sorted((n for n in sums if sums[n][:-2].sum() >= small * step), key=lambda n: -sums[n][:-2].sum())

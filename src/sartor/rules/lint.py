@@ -130,7 +130,7 @@ def _price(
     """Offers by fix (without those the model cannot run) and by the id of the remedy, all priced in one pass."""
     groups: dict[tuple[str, ...], dict[Key, Fix]] = {}
     for fix in fixes:
-        groups.setdefault(tuple(sorted(fix)), {})[key_of(fix)] = fix
+        groups.setdefault(tuple(sorted(fix)), {})[_key_of(fix)] = fix
     changes = [change for group in groups.values() for change in _changes(context, list(group.values()))]
     plain = [_whole(context, shape) for shape in remedies]
     prices = _relative(context, [*changes, *plain])
@@ -143,7 +143,7 @@ def _price(
     return offers, {id(shape): offer for shape, offer in zip(remedies, remedied, strict=True)}
 
 
-def key_of(fix: Fix) -> Key:
+def _key_of(fix: Fix) -> Key:
     """A fix as a dictionary key."""
     return tuple(sorted(fix.items()))
 
@@ -179,7 +179,7 @@ def _by_fix(change: _Change, priced: tuple[Any, Any, Any]) -> dict[Key, Offer]:
     fits = feasible(change.workload.shape, change.dims)
     *columns, fits = (np.broadcast_to(column, (len(change.fixes),)) for column in (*priced, fits))
     return {
-        key_of(fix): Offer(*(float(column[i]) for column in columns)) for i, fix in enumerate(change.fixes) if fits[i]
+        _key_of(fix): Offer(*(float(column[i]) for column in columns)) for i, fix in enumerate(change.fixes) if fits[i]
     }
 
 
@@ -230,19 +230,19 @@ def _choose(
         return replace(_NO_CHOICE, fix=_first_that_helps(context, suspicion, heard))
     if suspicion.remedy is not None:
         return _Choice(fix={}, offer=remedied[id(suspicion.remedy)])
-    paced = offers.get(key_of(suspicion.paced_by)) if suspicion.paced_by else None
+    paced = offers.get(_key_of(suspicion.paced_by)) if suspicion.paced_by else None
     reference = paced.relative if paced else 1.0
-    runnable = [fix for fix in suspicion.fixes if key_of(fix) in offers]
-    saved = {key_of(fix): reference - offers[key_of(fix)].relative for fix in runnable}
-    gaining = [fix for fix in runnable if saved[key_of(fix)] > ROUNDING]
+    runnable = [fix for fix in suspicion.fixes if _key_of(fix) in offers]
+    saved = {_key_of(fix): reference - offers[_key_of(fix)].relative for fix in runnable}
+    gaining = [fix for fix in runnable if saved[_key_of(fix)] > ROUNDING]
     enough = NEARLY_AS_GOOD * max(saved.values(), default=0.0)
     # Fixes come nearest first: those nearly as good as the best keep that order, the others follow by gain.
-    ranked = sorted(gaining, key=lambda fix: -round(min(saved[key_of(fix)], enough) / ROUNDING))
+    ranked = sorted(gaining, key=lambda fix: -round(min(saved[_key_of(fix)], enough) / ROUNDING))
     for fix in [] if suspicion.required else ranked:
         if not _breaks(context, fix, suspicion, heard):
-            return _Choice(fix=fix, offer=offers[key_of(fix)], reference=reference)
+            return _Choice(fix=fix, offer=offers[_key_of(fix)], reference=reference)
     if suspicion.required and runnable:
-        return _Choice(fix=runnable[0], offer=offers[key_of(runnable[0])], reference=reference)
+        return _Choice(fix=runnable[0], offer=offers[_key_of(runnable[0])], reference=reference)
     return _NO_CHOICE
 
 

@@ -131,7 +131,7 @@ def _fitted(job: TrainingJob, generation: str, table: JsonMap | None) -> Trainin
     names = {field.name for field in fields(TrainingCoefficients)}
     constants = training_constants(
         job.trainer.name,
-        precision_class(job.recipe),
+        _precision_class(job.recipe),
         generation,
         packaged_training_table() if table is None else table,
         experts=job.shape.moe_ffn is not None,
@@ -155,22 +155,22 @@ def check_constants(table: JsonMap, path: str) -> None:
             if isinstance(values[part], Mapping) and part not in parts:
                 must = "must be a trainer, a generation or a precision"
                 raise InputError(f"{section}.{part}", path, must, ", ".join(difflib.get_close_matches(part, parts, 2)))
-        for name in constant_names(values) if section != "provenance" else ():
+        for name in _constant_names(values) if section != "provenance" else ():
             if name not in names:
                 nearest = difflib.get_close_matches(name, names, 2) or names[:3]
                 raise InputError(f"{section}: {name}", path, "is not a constant of a training step", ", ".join(nearest))
 
 
-def constant_names(values: object) -> Iterator[str]:
+def _constant_names(values: object) -> Iterator[str]:
     """Names of the constants in a section and its subsections."""
     for name, value in values.items() if isinstance(values, Mapping) else ():
         if isinstance(value, Mapping):
-            yield from constant_names(value)
+            yield from _constant_names(value)
         else:
             yield name
 
 
-def precision_class(recipe: Recipe) -> str:
+def _precision_class(recipe: Recipe) -> str:
     """``32bit``, ``16bit``, ``fp8`` or ``fp4``: the precisions that a section of constants can name."""
     bits = {Recipe.FP32: "32bit", Recipe.TF32: "32bit", Recipe.NVFP4: "fp4"}
     return bits.get(recipe, "16bit" if recipe in (Recipe.FP16, Recipe.BF16) else "fp8")

@@ -119,7 +119,7 @@ def reserved_bytes(
     return reserved
 
 
-def devices_of(
+def _devices_of(
     job: TrainingJob,
     pp: int,
     virtual: int,
@@ -204,7 +204,7 @@ def every_stage(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Stage
     flat = plans_of(flat_columns(plan)[0])
     pp, virtual = int(flat.dims.pp[0]), int(flat.virtual_stages[0])  # type: ignore[index]
     is_v = is_v_shaped(plan.schedule, pp, virtual)
-    counts, device = devices_of(job, pp, virtual, plan.stage_layers, every=True, v_shaped=bool(is_v))
+    counts, device = _devices_of(job, pp, virtual, plan.stage_layers, every=True, v_shaped=bool(is_v))
     return stage_bytes(job, flat, cluster, counts, device)
 
 
@@ -238,7 +238,7 @@ def _tables(
     is_v = is_v_shaped(columns["schedule"], pp, virtual)
     ways, pipeline = distinct_rows([pp, virtual, is_v.astype(np.int64), split])
     pipelines = [
-        devices_of(job, stages, chunks, splits[layers], every=False, v_shaped=bool(v_shaped))
+        _devices_of(job, stages, chunks, splits[layers], every=False, v_shaped=bool(v_shaped))
         for stages, chunks, v_shaped, layers in zip(*(way.tolist() for way in ways), strict=True)
     ]
     alone = job.trainer.lockstep

@@ -52,7 +52,7 @@ def device_order(schedule: PipelineSchedule, device: int, pp: int, virtual: int,
     return _interleaved(pp, virtual, microbatches, warmup_chunks(device, pp, virtual, microbatches))
 
 
-def part_of(schedule: PipelineSchedule, device: int, chunk: int, pp: int) -> int:
+def _part_of(schedule: PipelineSchedule, device: int, chunk: int, pp: int) -> int:
     """Index of the model part that a chunk is, counted from the input."""
     return 2 * pp - 1 - device if schedule.is_v and chunk else chunk * pp + device
 
@@ -254,7 +254,7 @@ def simulate(
         for d in range(pp):
             while position[d] < len(orders[d]):
                 task = orders[d][position[d]]
-                part = part_of(schedule, d, task.chunk, pp)
+                part = _part_of(schedule, d, task.chunk, pp)
                 arrived = _arrival(task, part, pp * virtual - 1, ready)
                 if arrived is None:
                     waiting = True
@@ -296,7 +296,7 @@ def _duration(schedule: PipelineSchedule, task: Task, device: int, times: Pipeli
 
 def _transfer(schedule: PipelineSchedule, task: Task, device: int, end: float, times: PipelineTimes) -> Iterator[Event]:
     pp, virtual = times.forward_s.shape
-    part = part_of(schedule, device, task.chunk, pp)
+    part = _part_of(schedule, device, task.chunk, pp)
     onward = task.work is Work.FORWARD and part < virtual * pp - 1
     back = task.work is Work.BACKWARD and part > 0
     stays = schedule.is_v and (part, task.work) in ((pp - 1, Work.FORWARD), (pp, Work.BACKWARD))  # the V's bottom

@@ -88,31 +88,31 @@ def _makespan(rows: StageRows, f: FloatArray, b: FloatArray, w: FloatArray, m: I
         return _chunked_s(rows, f, b, w, m, np.asarray(schedule))
     splits = np.asarray(schedule) == PipelineSchedule.ZERO_BUBBLE
     gpipe = np.asarray(schedule) == PipelineSchedule.GPIPE
-    whole = one_f_one_b_s(rows, b_and_w(b, w, splits), f, m)
-    return np.where(gpipe, gpipe_s(rows, f, b + w, m), whole) if gpipe.any() else whole
+    whole = _one_f_one_b_s(rows, _b_and_w(b, w, splits), f, m)
+    return np.where(gpipe, _gpipe_s(rows, f, b + w, m), whole) if gpipe.any() else whole
 
 
 def _chunked_s(rows: StageRows, f: FloatArray, b: FloatArray, w: FloatArray, m: Ints, kind: Ints) -> FloatArray:
     """Makespan with several chunks per device, by the schedule of each plan."""
     whole = interleaved_s(rows, f + b + w, m)
     for schedule, seconds in (
-        (PipelineSchedule.ZERO_BUBBLE, interleaved_zero_bubble_s),
-        (PipelineSchedule.ZERO_BUBBLE_V, zero_bubble_v_s),
-        (PipelineSchedule.DUAL_PIPE_V, dual_pipe_v_s),
+        (PipelineSchedule.ZERO_BUBBLE, _interleaved_zero_bubble_s),
+        (PipelineSchedule.ZERO_BUBBLE_V, _zero_bubble_v_s),
+        (PipelineSchedule.DUAL_PIPE_V, _dual_pipe_v_s),
     ):
         if np.any(np.equal(kind, schedule)):
             whole = np.where(np.equal(kind, schedule), seconds(rows, f, b, w, m), whole)
     return whole
 
 
-def b_and_w(b: FloatArray, w: FloatArray, splits: Floats) -> tuple[FloatArray, FloatArray | None]:
+def _b_and_w(b: FloatArray, w: FloatArray, splits: Floats) -> tuple[FloatArray, FloatArray | None]:
     """Backward that the previous stage waits for, and delayed weight gradients (None if no plan splits them off)."""
     if not np.any(splits):
         return b + w, None
     return np.where(splits, b, b + w), np.where(splits, w, 0.0)
 
 
-def one_f_one_b_s(
+def _one_f_one_b_s(
     rows: StageRows, backward: tuple[FloatArray, FloatArray | None], f: FloatArray, m: Ints
 ) -> FloatArray:
     """Seconds of 1F1B, or of ZB-H1 (Qi et al. 2023, arXiv 2401.10241) if weight gradients are split off.
@@ -163,7 +163,7 @@ def interleaved_s(rows: StageRows, busy: FloatArray, m: Ints) -> FloatArray:
     return total
 
 
-def interleaved_zero_bubble_s(rows: StageRows, f: FloatArray, b: FloatArray, w: FloatArray, m: Ints) -> FloatArray:
+def _interleaved_zero_bubble_s(rows: StageRows, f: FloatArray, b: FloatArray, w: FloatArray, m: Ints) -> FloatArray:
     """Interleaved 1F1B with its bubble filled as in ZB-H1: every other device adds one chunk's f + b - w, but at least
     the longer of f and b (Qi et al. 2023, table 1, by chunks)."""
     busy = f + b + w
@@ -174,7 +174,7 @@ def interleaved_zero_bubble_s(rows: StageRows, f: FloatArray, b: FloatArray, w: 
     return total
 
 
-def zero_bubble_v_s(rows: StageRows, f: FloatArray, b: FloatArray, w: FloatArray, m: Ints) -> FloatArray:
+def _zero_bubble_v_s(rows: StageRows, f: FloatArray, b: FloatArray, w: FloatArray, m: Ints) -> FloatArray:
     """ZB-V: the slowest device's work, plus the longest path at the ends of the V. Exact for equal chunks and m >= 2p:
     the paths are those of the simulation's makespan (tests/step/test_pipeline.py); with unequal devices every chunk is
     taken to be the mean one."""
@@ -191,7 +191,7 @@ def zero_bubble_v_s(rows: StageRows, f: FloatArray, b: FloatArray, w: FloatArray
     return total
 
 
-def dual_pipe_v_s(rows: StageRows, f: FloatArray, b: FloatArray, w: FloatArray, m: Ints) -> FloatArray:
+def _dual_pipe_v_s(rows: StageRows, f: FloatArray, b: FloatArray, w: FloatArray, m: Ints) -> FloatArray:
     """DualPipeV, computed like ZB-V."""
     f1, b1, w1, q = _mean_chunk(rows, f, b, w)
     paths = (
@@ -213,7 +213,7 @@ def _mean_chunk(
     return of_chunk[0], of_chunk[1], of_chunk[2], rows.pp - 1
 
 
-def gpipe_s(rows: StageRows, f: FloatArray, b: FloatArray, m: Ints) -> FloatArray:
+def _gpipe_s(rows: StageRows, f: FloatArray, b: FloatArray, m: Ints) -> FloatArray:
     """GPipe (Huang et al. 2019): two flow shops of equal jobs, one after the other; exact for any stages."""
     once = summed(rows.times, f) + summed(rows.times, b)
     total: FloatArray = once + (m - 1) * (f.max(axis=0) + b.max(axis=0))

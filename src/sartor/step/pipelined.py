@@ -45,7 +45,7 @@ from sartor.step.tables import PlanTables
 from sartor.units import FloatArray, IntArray
 
 
-def pools_of(cluster: Cluster) -> tuple[Cluster, ...]:
+def _pools_of(cluster: Cluster) -> tuple[Cluster, ...]:
     """Each pool as its own cluster. Raises ``InputError`` if one of several pools has no ``num_devices``."""
     if not cluster.others:
         return (cluster,)
@@ -57,7 +57,7 @@ def pools_of(cluster: Cluster) -> tuple[Cluster, ...]:
 
 def stretches_of(cluster: Cluster, dtype: DType) -> tuple[Cluster, ...]:
     """The pools, then for every first and last of several adjacent ones what a stage over all of them runs on."""
-    pools = pools_of(cluster)
+    pools = _pools_of(cluster)
     return (*pools, *(_slowest(pools[a : b + 1], dtype) for a, b in combinations(range(len(pools)), 2)))
 
 

@@ -144,14 +144,14 @@ ROUNDING = 1e-9
 """Relative difference that rounding may leave."""
 
 
-def checking() -> bool:
+def _checking() -> bool:
     """Whether invariants are checked."""
     return os.environ.get("SARTOR_DEBUG", "") not in ("", "0")
 
 
 def check_sum(what: str, parts: Iterable[Floats], whole: Floats) -> None:
     """The parts add up to the whole."""
-    if checking():
+    if _checking():
         total = sum(np.asarray(part) for part in parts)
         apart = ~np.isclose(total, whole, rtol=ROUNDING, atol=0.0, equal_nan=True)
         assert not apart.any(), f"internal error: the parts of {what} don't add up: {total} is not {whole}"
@@ -159,7 +159,7 @@ def check_sum(what: str, parts: Iterable[Floats], whole: Floats) -> None:
 
 def check_none_negative(what: str, parts: Mapping[str, Floats], whole: Floats) -> None:
     """No part is below 0, but for rounding."""
-    if checking():
+    if _checking():
         for name, seconds in parts.items():
             below = np.asarray(seconds) < -ROUNDING * np.abs(whole)
             assert not below.any(), f"internal error: {name} of {what} is negative: {np.min(seconds)}"

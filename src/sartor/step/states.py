@@ -42,7 +42,7 @@ def expert_states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu) -> StateBytes:
     return _states(job, plan, gpu, _shards(plan, expert_replicas(job, plan)), True)
 
 
-def shards_gradients(zero_stage: Floats, pp: Ints) -> Floats:
+def _shards_gradients(zero_stage: Floats, pp: Ints) -> Floats:
     """Whether gradients are reduced and sharded after every microbatch. ZeRO 2 with a pipeline keeps them whole and
     reduces them once, as do Megatron's distributed optimizer (megatron/core/distributed/param_and_grad_buffer.py) and
     PyTorch's pipelining, which synchronizes only in the last microbatch (torch/distributed/pipelining/stage.py,
@@ -69,7 +69,7 @@ WHOLE_CHUNKS = 2
 def _gradient(job: TrainingJob, plan: TrainingPlan, gradient: float, shards: Floats) -> Floats:
     """Bytes of gradient per parameter, full or sharded."""
     pp, v = plan.dims.pp, plan.virtual_stages
-    gradient_bytes = np.where(shards_gradients(plan.zero_stage, pp), gradient / shards, gradient)
+    gradient_bytes = np.where(_shards_gradients(plan.zero_stage, pp), gradient / shards, gradient)
     rounds = np.equal(plan.zero_stage, 2) & _in_rounds(job.trainer, pp, v)
     whole = np.minimum(WHOLE_CHUNKS / np.asarray(v), 1.0)
     return np.where(rounds, gradient * np.minimum(whole + 1.0 / shards, 1.0), gradient_bytes)

@@ -45,7 +45,7 @@ def suspected(factor: float | None, targets: int) -> bool:
     return factor is not None and targets >= LEAST_TARGETS and not 0.01 < factor < 100
 
 
-def unit_of(factor: float, expected: int) -> str:
+def _unit_of(factor: float, expected: int) -> str:
     """The unit that measured times seem to be in if predictions are ``factor`` times as long; empty if none fits.
 
     ``expected`` is the power of ten of a second that they should be in: -6 for microseconds.
@@ -60,7 +60,7 @@ def unit_of(factor: float, expected: int) -> str:
 
 def suspicion(whose: str, factor: float, column: str, expected: int) -> str:
     """The remark: the factor, the unit the times seem to be in, and the unit the column should have."""
-    unit = unit_of(factor, expected)
+    unit = _unit_of(factor, expected)
     off = f"{max(factor, 1 / factor):,.0f} x too {'short' if factor > 1 else 'long'}"
     as_if = f", as if they were {unit}" if unit else ""
     return f"{whose}: measured times are {off}{as_if}: is {column} in {_NAMES[expected]}?"
@@ -186,7 +186,7 @@ def _suspicions(groups: Sequence[Group]) -> list[str]:
     by_table: dict[tuple[str, str], list[Group]] = {}
     for group in groups:
         if group.bias is not None and suspected(1 + group.bias, group.targets):
-            by_table.setdefault((str(group.keys["table"]), unit_of(1 + group.bias, -6)), []).append(group)
+            by_table.setdefault((str(group.keys["table"]), _unit_of(1 + group.bias, -6)), []).append(group)
     return [_suspicion(table, mine) for (table, _), mine in by_table.items()]
 
 

@@ -36,14 +36,14 @@ def create_app(settings: Settings, lanes: dict[str, Lane], studies: Studies) -> 
     return Starlette(
         routes=[
             Endpoint(path, _paths(path, lanes, studies, settings), methods=methods)
-            for path, methods in by_path().items()
+            for path, methods in _by_path().items()
         ],
         middleware=[Middleware(GZipMiddleware, minimum_size=COMPRESSED_BYTES, compresslevel=3)],
         exception_handlers={HTTPException: _http_error, Exception: _internal_error},
     )
 
 
-def by_path() -> dict[str, list[str]]:
+def _by_path() -> dict[str, list[str]]:
     """Every path with its methods."""
     return {route.path: [item.method for item in ROUTES if item.path == route.path] for route in ROUTES}
 
@@ -71,14 +71,14 @@ def _question(route: Route, lane: Lane, studies: Studies, settings: Settings) ->
 
     async def endpoint(request: Request) -> Response:
         if lane.full:
-            return response_of(busy(), close=route.method == "POST")
+            return _response_of(busy(), close=route.method == "POST")
         if route.takes != "application/json":
             return await _filed(request, route, lane, studies, settings)
         if route.name == "watched" and settings.study is not None and is_large(settings.study):
-            return response_of(await studies.read(route.name, "study", settings.study))
+            return _response_of(await studies.read(route.name, "study", settings.study))
         body = BytesIO()
-        if refusal := await read_body(request, route, settings, body):
-            return response_of(refusal, close=True)
+        if refusal := await _read_body(request, route, settings, body):
+            return _response_of(refusal, close=True)
         header = {"route": route.name, "path": dict(request.path_params)}
         return _sent(await lane.do(header, body.getvalue(), _gone(request)))
 
@@ -90,10 +90,10 @@ async def _filed(request: Request, route: Route, lane: Lane, studies: Studies, s
     with TemporaryDirectory(prefix="sartor-sent-") as folder:
         path = Path(folder) / "sent"
         with path.open("wb") as file:
-            if refusal := await read_body(request, route, settings, file):
-                return response_of(refusal, close=True)
+            if refusal := await _read_body(request, route, settings, file):
+                return _response_of(refusal, close=True)
         if is_large(path):
-            return response_of(await studies.read(route.name, "file", path))
+            return _response_of(await studies.read(route.name, "file", path))
         return _sent(await lane.do({"route": route.name, "path": {"file": str(path)}}, b"", _gone(request)))
 
 
@@ -102,8 +102,8 @@ def _studied(route: Route, studies: Studies, settings: Settings) -> Any:
 
     async def endpoint(request: Request) -> Response:
         body = BytesIO()
-        if refusal := await read_body(request, route, settings, body):
-            return response_of(refusal, close=True)
+        if refusal := await _read_body(request, route, settings, body):
+            return _response_of(refusal, close=True)
         if route.name == "design":
             return _sent(await studies.start(body.getvalue()))
         if route.name == "design_stop":
@@ -113,7 +113,7 @@ def _studied(route: Route, studies: Studies, settings: Settings) -> Any:
             try:
                 checked(route.fields, parse_config(body.getvalue(), name="request"))
             except InputError as error:
-                return response_of(refused(error))
+                return _response_of(refused(error))
         does = {"design_state": studies.state, "design_stop": studies.stop, "design_file": studies.file}[route.name]
         return _sent(await does(request.path_params["id"]))
 
@@ -121,7 +121,7 @@ def _studied(route: Route, studies: Studies, settings: Settings) -> Any:
 
 
 def _sent(reply: Reply | None) -> Response:
-    return response_of(reply) if reply is not None else Response(status_code=499)
+    return _response_of(reply) if reply is not None else Response(status_code=499)
 
 
 async def _gone(request: Request) -> None:
@@ -130,7 +130,7 @@ async def _gone(request: Request) -> None:
         pass
 
 
-async def read_body(request: Request, route: Route, settings: Settings, into: IO[bytes]) -> Reply | None:
+async def _read_body(request: Request, route: Route, settings: Settings, into: IO[bytes]) -> Reply | None:
     """Write a POST's body to ``into``, or return the reason to reject it: type, size, or speed."""
     if route.method != "POST":
         return None
@@ -168,7 +168,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     must = {404: "unknown address; see /openapi.json", 405: "does not support this method; see /openapi.json"}
     refusal = InputError(request.url.path[:100], request.method, must.get(status, "cannot be answered"))
-    reply = response_of(refused(refusal, status=status))
+    reply = _response_of(refused(refusal, status=status))
     reply.headers.update(getattr(error, "headers", None) or {})
     return reply
 
@@ -176,10 +176,10 @@ async def _http_error(request: Request, error: Exception) -> Response:
 async def _internal_error(request: Request, error: Exception) -> Response:
     """An internal error in the listening process; the traceback goes to stderr."""
     why = f"internal error (please report {request.method} {request.url.path[:100]}): {type(error).__name__}"
-    return response_of(refused(InternalError("sartor", why), status=500))
+    return _response_of(refused(InternalError("sartor", why), status=500))
 
 
-def response_of(reply: Reply, *, close: bool = False) -> Response:
+def _response_of(reply: Reply, *, close: bool = False) -> Response:
     """A reply as a Starlette response; browsers must not cache it."""
     headers = {"cache-control": "no-store"}
     if reply.retry_s:

@@ -26,12 +26,12 @@ from sartor.read.huggingface import read_model
 from sartor.run.fields import RunOptions
 
 
-def own_gpu(text: str) -> Gpu:
+def _own_gpu(text: str) -> Gpu:
     """The device of a datasheet's or an accelerator's TOML text. Raises ``InputError``."""
     return device_from(parse_toml(text, "gpu_toml", "the text sent"), "own")
 
 
-def own_cluster(text: str) -> Cluster:
+def _own_cluster(text: str) -> Cluster:
     """The cluster of a TOML text. Raises ``InputError``."""
     table = parse_toml(text, "cluster_toml", "the text sent")
     pools = table.get("others", [])
@@ -118,7 +118,7 @@ def _uploaded(config: object, name: str) -> ModelReading:
     return read_model(parse_config(data), name=name)
 
 
-def gpu_of(name: object) -> Gpu:
+def _gpu_of(name: object) -> Gpu:
     """The GPU or accelerator of a catalogue name. Raises ``InputError``."""
     return load_device(plain_name("gpu", name))
 
@@ -126,14 +126,14 @@ def gpu_of(name: object) -> Gpu:
 def device_of(body: JsonMap) -> Gpu:
     """The device of ``gpu_toml`` (a datasheet's text) or ``gpu`` (a catalogue name). Raises ``InputError``."""
     text = body.get("gpu_toml")
-    return gpu_of(body["gpu"]) if text is None else own_gpu(text)
+    return _gpu_of(body["gpu"]) if text is None else _own_gpu(text)
 
 
 def devices_of(body: JsonMap) -> list[Gpu]:
     """The devices of ``gpus``, where the device of ``gpu_toml`` is called by its own name. Raises ``InputError``."""
-    own_device = None if body.get("gpu_toml") is None else own_gpu(body["gpu_toml"])
+    own_device = None if body.get("gpu_toml") is None else _own_gpu(body["gpu_toml"])
     names = body["gpus"] or [own_device.name if own_device else "h100"]
-    return [own_device if own_device and name == own_device.name else gpu_of(name) for name in names]
+    return [own_device if own_device and name == own_device.name else _gpu_of(name) for name in names]
 
 
 def cluster_of(body: JsonMap) -> Cluster | None:
@@ -142,7 +142,7 @@ def cluster_of(body: JsonMap) -> Cluster | None:
     text, name = body.get("cluster_toml"), body.get("cluster")
     if text is None:
         return None if name is None else load_cluster(plain_name("cluster", name))
-    return own_cluster(text)
+    return _own_cluster(text)
 
 
 def question_of(body: JsonMap) -> JsonDict:

@@ -28,7 +28,7 @@ class WebApp:
     """The ASGI application: pages from memory, requests to ``web.app`` and its workers."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings, self.pages, self.lanes = settings, pages(settings), make_lanes(settings)
+        self.settings, self.pages, self.lanes = settings, pages(settings), _make_lanes(settings)
         self.studies = Studies(self.lanes[QUICK], self.lanes[SLOW], settings)
         self.wanted = asyncio.Event()
         self.loading: asyncio.Task[App] | None = None
@@ -67,7 +67,7 @@ class WebApp:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.wanted.wait(), PATIENCE_S)
         os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # for workers: one core each
-        worker = worker_limits(self.settings)
+        worker = _worker_limits(self.settings)
         self.starting = asyncio.create_task(self._start_workers(worker))
         return await asyncio.to_thread(_make, self.settings, self.lanes, self.studies)
 
@@ -85,15 +85,15 @@ def _make(settings: Settings, lanes: dict[str, Lane], studies: Studies) -> App:
     return create_app(settings, lanes, studies)
 
 
-def make_lanes(settings: Settings) -> dict[str, Lane]:
+def _make_lanes(settings: Settings) -> dict[str, Lane]:
     """One worker for quick requests, ``settings.workers`` for searches."""
-    worker = worker_limits(settings)
+    worker = _worker_limits(settings)
     quick = LaneLimits(workers=1, waiting=settings.waiting, seconds=settings.quick_s, stops=False)
     slow = LaneLimits(workers=settings.workers, waiting=settings.waiting, seconds=settings.slow_s, stops=True)
     return {QUICK: Lane(quick, worker), SLOW: Lane(slow, worker)}
 
 
-def worker_limits(settings: Settings) -> WorkerLimits:
+def _worker_limits(settings: Settings) -> WorkerLimits:
     return WorkerLimits(memory_bytes=settings.worker_bytes, study=str(settings.study) if settings.study else None)
 
 

@@ -94,7 +94,7 @@ class Guard:
             return True
         if self.settings.is_local:
             return name in ("localhost", "127.0.0.1", "::1")
-        return is_address(name)  # not loopback: only by number (a name could be rebound), and with the token
+        return _is_address(name)  # not loopback: only by number (a name could be rebound), and with the token
 
     def is_own(self, headers: Mapping[str, str], host: str) -> bool:
         """Whether a request comes from this server's page, or from no page at all."""
@@ -137,7 +137,7 @@ def split_host(host: str) -> tuple[str, int | None]:
     return match[1].lower().strip("[]").rstrip("."), int(match[2]) if match[2] else None
 
 
-def is_address(name: str) -> bool:
+def _is_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name)
     except ValueError:

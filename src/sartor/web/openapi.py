@@ -68,10 +68,10 @@ def _operation(route: Route) -> JsonDict:
 def _taken(route: Route) -> JsonDict:
     if route.takes != "application/json":
         return {"schema": {"type": "string", "contentMediaType": "application/vnd.sqlite3"}}
-    return {"schema": request_schema(route)}
+    return {"schema": _request_schema(route)}
 
 
-def request_schema(route: Route) -> JsonDict:
+def _request_schema(route: Route) -> JsonDict:
     """The body of a POST as JSON Schema."""
     required = [field.name for field in route.fields if field.required]
     schema: JsonDict = {
@@ -174,7 +174,7 @@ def _section(route: Route) -> Markup:
         parts.append(element("pre", curl(route), tabindex="0"))
     if route.fields:
         columns = [GridColumn(head=head, number=False) for head in ("field", "type", "default", "meaning")]
-        rows = [(f.name, kind_words(f), default_words(f), f.about["description"]) for f in route.fields]
+        rows = [(f.name, _kind_words(f), _default_words(f), f.about["description"]) for f in route.fields]
         parts.append(
             element(
                 "details",
@@ -191,13 +191,13 @@ def curl(route: Route, address: str = "http://127.0.0.1:8484") -> str:
     return f"curl -s {address}{route.path} -H 'content-type: application/json' -d '{body}'"
 
 
-def kind_words(field: Field) -> str:
+def _kind_words(field: Field) -> str:
     """The JSON types of a field: ``integer``, ``list of strings``."""
     named = [f"list of {field.items}s" if kind == "array" else kind for kind in field.kinds]
     return " or ".join(named) + (f": {', '.join(field.words)}" if field.words else "")
 
 
-def default_words(field: Field) -> str:
+def _default_words(field: Field) -> str:
     if field.required or field.default is None:
         return "required" if field.required else ""
     return f"{field.default:g}" if isinstance(field.default, float) else str(field.default)

@@ -41,7 +41,7 @@ class Page:
 
 def pages(settings: Settings) -> dict[str, Page]:
     """Every page by its path."""
-    files = {f"/{name}": page_of(name) for name in page_files()}
+    files = {f"/{name}": _page_of(name) for name in _page_files()}
     return {
         **files,
         "/": files["/index.html"],
@@ -52,13 +52,13 @@ def pages(settings: Settings) -> dict[str, Page]:
     }
 
 
-def page_files() -> list[str]:
+def _page_files() -> list[str]:
     """Names of the static files."""
     folder = resources.files("sartor.web") / "static"
     return sorted(item.name for item in folder.iterdir() if item.name.rpartition(".")[2] in MEDIA)
 
 
-def page_of(name: str) -> Page:
+def _page_of(name: str) -> Page:
     file = resources.files("sartor.web") / "static" / name
     return Page(media=MEDIA[name.rpartition(".")[2]], make=file.read_bytes)
 

@@ -56,14 +56,14 @@ def _plan(body: JsonMap) -> PlanAnswer:
     return api.plan(
         model_of(body),
         cluster_of(body),
-        fix=fixed_axes(body["fix"]),
+        fix=_fixed_axes(body["fix"]),
         top=body["top"],
         tokens=parse_count("tokens", str(body["tokens"])),
         **{name: value for name, value in question_of(body).items() if name != "cluster"},
     )
 
 
-def fixed_axes(axes: JsonMap | None, field: str = "fix") -> JsonDict:
+def _fixed_axes(axes: JsonMap | None, field: str = "fix") -> JsonDict:
     """Fixed axes as words, as on the command line. Raises ``InputError``."""
     out = {}
     for name, value in (axes or {}).items():
@@ -112,7 +112,7 @@ def why_body(answer: PlanAnswer, request: JsonMap) -> JsonDict:
     from sartor.answers.plan import WHY_NOT
     from sartor.api.plans import beside_best
 
-    beside = beside_best(answer.search, fixed_axes(request, "why_not"), answer.calibration)
+    beside = beside_best(answer.search, _fixed_axes(request, "why_not"), answer.calibration)
     if beside is None:
         raise InputError("why_not", "given", "nothing fits at all, so there is no best plan to compare with")
     return dict(to_json(beside, WHY_NOT))
@@ -181,7 +181,7 @@ def _asked(body: JsonMap) -> JsonDict:
         "model": None if body["model"] is None and body["config"] is None else model_of(body),
         "cluster": None if cluster is None else plain_name("cluster", cluster),
         "gpu": None if body["gpu"] is None and body["gpu_toml"] is None else device_of(body),
-        "fix": fixed_axes(body["fix"] if isinstance(body["fix"], Mapping) else None),
+        "fix": _fixed_axes(body["fix"] if isinstance(body["fix"], Mapping) else None),
     }
 
 

@@ -177,11 +177,11 @@ _TABLE = packaged_toml("web", "routes.toml")
 GROUPS = {**_TABLE["groups"], "training": [*TrainingOptions.__annotations__]}
 
 
-def fields_of(*names: str) -> Iterator[Field]:
+def _fields_of(*names: str) -> Iterator[Field]:
     """The fields with these names; the name of a group stands for its fields."""
     for name in names:
         if name in GROUPS:
-            yield from fields_of(*GROUPS[name])
+            yield from _fields_of(*GROUPS[name])
         else:
             short = name.rpartition(".")[2]
             yield Field.of(short, {**_declared(short), **_TABLE["fields"].get(name, {})})
@@ -209,7 +209,7 @@ def _plain(words: str) -> str:
 
 
 def _route(table: dict[str, Any]) -> Route:
-    lists = {"fields": tuple(fields_of(*table.get("fields", ()))), "keys": tuple(table.get("keys", ()))}
+    lists = {"fields": tuple(_fields_of(*table.get("fields", ()))), "keys": tuple(table.get("keys", ()))}
     return Route(**{**table, **lists})
 
 

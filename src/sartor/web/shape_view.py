@@ -65,7 +65,7 @@ def shape_body(body: JsonMap) -> JsonDict:
         "runs": runs,
         "operators": to_json(answer.pairs, ListOf(OPERATOR)),
         "findings": [] if checked is None else to_json(checked.findings, ListOf(FINDING)),
-        "sweeps": [] if body["moving"] else sweeps_of(question, body["around"] or {}, answer.run),
+        "sweeps": [] if body["moving"] else _sweeps_of(question, body["around"] or {}, answer.run),
         "roofline": record(roofline_points(answer.microbatch)),
         "gpu": {"name": gpu.name, "num_sms": gpu.num_sms, "hbm_bytes": plain(gpu.hbm_bytes)},
     }
@@ -121,7 +121,7 @@ def _sizes(answer: Any) -> JsonDict:
     }
 
 
-def sweeps_of(question: Question, around: JsonMap, run: InRun | None = None) -> list[JsonDict]:
+def _sweeps_of(question: Question, around: JsonMap, run: InRun | None = None) -> list[JsonDict]:
     """A sweep of every field that can be swept, in the shape's order, priced in one pass. In training the seconds are
     those of a microbatch in ``run``."""
     fields = question.workload.shape.fields()
@@ -174,14 +174,14 @@ def _sweep_body(question: Question, result: Sweep) -> JsonDict:
         "field": result.field,
         "asked": result.baseline,
         "values": result.values.tolist(),
-        "time_s": rounded(time_s),
+        "time_s": _rounded(time_s),
         "num_params": np.asarray(result.num_params).tolist(),
-        "flops": rounded(result.matmul_flops),
-        "better": better_values(result, time_s),
+        "flops": _rounded(result.matmul_flops),
+        "better": _better_values(result, time_s),
     }
 
 
-def rounded(values: object, digits: int = 7) -> list[float | None]:
+def _rounded(values: object, digits: int = 7) -> list[float | None]:
     """Floats rounded to seven digits, enough for a figure; infinities as None."""
     numbers = np.asarray(values, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -241,7 +241,7 @@ def _step(width: int) -> int:
     return step
 
 
-def better_values(result: Sweep, time_s: npt.NDArray[np.float64]) -> list[JsonDict]:
+def _better_values(result: Sweep, time_s: npt.NDArray[np.float64]) -> list[JsonDict]:
     """The nearest value below and above that is faster at equal work, with its time.
 
     Work is the GEMM FLOPs or the parameters, whichever changes less: a smaller model is not better just for being

@@ -43,7 +43,7 @@ def winner_body(study: StudyRecord, best: StudyPoint) -> JsonDict | None:
 
 def _detail(study: StudyRecord, best: StudyPoint) -> JsonDict:
     question = question_of(study.question)
-    accelerator = accelerator_of(best.architecture)
+    accelerator = _accelerator_of(best.architecture)
     point = Point(index=best.candidate, accelerator=accelerator, hbm_bytes=best.hbm_bytes, options=())
     evaluation = Evaluation(point=point, outcomes=best.outcomes, bounds=())
     ranked = Ranked(
@@ -80,7 +80,7 @@ def _model(detail: Any) -> JsonDict:
     }
 
 
-def accelerator_of(table: JsonMap) -> Accelerator:
+def _accelerator_of(table: JsonMap) -> Accelerator:
     """The accelerator stored in a study."""
     names = {field.name for field in dataclasses.fields(Accelerator)}
     fields: JsonDict = {name: value for name, value in table.items() if name in names}
@@ -90,25 +90,25 @@ def accelerator_of(table: JsonMap) -> Accelerator:
 def question_of(table: JsonMap) -> DesignQuestion:
     """The question stored in a study (``engine.codec``). Raises ``ValueError`` if it is invalid."""
     names = {field.name for field in dataclasses.fields(DesignQuestion)}
-    question = revived(DesignQuestion, {name: value for name, value in table.items() if name in names or name == "is"})
+    question = _revived(DesignQuestion, {name: value for name, value in table.items() if name in names or name == "is"})
     assert isinstance(question, DesignQuestion)
     return question
 
 
-def revived(kind: Any, value: Any) -> Any:
+def _revived(kind: Any, value: Any) -> Any:
     """Convert a plain value to a field of type ``kind``; creates only types that the field names."""
     if get_origin(kind) in (Union, types.UnionType):
         return _one_of(get_args(kind), value)
     if get_origin(kind) is tuple:
         inner = get_args(kind)
         kinds = [inner[0]] * len(value) if len(inner) == 2 and inner[1] is Ellipsis else inner
-        return tuple(revived(kind_of_item, item) for kind_of_item, item in zip(kinds, value, strict=True))
+        return tuple(_revived(kind_of_item, item) for kind_of_item, item in zip(kinds, value, strict=True))
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         if not isinstance(value, Mapping) or value.get("is") != kind.__name__:
             raise ValueError(f"no {kind.__name__}")
         hints = get_type_hints(kind)
         names = [kinds.name for kinds in dataclasses.fields(kind) if kinds.init and kinds.name in value]
-        return kind(**{name: revived(hints[name], value[name]) for name in names})
+        return kind(**{name: _revived(hints[name], value[name]) for name in names})
     if isinstance(kind, type) and issubclass(kind, Enum):
         return {member.name.lower(): member for member in kind}[value]
     return value
@@ -124,5 +124,5 @@ def _one_of(kinds: tuple[Any, ...], value: object) -> Any:
             continue
         if isinstance(kind, type) and issubclass(kind, Enum) and not isinstance(value, str):
             continue
-        return revived(kind, value)
+        return _revived(kind, value)
     raise ValueError("no such value")

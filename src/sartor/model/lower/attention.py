@@ -168,7 +168,7 @@ def attention(setting: Setting, mixer: AttentionMixer) -> Piece:
 def attention_core(setting: Setting, mixer: AttentionMixer) -> Piece:
     """Everything between the projections: query/key norms, rotary embedding, the attention itself."""
     prefix = "cross_" if mixer.cross else ""
-    heads, kv_heads = local_heads(setting, mixer)
+    heads, kv_heads = _local_heads(setting, mixer)
     pieces = []
     if any("norm" in vector.name for vector in mixer.vectors):
         pieces.append(norm(setting, setting.tokens, (heads + kv_heads) * mixer.head_dim, f"{prefix}qk_norm"))
@@ -202,7 +202,7 @@ def latent_attention(setting: Setting, mixer: LatentAttentionMixer) -> Piece:
     return chain(down, norms, region(setting, "attention", chain(up, others, turned, inner, out), gathered))
 
 
-def local_heads(setting: Setting, mixer: AttentionMixer) -> tuple[Ints, Ints]:
+def _local_heads(setting: Setting, mixer: AttentionMixer) -> tuple[Ints, Ints]:
     """Query and key/value heads on one device; key/value heads are replicated when there are fewer than devices."""
     return ceil_div(mixer.num_heads, setting.tp), ceil_div(mixer.num_kv_heads, setting.tp)
 
@@ -242,7 +242,7 @@ def _projections(setting: Setting, mixer: AttentionMixer) -> Piece:
 
 def _scores(setting: Setting, mixer: AttentionMixer, prefix: str) -> Piece:
     name = f"{prefix}attention"
-    heads, kv_heads = local_heads(setting, mixer)
+    heads, kv_heads = _local_heads(setting, mixer)
     if mixer.cross:
         if is_zero(setting.encoder_len):
             return Piece()

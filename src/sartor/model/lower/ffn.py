@@ -34,13 +34,13 @@ def dense_ffn(setting: Setting, part: DenseFfn, shared: bool = False) -> Piece:
     *ups, down = part.linears(setting.hidden_size)
     width = ceil_div(part.ffn_hidden_size, setting.tp)
     return chain(
-        beside(*linears(setting, named_ups(ups, prefix), role=up_role)),
+        beside(*linears(setting, _named_ups(ups, prefix), role=up_role)),
         activation(setting, setting.tokens, width, part.gated, f"{prefix}_activation", part.activation),
         linear_group(setting, f"{prefix}_down", [down], role=down_role),
     )
 
 
-def named_ups(ups: list[Linear], prefix: str) -> list[tuple[str, Linear]]:
+def _named_ups(ups: list[Linear], prefix: str) -> list[tuple[str, Linear]]:
     return [(f"{prefix}_{linear.fused or linear.name}", linear) for linear in ups]
 
 
@@ -48,7 +48,7 @@ def moe_ffn(setting: Setting, part: MoeFfn) -> Piece:
     """Router, top-k, permutation, all-to-all, experts as grouped GEMMs, and the way back; shared experts beside
     them."""
     routed = chain(
-        *(linear_group(setting, linear.name, [linear]) for linear in outer_linears(setting, part)),
+        *(linear_group(setting, linear.name, [linear]) for linear in _outer_linears(setting, part)),
         _top_k(setting, part),
         _routed(setting, part),
     )
@@ -72,7 +72,7 @@ def _sent_tokens(setting: Setting, part: MoeFfn) -> Ints:
     return tokens
 
 
-def expert_rows(setting: Setting, part: MoeFfn) -> Ints:
+def _expert_rows(setting: Setting, part: MoeFfn) -> Ints:
     """Rows of this device's experts: k per token it sends, which is also what it receives on average. With uneven
     routing, the rows of the most loaded device, which the others wait for."""
     rows: Ints = _sent_tokens(setting, part) * part.experts_per_token
@@ -93,7 +93,7 @@ def _fullest(setting: Setting, part: MoeFfn) -> Floats:
     return (skew + (per_rank - 1) * (experts - skew) / np.maximum(experts - 1, 1)) / per_rank
 
 
-def outer_linears(setting: Setting, part: MoeFfn) -> list[Linear]:
+def _outer_linears(setting: Setting, part: MoeFfn) -> list[Linear]:
     """The linear layers every token passes besides the experts: router, shared-expert gate, latent projections."""
     return list(replace(part, shared=None).linears(setting.hidden_size))
 
@@ -103,7 +103,7 @@ def expert_width(setting: Setting, part: MoeFfn) -> Ints:
     return setting.hidden_size if part.expert_hidden_size is None else part.expert_hidden_size
 
 
-def active_experts(setting: Setting, part: MoeFfn) -> Any:
+def _active_experts(setting: Setting, part: MoeFfn) -> Any:
     """Expected number of experts on this device that at least one token visits under uniform routing, at least 1:
     E/ep (1 - (1 - k/E)^T). All of them in training; a fraction when decoding a small batch, as the expected time of
     reading weights is that of the expected number."""
@@ -180,7 +180,7 @@ def _sorted(setting: Setting, part: MoeFfn, name: str, role: Role) -> Piece:
     if not setting.training or (isinstance(ep, int) and ep == 1):
         return Piece()
     several = np.logical_and(np.greater(ep, 1), np.greater(part.num_experts, ep))
-    rows, moved = expert_rows(setting, part), 2 * e * several
+    rows, moved = _expert_rows(setting, part), 2 * e * several
     width = expert_width(setting, part)
     kernels: Ints = 1 * several
     return streamed(setting, name, MemoryBoundKind.ROUTING, rows, width, moved, moved, kernels=kernels, role=role)
@@ -242,7 +242,7 @@ def _experts(setting: Setting, part: MoeFfn) -> Piece:
     else:
         names = ("expert_gate", "expert_up") if expert.gated else ("expert_up",)
         ups = beside(*(_grouped(setting, part, name, up, width, h) for name in names))
-    rows = expert_rows(setting, part)
+    rows = _expert_rows(setting, part)
     return chain(
         _padded(setting, part, "expert_pad", Role.DISPATCH),
         ups,
@@ -262,7 +262,7 @@ def _padded(setting: Setting, part: MoeFfn, name: str, role: Role) -> Piece:
     if not (habits.pads_experts and setting.training and setting.dtype.bytes < 2) or habits.fused_experts:
         return Piece()
     moved = 2 * setting.element
-    rows, width = expert_rows(setting, part), expert_width(setting, part)
+    rows, width = _expert_rows(setting, part), expert_width(setting, part)
     return streamed(setting, name, MemoryBoundKind.ROUTING, rows, width, moved, moved, role=role)
 
 
@@ -295,12 +295,12 @@ def _bias_of_outputs(setting: Setting, part: MoeFfn) -> Piece:
     0.15, transformer/moe/experts.py, ``TEGroupedMLP._apply_bias``, read 2026-11-24)."""
     if not (part.expert.down_bias and setting.training and setting.kernels.expert_bias_apart):
         return Piece()
-    e, active = setting.element, active_experts(setting, part)
+    e, active = setting.element, _active_experts(setting, part)
     return streamed(
         setting,
         "expert_bias",
         MemoryBoundKind.RESIDUAL,
-        expert_rows(setting, part),
+        _expert_rows(setting, part),
         expert_width(setting, part),
         24 + 2 * e,
         32 + 4 * e,
@@ -324,7 +324,7 @@ def _grouped(
 ) -> Piece:
     """A grouped GEMM and its gradients. Without ``cast`` its input is already quantized, without ``grad_cast`` its
     output's gradient."""
-    rows, groups = expert_rows(setting, part), active_experts(setting, part)
+    rows, groups = _expert_rows(setting, part), _active_experts(setting, part)
     skew, dtype, habits = setting.workload.routing_skew, setting.dtype, setting.kernels
     weights = 1.0 * groups * d_out * d_in
     narrowed = habits.narrowing is not None and dtype.bytes < 2

@@ -80,7 +80,7 @@ def _sites(workload: Workload, dims: ParallelDims, kernels: Kernels) -> Iterator
     for stack, prefix in text_stacks(workload.shape):
         if workload.phase is not Phase.DECODE or stack is workload.shape.main:
             mine = {i: block for i, block in numbered if block.stack is stack}
-            yield _Site(stack, setting_of(workload, dims, stack, kernels), prefix, mine)
+            yield _Site(stack, _setting_of(workload, dims, stack, kernels), prefix, mine)
 
 
 def _tokens(workload: Workload, stack: Stack) -> Ints | None:
@@ -90,7 +90,7 @@ def _tokens(workload: Workload, stack: Stack) -> Ints | None:
     return workload.seq_len if stack.is_text or stack is workload.shape.main else None
 
 
-def setting_of(workload: Workload, dims: ParallelDims, stack: Stack, kernels: Kernels) -> Setting:
+def _setting_of(workload: Workload, dims: ParallelDims, stack: Stack, kernels: Kernels) -> Setting:
     """The setting of a stack. Encoder and decoder both see ``seq_len`` tokens, unless the encoder has its own
     length."""
     shape = workload.shape
@@ -214,7 +214,7 @@ def lower_layer(
         return LayerGraph(forward=forward, backward=backward)
     check(workload.shape, dims)
     stack = workload.shape.main
-    setting = setting_of(workload, dims, stack, kernels or Kernels())
+    setting = _setting_of(workload, dims, stack, kernels or Kernels())
     piece = whole_layer(setting, stack.runs[run].layer)
     return LayerGraph(forward=_graph(piece.forward, workload.tokens), backward=_graph(piece.backward, workload.tokens))
 

@@ -18,7 +18,7 @@ from sartor.units import Ints, ceil_div
 
 def layer(setting: Setting, part: Layer) -> Piece:
     """A residual layer as `lower` counts it: its norms are one operator with a count, and so are its residual sums."""
-    inside = [block.inside for block in blocks_of(setting, part)]
+    inside = [block.inside for block in _blocks_of(setting, part)]
     sums = len(inside) if part.mixers or part.all_ffns else 0
     counted = [repeat(_norm(setting, part), len(part.norms))] if part.norms else []
     return chain(*counted, *inside, *([repeat(_sum(setting), sums)] if sums else []))
@@ -28,7 +28,7 @@ def whole_layer(setting: Setting, part: Layer) -> Piece:
     """The same layer with each norm and each residual sum in its place."""
     layer = _sum(setting) if part.mixers or part.all_ffns else Piece()
     return chain(
-        *(around(chain(*block.before, block.inside, *block.after), layer) for block in blocks_of(setting, part))
+        *(around(chain(*block.before, block.inside, *block.after), layer) for block in _blocks_of(setting, part))
     )
 
 
@@ -41,7 +41,7 @@ class ResidualBlock:
     after: tuple[Piece, ...]
 
 
-def blocks_of(setting: Setting, part: Layer) -> list[ResidualBlock]:
+def _blocks_of(setting: Setting, part: Layer) -> list[ResidualBlock]:
     """A layer's residual blocks: one per mixer and feed-forward part, or a single one if they are parallel. Each block
     gets one of the layer's norms before it; if there are more norms, the others come after it."""
     if part.parallel:
@@ -178,7 +178,7 @@ def logits(setting: Setting, shape: TransformerShape, name: str = "logits") -> P
 
     Training and encoder-only models need logits for every token, generation only for the last one of each sequence.
     """
-    rows, vocab = logit_rows(setting, shape), ceil_div(shape.vocab_size, setting.tp)
+    rows, vocab = _logit_rows(setting, shape), ceil_div(shape.vocab_size, setting.tp)
     width = _table_width(setting, shape) if shape.tied_embeddings else setting.hidden_size
     inside = product(setting, name, Role.LOGITS, rows, vocab, width, setting.wide)
     piece = region(setting, name, inside, gathered=width, reduced=False, wide=True)
@@ -195,7 +195,7 @@ def logits(setting: Setting, shape: TransformerShape, name: str = "logits") -> P
     return chain(piece, Piece(forward=(gather,)))
 
 
-def logit_rows(setting: Setting, shape: TransformerShape) -> Ints:
+def _logit_rows(setting: Setting, shape: TransformerShape) -> Ints:
     return setting.tokens if setting.training or shape.encoder_only else setting.batch
 
 

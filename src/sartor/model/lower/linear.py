@@ -112,7 +112,7 @@ def product(
     habits, narrowed = setting.kernels, setting.kernels.narrowing is not None and dtype.bytes < 2
     weights = 1.0 * d_out * d_in
     forward = Gemm(name=name, role=role, m=rows, n=d_out, k=d_in, dtype=dtype, quantized=narrowed)
-    local_rows = ceil_div(rows, setting.tp) if gathers_narrow(setting) else rows
+    local_rows = ceil_div(rows, setting.tp) if _gathers_narrow(setting) else rows
     entering, leaving = (rows if split is Split.ROW else local_rows), (local_rows if split is Split.ROW else rows)
     if split is Split.REPLICATED:
         entering = leaving = rows
@@ -180,7 +180,7 @@ def widening(setting: Setting, name: str, role: Role, rows: Ints, cols: Ints, pa
     )
 
 
-def gathers_narrow(setting: Setting) -> bool:
+def _gathers_narrow(setting: Setting) -> bool:
     """Whether sequence parallelism gathers quantized tensors (Transformer Engine)."""
     how = setting.kernels.narrowing
     return setting.sequence_parallel and how is not None and how.gathered and setting.dtype.bytes < 2
@@ -241,7 +241,7 @@ def region(
         return Piece(
             forward=(*inside.forward, *out), backward=(*inside.backward, *((back,) if setting.training else ()))
         )
-    narrow = setting.dtype.bytes / setting.element if gathers_narrow(setting) and not wide else 1.0
+    narrow = setting.dtype.bytes / setting.element if _gathers_narrow(setting) and not wide else 1.0
     gather = sent("all_gather", Role.INPUT_GATHER, kinds.ALL_GATHER, entering * narrow)
     scatter = sent("reduce_scatter", Role.OUTPUT_REDUCE, kinds.REDUCE_SCATTER, leaving)
     grad_gather = sent("grad_all_gather", Role.GRAD_GATHER, kinds.ALL_GATHER, leaving * narrow, Pass.BACKWARD)

@@ -43,27 +43,27 @@ def layer_params(setting: Setting, layer: Layer) -> Iterator[tuple[str, Ints]]:
     h, tp = setting.hidden_size, setting.tp
     rest: Ints = _vectors(h, layer.norms, layer.vectors) + sum(local_params(x, tp) for x in layer.linears)
     for mixer in layer.mixers:
-        yield _label(mixer), mixer_params(setting, mixer) + rest
+        yield _label(mixer), _mixer_params(setting, mixer) + rest
         rest = 0
     for part in layer.all_ffns:
-        yield part.name, ffn_params(setting, part) + rest
+        yield part.name, _ffn_params(setting, part) + rest
         rest = 0
     if not layer.mixers and not layer.all_ffns:
         yield "layer", rest
 
 
-def mixer_params(setting: Setting, mixer: Mixer) -> Ints:
+def _mixer_params(setting: Setting, mixer: Mixer) -> Ints:
     kv_heads = 1 if isinstance(mixer, StateSpaceMixer) else mixer.num_kv_heads
     matrices: Ints = sum((local_params(x, setting.tp, kv_heads) for x in mixer.linears(setting.hidden_size)), 0)
     return matrices + _vectors(setting.hidden_size, (), mixer.vectors)
 
 
-def ffn_params(setting: Setting, part: Ffn) -> Ints:
-    total: Ints = common_ffn_params(setting, part) + expert_params(setting, part)
+def _ffn_params(setting: Setting, part: Ffn) -> Ints:
+    total: Ints = _common_ffn_params(setting, part) + expert_params(setting, part)
     return total
 
 
-def common_ffn_params(setting: Setting, part: Ffn) -> Ints:
+def _common_ffn_params(setting: Setting, part: Ffn) -> Ints:
     """Parameters that every token uses: all of a dense part; router, shared experts and projections of a MoE part."""
     h, tp = setting.hidden_size, setting.tp
     params: Ints = sum((local_params(x, tp) for x in part.linears(h)), 0) + _vectors(h, (), part.vectors)

@@ -46,16 +46,16 @@ def lower_traced(
 
     Raises ``InputError`` for a phase, sequence length, dtype or parallelism that was not traced.
     """
-    check_traced(traced, workload, dims)
+    _check_traced(traced, workload, dims)
     training = workload.phase is Phase.TRAIN
-    scale = batch_scale(traced, workload)
+    scale = _batch_scale(traced, workload)
     last = len(traced.layers) + 1
     operators = [
         replace(grown(op, call, scale), block=_block(op, call, last))
         for op, call in zip(traced.graph.operators, traced.calls, strict=True)
         if training or op.pass_ is Pass.FORWARD
     ]
-    steps = optimizer_steps(traced) if optimizer and training else ()
+    steps = _optimizer_steps(traced) if optimizer and training else ()
     return OperatorGraph(operators=(*operators, *steps), edges=_edges(traced, training), tokens=workload.tokens)
 
 
@@ -64,8 +64,8 @@ def lower_traced_layer(
 ) -> tuple[OperatorGraph, OperatorGraph]:
     """One layer of a kind (an index into ``traced.layers``), forward and backward separately, with the edges between
     its operators; counts are for one layer. Backward is empty unless training."""
-    check_traced(traced, workload, dims)
-    scale = batch_scale(traced, workload)
+    _check_traced(traced, workload, dims)
+    scale = _batch_scale(traced, workload)
     forward = _part(traced, layer, scale, workload.tokens, backward=False)
     if workload.phase is not Phase.TRAIN:
         return forward, OperatorGraph(operators=(), tokens=workload.tokens)
@@ -89,7 +89,7 @@ def _part(traced: TracedModel, layer: int, scale: object, tokens: Ints, *, backw
     return OperatorGraph(operators=tuple(operators), edges=edges, tokens=tokens)
 
 
-def check_traced(traced: TracedModel, workload: Workload, dims: ParallelDims) -> None:
+def _check_traced(traced: TracedModel, workload: Workload, dims: ParallelDims) -> None:
     """Raise ``InputError`` for anything that was not traced."""
     name = traced.name
     if workload.phase is Phase.DECODE:
@@ -112,7 +112,7 @@ def check_traced(traced: TracedModel, workload: Workload, dims: ParallelDims) ->
             raise InputError(word, int(np.max(degree)), must, "1")
 
 
-def batch_scale(traced: TracedModel, workload: Workload) -> Floats:
+def _batch_scale(traced: TracedModel, workload: Workload) -> Floats:
     """Number of sequences relative to the trace."""
     return np.asarray(workload.microbatch_size) / traced.microbatch_size
 
@@ -136,7 +136,7 @@ def _times(size: Ints, scale: object) -> Any:
     return int(grown_) if grown_.ndim == 0 else grown_
 
 
-def optimizer_steps(traced: TracedModel) -> Iterator[MemoryBound]:
+def _optimizer_steps(traced: TracedModel) -> Iterator[MemoryBound]:
     """Adam steps for what is trained of every kind of layer, once per set of weights, and around the layers. States are
     fp32; 16-bit parameters are written beside their fp32 copies."""
     for i, layer in enumerate(traced.layers, 1):

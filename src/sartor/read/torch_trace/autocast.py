@@ -53,15 +53,15 @@ class Autocasts(TorchFunctionMode):  # type: ignore[misc]
         self, func: Callable[..., object], types: object, args: tuple[Any, ...] = (), kwargs: JsonDict | None = None
     ) -> object:
         kwargs = kwargs or {}
-        dtype = wanted_dtype(getattr(func, "__name__", ""), (args, kwargs))
+        dtype = _wanted_dtype(getattr(func, "__name__", ""), (args, kwargs))
         if dtype is not None:
             args, kwargs = _cast(args, dtype), _cast(kwargs, dtype)
         return func(*args, **kwargs)
 
 
-def wanted_dtype(name: str, args: object) -> torch.dtype | None:
+def _wanted_dtype(name: str, args: object) -> torch.dtype | None:
     """The type that autocast runs a function in; None outside an autocast and for other functions."""
-    narrow = autocast_dtype() if name in NARROW or name in WIDE or name in WIDEST else None
+    narrow = _autocast_dtype() if name in NARROW or name in WIDE or name in WIDEST else None
     if narrow is None:
         return None
     if name in WIDEST:
@@ -69,14 +69,14 @@ def wanted_dtype(name: str, args: object) -> torch.dtype | None:
     return narrow if name in NARROW else torch.float32
 
 
-def autocast_dtype() -> torch.dtype | None:
+def _autocast_dtype() -> torch.dtype | None:
     """The type of the autocast that is active."""
     return next((torch.get_autocast_dtype(d) for d in DEVICES if torch.is_autocast_enabled(d)), None)
 
 
 def cast_all(function: str, *tensors: Any) -> Any:
     """The tensors as autocast hands them to a function."""
-    dtype = wanted_dtype(function, tensors)
+    dtype = _wanted_dtype(function, tensors)
     return tensors if dtype is None else _cast(tensors, dtype)
 
 

@@ -36,20 +36,20 @@ NAME = "sartor"
 
 def trace_config(fields: JsonMap, *, train: bool, fused: bool = True, **words: Any) -> TracedModel:
     """Trace a config's model with our attention, which takes no mask, or, if that fails, with the model's own eager
-    attention. ``words`` are those of `hugging_face`. Raises ``InputError``."""
-    subject = hugging_face(fields, train=train, **words)
+    attention. ``words`` are those of `_hugging_face`. Raises ``InputError``."""
+    subject = _hugging_face(fields, train=train, **words)
     try:
         return trace(subject, train=train, fused=fused)
     except InputError as first:
         if subject.notes:
             raise
         try:
-            return trace(hugging_face(fields, train=train, eager=True, **words), train=train, fused=fused)
+            return trace(_hugging_face(fields, train=train, eager=True, **words), train=train, fused=fused)
         except InputError:
             raise first from None
 
 
-def hugging_face(
+def _hugging_face(
     fields: JsonMap,
     *,
     name: str,

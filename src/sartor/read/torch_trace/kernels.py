@@ -148,7 +148,7 @@ def memory_bound(group: Group, records: list[Record], traffic: Traffic, module_c
     looked_up = any(r.call.split("::")[-1] in LOOKUPS for r in members)
     shapes = [s for r in members for s in (*r.outputs, *(() if looked_up else (read.shape for read in r.reads)))]
     shape = max(shapes, key=prod, default=(1,)) or (1,)
-    kind = kernel_kind(members, module_class)
+    kind = _kernel_kind(members, module_class)
     operator = MemoryBound(
         name="",
         kind=kind,
@@ -164,7 +164,7 @@ def memory_bound(group: Group, records: list[Record], traffic: Traffic, module_c
     return Made(operator, suffix_of(operator.pass_), Grows.ROWS if varies else Grows.NOTHING)
 
 
-def kernel_kind(members: Sequence[Record], module_class: str) -> MemoryBoundKind:
+def _kernel_kind(members: Sequence[Record], module_class: str) -> MemoryBoundKind:
     """The kind of a kernel by its operators and the class of its module."""
     raw = {r.call.split("::")[-1] for r in members}
     calls = {word.removesuffix("_backward").removesuffix("_dense").removesuffix("_") for word in raw}

@@ -166,7 +166,7 @@ def _inputs(model: Module, words: Sequence[str], example: object, source: str) -
         args: list[object] = []
         named: JsonDict = {}
         for word in words:
-            name, tensor = parse_input(word)
+            name, tensor = _parse_input(word)
             _check_name(model, name)
             if name:
                 named[name] = tensor
@@ -196,7 +196,7 @@ def _forward_names(model: Module) -> list[str]:
     return [name for name, p in kinds.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
 
 
-def parse_input(word: str) -> tuple[str, Any]:
+def _parse_input(word: str) -> tuple[str, Any]:
     """``x=8x1024:bfloat16`` as a name and a meta tensor. The default dtype is float32."""
     match = _INPUT.match(word)
     if not match:

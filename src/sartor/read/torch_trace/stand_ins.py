@@ -144,7 +144,7 @@ class FusedAttention(TorchFunctionMode):  # type: ignore[misc]
         enable_gqa: bool = False,
     ) -> Any:
         query, key, value = cast_all("scaled_dot_product_attention", query, key, value)
-        facts = attention_facts(query, key, value, causal=is_causal, window=0)
+        facts = _attention_facts(query, key, value, causal=is_causal, window=0)
         shape = query.shape
         if query.dim() != 4:  # all leading axes but the last are batches; none means one head
             lead = [t.reshape(-1, *((1,) * (t.dim() < 3)), *t.shape[-3:]) for t in (query, key, value)]
@@ -153,7 +153,7 @@ class FusedAttention(TorchFunctionMode):  # type: ignore[misc]
         return _Attention.apply(query, key, value, self.recorder, facts)
 
 
-def attention_facts(query: Tensor, key: Tensor, value: Tensor, *, causal: bool, window: int) -> JsonDict:
+def _attention_facts(query: Tensor, key: Tensor, value: Tensor, *, causal: bool, window: int) -> JsonDict:
     """Sizes of an attention from the last three axes (heads, tokens, width) of its tensors."""
     heads = query.shape[-3] if query.dim() > 2 else 1
     kv_heads = key.shape[-3] if key.dim() > 2 else 1
@@ -182,7 +182,7 @@ def hugging_face_attention(recorder: Recorder) -> Any:
         causal = words.get("is_causal")
         causal = getattr(module, "is_causal", True) if causal is None else causal
         window = words.get("sliding_window") or 0
-        facts = attention_facts(query, key, value, causal=bool(causal), window=window)
+        facts = _attention_facts(query, key, value, causal=bool(causal), window=window)
         out = _Attention.apply(query, key, value, recorder, facts)
         return out.transpose(1, 2), None
 

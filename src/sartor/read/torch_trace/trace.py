@@ -68,7 +68,7 @@ def trace(subject: Subject, *, train: bool = True, fused: bool = True) -> Traced
 
 def _run(subject: Subject, recorder: Recorder, train: bool) -> tuple[str, ...]:
     """Forward and backward under the recorder."""
-    lenient: Any = values_are_one() if subject.lenient else contextlib.nullcontext([])
+    lenient: Any = _values_are_one() if subject.lenient else contextlib.nullcontext([])
     try:
         stand_ins = FusedAttention(recorder), selective_scans(recorder), fused_norms(recorder), autocasts()
         with lenient as calls, recorder.watching(), contextlib.ExitStack() as stack:
@@ -130,7 +130,7 @@ def _leaves(tree: object) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def values_are_one() -> Iterator[list[str]]:
+def _values_are_one() -> Iterator[list[str]]:
     """Let a forward pass read values of meta tensors: masks are all ones, scales are one."""
     names = ("item", "__bool__", "__int__", "__float__", "tolist")
     originals = {name: getattr(torch.Tensor, name) for name in names}

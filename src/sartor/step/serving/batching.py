@@ -110,7 +110,7 @@ def steady_state(
     paced = np.hypot(passes_s, (request_s - alone_s - met - decoded) * first) / request_s
     slope = (met + (gaps * step_s + decoded) * steps.slope(running)) / request_s
     waited = np.hypot(paced, full_log_sigma(1 - running / in_flight, slope))
-    return steady(
+    return _steady(
         server,
         load,
         sequences,
@@ -131,7 +131,7 @@ def calibration_of(server: Server) -> Calibration:
     return load_calibration(server.gpu).with_kernels(server.engine.name)
 
 
-def steady(
+def _steady(
     server: Server,
     load: Load,
     held: Ints,
@@ -206,7 +206,7 @@ def disaggregated(
     share, pace = (first_s - own_s) * per_s / flight, load.flat(step.log_sigma)
     full = np.hypot(pace, full_log_sigma(share, pools.steps.slope(running)))
     waited = np.where(running < at_once, amplified(load.flat(passes.alone.log_sigma), share), full)
-    return steady(
+    return _steady(
         decode,
         load,
         sequences,

@@ -87,7 +87,7 @@ def serving(
         would_fit=() if memory.fits else would_fit(workload, dims, gpu, headroom),
         most_sequences=most_sequences(workload, dims, gpu, headroom),
         bandwidth_utilization=bandwidth_utilization(estimate),
-        knee=knee_sequences(workload, dims, gpu, calibration),
+        knee=_knee_sequences(workload, dims, gpu, calibration),
     )
 
 
@@ -223,7 +223,7 @@ def bandwidth_utilization(estimate: Estimate) -> float:
     return moved / float(estimate.time_s) / estimate.device.hbm_bytes_per_s
 
 
-def knee_sequences(
+def _knee_sequences(
     workload: Workload, dims: ParallelDims, gpu: Gpu, calibration: Calibration | None = None
 ) -> int | None:
     """The sequences from which on doubling them lengthens decoding's GEMMs by half or more; below, they wait for
