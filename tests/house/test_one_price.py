@@ -322,7 +322,7 @@ def test_rules_and_searches_price_the_operators_of_a_step_as_estimate_does(model
 def test_a_product_of_a_model_is_priced_as_gemm_prices_it(gpu: str, dtype: str) -> None:
     """In types without units too: until 2026-11-26 they took the 16-bit fit in a model, their own alone."""
     words = {"phase": "decode", "microbatch_size": 1, "context_len": 1024}
-    asked = api.estimate("llama-3.1-8b", gpu, dtype=dtype, **words).estimate
+    asked = api.estimate("llama-3.1-8b", gpu, dtype=dtype, **words).microbatch
     assert asked is not None
     i, op = next((i, op) for i, op in enumerate(asked.graph.operators) if op.name == "mlp_gate_up")
     alone = api.gemm(1, 28672, 4096, gpu, dtype=dtype, clock="boost").cost

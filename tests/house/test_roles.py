@@ -128,7 +128,7 @@ def ends_of_a_design() -> list[float]:
 
 
 QUESTIONS: dict[str, Callable[[], Any]] = {
-    "estimate": lambda: float(api.estimate("deepseek-v3", "h100_sxm", tp=8).estimate.time_s),
+    "estimate": lambda: float(api.estimate("deepseek-v3", "h100_sxm", tp=8).microbatch.time_s),
     "lint": lambda: [(f.rule, dict(f.fix), f.gain_s) for f in api.lint("llama-2-7b", "a100_sxm", tp=8).findings],
     "plan": lambda: [
         search.best and search.best.step_s

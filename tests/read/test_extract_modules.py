@@ -293,7 +293,7 @@ def test_a_graph_of_ones_own_module_is_written_read_and_priced(tmp_path: Path) -
     assert parse_graph(json.loads(json.dumps(body))).graph == model.graph
     path = tmp_path / "graph.json"
     path.write_text(json.dumps(body))
-    assert float(api.estimate(path, "a100").estimate.time_s) > 0
+    assert float(api.estimate(path, "a100").microbatch.time_s) > 0
 
 
 @pytest.mark.parametrize(
