@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from sartor.model.layer import AttentionMixer, DenseFfn, LatentAttentionMixer, Layer, MoeFfn, Norm
-from sartor.model.shape import Run, Stack, TransformerShape
+from sartor.model.shape import LayerRun, Stack, TransformerShape
 from sartor.model.workload import ParallelDims, Phase, Workload
 
 TP_DEGREES = (1, 2, 4)
@@ -83,7 +83,7 @@ def one_kind_shapes(draw: Any, mixers: Any = None, ffns: Any = None) -> Transfor
     stack = Stack(
         name="decoder",
         hidden_size=draw(multiples(8, 1, 128)),
-        runs=(Run(layer=layer, count=draw(st.integers(1, 48))),),
+        runs=(LayerRun(layer=layer, count=draw(st.integers(1, 48))),),
         norms=(Norm(),),
     )
     return TransformerShape(

@@ -10,7 +10,7 @@ import pytest
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.launch.fields import Row, argument_names, row_of, rows, written_fields
 from sartor.launch.plan import LaunchKind
-from sartor.launch.stated import Document, Flags, Stated, parse_flags
+from sartor.launch.stated import Flags, Stated, StatedDocument, parse_flags
 from sartor.model.training import Recipe, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
@@ -60,7 +60,7 @@ def stated(row: Row, value: Any) -> Stated:
         for section in sections:
             table = table.setdefault(section, {})
         table[key] = said
-    return Document(raw=document)
+    return StatedDocument(raw=document)
 
 
 @pytest.mark.parametrize(("table", "row"), ROWS)
@@ -74,7 +74,7 @@ def test_what_a_row_writes_is_what_it_reads(table: LaunchKind | str, row: Row) -
 
 @pytest.mark.parametrize(("table", "row"), ROWS)
 def test_a_row_that_nobody_states_is_its_default(table: LaunchKind | str, row: Row) -> None:
-    empty: tuple[Stated, ...] = (Flags(given={}), Document(raw={}))
+    empty: tuple[Stated, ...] = (Flags(given={}), StatedDocument(raw={}))
     assert {row.read(launch) for launch in empty} == {row.default}, table
 
 

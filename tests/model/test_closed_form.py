@@ -20,7 +20,7 @@ from sartor.model.layer import (
     NormKind,
 )
 from sartor.model.lower import lower
-from sartor.model.shape import Run, Stack, TransformerShape
+from sartor.model.shape import LayerRun, Stack, TransformerShape
 from sartor.model.workload import AttentionKernel, ParallelDims, Phase, Workload
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, OperatorGraph, Pass
 from strategies import dense_shapes, multiples
@@ -41,12 +41,12 @@ def gpt(heads: int, d: int, layers: int, v: int, s: int) -> TransformerShape:
     mixer = AttentionMixer(num_heads=heads, num_kv_heads=heads, head_dim=d, q_bias=True, kv_bias=True, out_bias=True)
     ffn = DenseFfn(ffn_hidden_size=4 * h, gated=False, up_bias=True, down_bias=True)
     layer = Layer(mixers=(mixer,), ffn=ffn, norms=(norm, norm))
-    stack = Stack(name="decoder", hidden_size=h, runs=(Run(layer=layer, count=layers),), norms=(norm,))
+    stack = Stack(name="decoder", hidden_size=h, runs=(LayerRun(layer=layer, count=layers),), norms=(norm,))
     return TransformerShape(name="gpt", stacks=(stack,), vocab_size=v, learned_positions=s)
 
 
 def decoder(mixer: AttentionMixer | LatentAttentionMixer, ffn: DenseFfn | MoeFfn, h: int) -> TransformerShape:
-    stack = Stack(name="decoder", hidden_size=h, runs=(Run(layer=Layer(mixers=(mixer,), ffn=ffn), count=1),))
+    stack = Stack(name="decoder", hidden_size=h, runs=(LayerRun(layer=Layer(mixers=(mixer,), ffn=ffn), count=1),))
     return TransformerShape(name="one layer", stacks=(stack,), vocab_size=8, lm_head=False)
 
 

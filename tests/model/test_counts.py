@@ -22,7 +22,7 @@ from sartor.model.counts import (
 )
 from sartor.model.editing import edit
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, MoeFfn, Norm
-from sartor.model.shape import Run, Stack, TransformerShape
+from sartor.model.shape import LayerRun, Stack, TransformerShape
 from sartor.model.zoo import load_model
 from sartor.read.huggingface import read_model
 
@@ -40,7 +40,7 @@ def decoder(
         ffn=DenseFfn(ffn_hidden_size=ffn),
         norms=(Norm(), Norm()),
     )
-    stack = Stack(name="decoder", hidden_size=hidden, runs=(Run(layer=layer, count=layers),), norms=(Norm(),))
+    stack = Stack(name="decoder", hidden_size=hidden, runs=(LayerRun(layer=layer, count=layers),), norms=(Norm(),))
     return TransformerShape(name="toy", stacks=(stack,), vocab_size=vocab, tied_embeddings=False)
 
 
@@ -106,7 +106,7 @@ def test_runs_are_written_in_the_order_of_the_layers() -> None:
     shape = decoder()
     narrow = shape.main.runs[0].layer
     wide = replace(narrow, ffn=DenseFfn(ffn_hidden_size=256))
-    runs = (Run(layer=narrow, count=2, positions=(0, 2)), Run(layer=wide, count=1, positions=(1,)))
+    runs = (LayerRun(layer=narrow, count=2, positions=(0, 2)), LayerRun(layer=wide, count=1, positions=(1,)))
     a, b = layer_params(narrow, 64), layer_params(wide, 64)
     assert format_layer_runs(replace(shape.main, runs=runs)) == f"1x{a};1x{b};1x{a}"
 
@@ -115,7 +115,7 @@ def test_active_parameters_leave_the_experts_out_that_a_token_does_not_choose() 
     shape = decoder()
     moe = MoeFfn(num_experts=8, experts_per_token=2, expert=DenseFfn(ffn_hidden_size=32))
     layer = replace(shape.main.runs[0].layer, ffn=moe)
-    sparse = replace(shape, stacks=(replace(shape.main, runs=(Run(layer=layer, count=3),)),))
+    sparse = replace(shape, stacks=(replace(shape.main, runs=(LayerRun(layer=layer, count=3),)),))
     counts, one = count_params(sparse), 3 * 64 * 32
     assert counts.routed_expert == 3 * 8 * one
     assert counts.total - counts.active == 3 * 6 * one

@@ -16,7 +16,7 @@ from sartor.model.editing import edit
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Norm, Split, StateSpaceMixer, mamba2_mixer
 from sartor.model.lower import feasible, lower
 from sartor.model.lower.setting import NARROWING, Kernels
-from sartor.model.shape import Run, Stack, TransformerShape
+from sartor.model.shape import LayerRun, Stack, TransformerShape
 from sartor.model.training import ContextParallel, Recipe
 from sartor.model.workload import AttentionKernel, ParallelDims, Phase, Workload
 from sartor.model.zoo import load_model, model_names
@@ -52,7 +52,7 @@ def forward_flops(graph: OperatorGraph, *kinds: type) -> float:
 def single(heads: int = 8, kv_heads: int = 8, h: int = 512, **attention: Any) -> TransformerShape:
     mixer = AttentionMixer(num_heads=heads, num_kv_heads=kv_heads, head_dim=64, **attention)
     layer = Layer(mixers=(mixer,), ffn=DenseFfn(ffn_hidden_size=1024), norms=(Norm(), Norm()))
-    stack = Stack(name="decoder", hidden_size=h, runs=(Run(layer=layer, count=2),), norms=(Norm(),))
+    stack = Stack(name="decoder", hidden_size=h, runs=(LayerRun(layer=layer, count=2),), norms=(Norm(),))
     return TransformerShape(name="small", stacks=(stack,), vocab_size=1024)
 
 
@@ -389,7 +389,7 @@ def test_parallel_layers_share_one_residual_and_one_reduction() -> None:
     def shape(parallel: bool, fuses: bool = False) -> TransformerShape:
         old = single()
         layer = replace(old.main.runs[0].layer, parallel=parallel, fuses_parallel=fuses)
-        return replace(old, stacks=(replace(old.main, runs=(Run(layer=layer, count=2),)),))
+        return replace(old, stacks=(replace(old.main, runs=(LayerRun(layer=layer, count=2),)),))
 
     dims = ParallelDims(tp=4, sequence_parallel=False)
     apart, together, fused = (
@@ -415,7 +415,9 @@ def test_state_space_layers_are_projections_a_convolution_and_a_scan() -> None:
             Linear(name="out", d_in=1024, d_out=512, split=Split.ROW),
         ),
     )
-    stack = Stack(name="decoder", hidden_size=512, runs=(Run(layer=Layer(mixers=(mixer,), norms=(Norm(),)), count=4),))
+    stack = Stack(
+        name="decoder", hidden_size=512, runs=(LayerRun(layer=Layer(mixers=(mixer,), norms=(Norm(),)), count=4),)
+    )
     shape = TransformerShape(name="mamba", stacks=(stack,), vocab_size=1024)
     graph = lower(Workload(shape=shape, seq_len=256), ParallelDims(tp=2))
     layer = [op.name for op in graph.operators if op.part is Part.LAYER and op.pass_ is Pass.FORWARD]
@@ -431,7 +433,9 @@ def chunked(**changes: Any) -> StateSpaceMixer:
 
 
 def scanning(mixer: StateSpaceMixer, **changes: Any) -> OperatorGraph:
-    stack = Stack(name="decoder", hidden_size=512, runs=(Run(layer=Layer(mixers=(mixer,), norms=(Norm(),)), count=1),))
+    stack = Stack(
+        name="decoder", hidden_size=512, runs=(LayerRun(layer=Layer(mixers=(mixer,), norms=(Norm(),)), count=1),)
+    )
     shape = TransformerShape(name="mamba2", stacks=(stack,), vocab_size=1024)
     return lower(Workload(shape=shape, **{"seq_len": 1024, "microbatch_size": 2, **changes}))
 

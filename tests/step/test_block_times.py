@@ -22,7 +22,7 @@ from sartor.model.blocks import blocks
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Norm, Split, StateSpaceMixer
 from sartor.model.lower import lower
 from sartor.model.lower.setting import NARROWING
-from sartor.model.shape import Run, Stack, TransformerShape
+from sartor.model.shape import LayerRun, Stack, TransformerShape
 from sartor.model.training import ContextParallel, Recipe, Trainer, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.model.zoo import load_model
@@ -78,8 +78,8 @@ def hybrid() -> TransformerShape:
     )
     attention = AttentionMixer(num_heads=8, num_kv_heads=4, head_dim=64)
     runs = (
-        Run(layer=Layer(mixers=(state_space,), norms=(Norm(),)), count=3),
-        Run(layer=Layer(mixers=(attention,), ffn=DenseFfn(ffn_hidden_size=1024), norms=(Norm(), Norm())), count=1),
+        LayerRun(layer=Layer(mixers=(state_space,), norms=(Norm(),)), count=3),
+        LayerRun(layer=Layer(mixers=(attention,), ffn=DenseFfn(ffn_hidden_size=1024), norms=(Norm(), Norm())), count=1),
     )
     stack = Stack(name="decoder", hidden_size=512, runs=runs, norms=(Norm(),))
     return TransformerShape(name="hybrid", stacks=(stack,), vocab_size=1024)

@@ -23,7 +23,7 @@ from sartor.model.workload import OffloadModule, ParallelDims
 from sartor.model.zoo import load_model
 from sartor.report.trace import timeline_trace
 from sartor.step import mechanisms
-from sartor.step.mechanisms.mechanism import BlockShare, Mechanism, Part, StageShare
+from sartor.step.mechanisms.mechanism import BlockShare, Mechanism, StageShare, StepPart
 from sartor.step.step import step
 from sartor.step.timeline import timeline
 from sartor.step.trainers import TRAINERS
@@ -128,7 +128,7 @@ def test_they_agree_on_chips_in_lockstep(question: tuple[TrainingJob, TrainingPl
     agree(*question, CHIPS)
 
 
-PART = Part(key="coffee_s", words="coffee breaks")
+PART = StepPart(key="coffee_s", words="coffee breaks")
 BREAKS = {
     "block": Mechanism(
         name="coffee", part=PART, at_block=lambda block, _: BlockShare(forward_s=1e-3 + 0 * block.times.forward_s)

@@ -20,7 +20,7 @@ from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Norm
 from sartor.model.lower import lower
 from sartor.model.lower.optimizer import ADAM_BYTES_PER_PARAM
 from sartor.model.lower.setting import Kernels
-from sartor.model.shape import Run, Stack, TransformerShape
+from sartor.model.shape import LayerRun, Stack, TransformerShape
 from sartor.model.workload import Phase, Workload
 from sartor.operators import (
     Attention,
@@ -180,7 +180,7 @@ def _stack_shape(run: StackRun) -> TransformerShape:
     stack = Stack(
         name="decoder",
         hidden_size=run.hidden_size,
-        runs=(Run(layer=layer, count=run.num_layers),),
+        runs=(LayerRun(layer=layer, count=run.num_layers),),
         norms=(Norm(name="final"),) if run.vocab_size else (),
     )
     return TransformerShape(name=run.name, stacks=(stack,), vocab_size=max(run.vocab_size, 1))

@@ -38,9 +38,9 @@ from sartor.launch.plan import (
     no_devices,
     nodes_of,
 )
-from sartor.launch.script import Command, launch_script
+from sartor.launch.script import ScriptCommand, launch_script
 from sartor.launch.shell import Beside, nothing_beside
-from sartor.launch.stated import Document, Flags, bearing, parse_flags, write_yaml
+from sartor.launch.stated import Flags, StatedDocument, bearing, parse_flags, write_yaml
 from sartor.model.training import ContextParallel, Optimizer, Recipe, Recompute, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims
 from sartor.step.trainers.fsdp import FSDP
@@ -90,11 +90,11 @@ def accelerate_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int
 
 
 def read_accelerate(
-    config: JsonMap, command: Command | None, num_devices: int = 0, beside: Beside = nothing_beside
+    config: JsonMap, command: ScriptCommand | None, num_devices: int = 0, beside: Beside = nothing_beside
 ) -> LaunchReading:
     """The plan of a configuration and the training program's arguments. ``num_devices`` wins over the file; ``beside``
     returns the text of the DeepSpeed file if one is named. Raises `InputError`."""
-    fields = Document(raw=dict(config), assumptions=list(command.notes) if command else [])
+    fields = StatedDocument(raw=dict(config), assumptions=list(command.notes) if command else [])
     flags = parse_flags(command.arguments if command else ())
     kind = fields.find("distributed_type") or "NO"
     if str(kind).upper() == "DEEPSPEED":
@@ -168,7 +168,9 @@ def _value(values: Sequence[str]) -> object:
     return int(word) if word.isdigit() and len(word) < 10 else words.get(word.lower(), word)
 
 
-def _read_deepspeed(fields: Document, command: Command | None, num_devices: int, beside: Beside) -> LaunchReading:
+def _read_deepspeed(
+    fields: StatedDocument, command: ScriptCommand | None, num_devices: int, beside: Beside
+) -> LaunchReading:
     """DeepSpeed under accelerate: its own file, or accelerate's few fields for it."""
     devices = num_devices or fields.size("num_processes") or (command.num_devices if command else 0)
     if name := fields.find("deepspeed_config.deepspeed_config_file"):
@@ -191,13 +193,13 @@ def _read_deepspeed(fields: Document, command: Command | None, num_devices: int,
     return read_deepspeed(config, command, devices)
 
 
-def _steps(fields: Document) -> int:
+def _steps(fields: StatedDocument) -> int:
     """Accumulation steps; 0 if the program sets them (``auto``)."""
     count = fields.find("deepspeed_config.gradient_accumulation_steps")
     return count if isinstance(count, int) else 0
 
 
-def _read_dims(fields: Document, devices: int, *, sharded: bool) -> tuple[ParallelDims, int, int]:
+def _read_dims(fields: StatedDocument, devices: int, *, sharded: bool) -> tuple[ParallelDims, int, int]:
     """(dims, ZeRO stage, devices the shards are spread over or 0)."""
     path = "parallelism_config.parallelism_config_"
     tp, cp = fields.size(f"{path}tp_size") or 1, fields.size(f"{path}cp_size") or 1
@@ -223,7 +225,7 @@ def _read_dims(fields: Document, devices: int, *, sharded: bool) -> tuple[Parall
     return dims, zero, shards * cp if zero and replicas > 1 else 0
 
 
-def _parts(fields: Document, flags: Flags, values: Quantities, program: Quantities, batch: int) -> JobParts:
+def _parts(fields: StatedDocument, flags: Flags, values: Quantities, program: Quantities, batch: int) -> JobParts:
     recipe = Recipe(values["recipe"])
     if recipe is Recipe.FP32 and (program["bf16"] or program["fp16"]):
         recipe = Recipe.BF16 if program["bf16"] else Recipe.FP16

@@ -17,7 +17,7 @@ from sartor.errors import InputError
 from sartor.launch.fields import NOT, Argument, release_of, row_of, rows, value_of
 from sartor.launch.megatron import megatron_groups, read_megatron
 from sartor.launch.plan import LaunchFile, LaunchFiles, LaunchKind, LaunchReading, nodes_of, refuser
-from sartor.launch.script import Command, beside_script, launch_script
+from sartor.launch.script import ScriptCommand, beside_script, launch_script
 from sartor.model.training import Recipe, TrainingJob, TrainingPlan
 from sartor.step.trainers.nemo import MEGATRON_BRIDGE
 
@@ -217,7 +217,7 @@ def _recipe_text(about: str, entries: Fields, mixed: str, reduced: bool) -> str:
 # -- reading ------------------------------------------------------------------------------------------------------
 
 
-def read_bridge(text: str, name: str, command: Command | None, num_devices: int = 0) -> LaunchReading:
+def read_bridge(text: str, name: str, command: ScriptCommand | None, num_devices: int = 0) -> LaunchReading:
     """The model, job and plan of a recipe, from assignments to ``config`` (or ``cfg``) and the arguments of its model
     provider. Raises `InputError`."""
     entries, notes = _read_fields(text, name)
@@ -226,7 +226,9 @@ def read_bridge(text: str, name: str, command: Command | None, num_devices: int 
         raise InputError("launch", printable(name), must)
     arguments, unknown = _arguments(entries)
     devices = command.num_devices if command else 0
-    reading = read_megatron(Command(launcher=(), program="", arguments=arguments, num_devices=devices), num_devices)
+    reading = read_megatron(
+        ScriptCommand(launcher=(), program="", arguments=arguments, num_devices=devices), num_devices
+    )
     trainer = reading.parts.trainer
     switches = ("tp_overlap", "dp_overlap", "p2p_overlap", "cuda_graphs", "grad_dtype", "grad_fusion", "fused_loss")
     switches_read = {

@@ -36,8 +36,8 @@ from sartor.launch.plan import (
     no_devices,
     nodes_of,
 )
-from sartor.launch.script import Command, beside_script, launch_script
-from sartor.launch.stated import Document, Flags, bearing, parse_flags
+from sartor.launch.script import ScriptCommand, beside_script, launch_script
+from sartor.launch.stated import Flags, StatedDocument, bearing, parse_flags
 from sartor.model.training import Optimizer, Recipe, Recompute, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.operators import DType
@@ -109,10 +109,10 @@ def _trained_in(recipe: Recipe) -> DType:
 # -- reading ------------------------------------------------------------------------------------------------------
 
 
-def read_deepspeed(config: JsonMap, command: Command | None, num_devices: int = 0) -> LaunchReading:
+def read_deepspeed(config: JsonMap, command: ScriptCommand | None, num_devices: int = 0) -> LaunchReading:
     """The plan of a configuration and the training program's arguments. ``num_devices`` wins over the script's. Raises
     `InputError`."""
-    fields = Document(raw=dict(config), assumptions=list(command.notes) if command else [])
+    fields = StatedDocument(raw=dict(config), assumptions=list(command.notes) if command else [])
     flags = parse_flags(command.arguments if command else ())
     devices = num_devices or (command.num_devices if command else 0)
     values, program = read_rows(KIND, fields, "config"), read_rows("huggingface", flags, "trainer")
@@ -159,7 +159,7 @@ def read_deepspeed(config: JsonMap, command: Command | None, num_devices: int = 
 
 
 def sorted_out(
-    fields: Document, silent: tuple[str, ...], unpriced_prefixes: tuple[str, ...] = ()
+    fields: StatedDocument, silent: tuple[str, ...], unpriced_prefixes: tuple[str, ...] = ()
 ) -> tuple[list[str], list[str], list[str]]:
     """Unread fields as (unknown, ``known`` without a price, without effect on time and memory)."""
     unknown, unpriced, ignored = list[str](), list[str](), list[str]()
@@ -177,7 +177,7 @@ def read_length(program: Quantities) -> int | None:
 
 
 def _read_batch(
-    fields: Document, values: Quantities, program: Quantities, devices: int, tp: int
+    fields: StatedDocument, values: Quantities, program: Quantities, devices: int, tp: int
 ) -> tuple[int, int, int]:
     """(dp, microbatch size, accumulation steps); a missing one follows from the others and the whole batch."""
     total, micro, steps = (
@@ -217,7 +217,7 @@ def read_attention(flags: Flags, program: Quantities, assumptions: list[str]) ->
     return AttentionKernel.UNFUSED if program["attention_kernel"] == "unfused" else AttentionKernel.FLASH
 
 
-def _read_recipe(fields: Document, flags: Flags) -> Recipe:
+def _read_recipe(fields: StatedDocument, flags: Flags) -> Recipe:
     """The precision; ``"auto"``, or nothing, leaves it to the program's own flag, as in Hugging Face's Trainer."""
 
     def on(name: str) -> bool:
@@ -227,7 +227,7 @@ def _read_recipe(fields: Document, flags: Flags) -> Recipe:
     return Recipe.BF16 if on("bf16") else Recipe.FP16 if on("fp16") else Recipe.FP32
 
 
-def _read_optimizer(fields: Document) -> Optimizer:
+def _read_optimizer(fields: StatedDocument) -> Optimizer:
     word = str(fields.find("optimizer.type") or "AdamW").lower()
     if word in ("sgd", "muon"):
         return Optimizer(word)

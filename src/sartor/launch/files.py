@@ -35,7 +35,7 @@ from sartor.launch.plan import (
     check_positions,
     launch_kind,
 )
-from sartor.launch.script import NEAREST, Command, check_pretraining, find_command
+from sartor.launch.script import NEAREST, ScriptCommand, check_pretraining, find_command
 from sartor.launch.stated import read_yaml
 from sartor.launch.torchtitan import torchtitan_files
 from sartor.launch.torchtitan_read import TORCHTITAN_TABLES, read_torchtitan, read_torchtitan_python
@@ -144,7 +144,7 @@ def _dispatch(path: Path, text: str, num_devices: int, shape: TransformerShape |
     return replace(reading, assumptions=(note, *reading.assumptions))
 
 
-def _script(path: Path, command: Command, num_devices: int, shape: TransformerShape | None) -> LaunchReading:
+def _script(path: Path, command: ScriptCommand, num_devices: int, shape: TransformerShape | None) -> LaunchReading:
     """Read a script: as the config file that it names, with its batch and devices, or else as Megatron's arguments."""
     check_pretraining(command, path.name)
     words = (*command.launcher, *command.arguments)
@@ -188,7 +188,7 @@ def _script(path: Path, command: Command, num_devices: int, shape: TransformerSh
     return read_megatron(command, num_devices)
 
 
-def _told_alone(command: Command) -> JsonDict:
+def _told_alone(command: ScriptCommand) -> JsonDict:
     """The configuration given by options without a file: accelerate's, or Hugging Face Trainer's own."""
     sharded = any(word.startswith("--fsdp") for word in command.arguments)
     return {"distributed_type": "FSDP" if sharded else "MULTI_GPU", **launcher_config(command.launcher)}
@@ -201,14 +201,14 @@ def _config_named(script: Path, words: Sequence[str]) -> JsonDict:
     return read_yaml(text, name=name) if text else {}
 
 
-def _maxtext_keys(script: Path, command: Command) -> JsonDict:
+def _maxtext_keys(script: Path, command: ScriptCommand) -> JsonDict:
     """Keys of a MaxText command: from the file it names, if that is next to the script, then from the command line."""
     config = next((word for word in command.arguments if word.endswith((".yml", ".yaml"))), "")
     text = _beside(script, config) if config else None
     return {**(read_yaml(text, name=config) if text else {}), **keys_of(command.arguments)}
 
 
-def _recipe_of(script: Path, command: Command) -> str | None:
+def _recipe_of(script: Path, command: ScriptCommand) -> str | None:
     """The text of the Megatron Bridge recipe next to a script that starts it."""
     text = _beside(script, command.program) if command.program.endswith(".py") else None
     return text if text and MODULE in text else None
@@ -271,7 +271,7 @@ def _yaml(path: Path, text: str, num_devices: int, shape: TransformerShape | Non
             continue
         items = values if isinstance(values, list) else [values]
         words += [flag, *(str(item) for item in items if item is not True and item is not None)]
-    return read_megatron(Command(launcher=(), program="", arguments=tuple(words)), num_devices)
+    return read_megatron(ScriptCommand(launcher=(), program="", arguments=tuple(words)), num_devices)
 
 
 def _check_claimed(name: str, config: JsonMap, keys: re.Pattern[str], dialect: str) -> None:

@@ -18,9 +18,9 @@ from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.launch.maxtext_model import shape_of
 from sartor.launch.plan import JobParts, LaunchKind, LaunchReading, canonical, check_numbers, no_devices
-from sartor.launch.script import Command
+from sartor.launch.script import ScriptCommand
 from sartor.launch.shell_words import HOLE
-from sartor.launch.stated import Document, read_yaml
+from sartor.launch.stated import StatedDocument, read_yaml
 from sartor.model.shape import TransformerShape
 from sartor.model.training import (
     ContextParallel,
@@ -99,10 +99,10 @@ def keys_of(words: tuple[str, ...]) -> JsonDict:
 
 
 def read_maxtext(
-    raw: JsonDict, command: Command | None, num_devices: int = 0, shape: TransformerShape | None = None
+    raw: JsonDict, command: ScriptCommand | None, num_devices: int = 0, shape: TransformerShape | None = None
 ) -> LaunchReading:
     """The model, job and plan of MaxText's keys; missing ones have base.yml's defaults. Raises `InputError`."""
-    keys = Document(
+    keys = StatedDocument(
         raw={name: value for name, value in raw.items() if value not in ("", None)},
         assumptions=list(command.notes) if command else [],
     )
@@ -140,7 +140,7 @@ def read_maxtext(
     )
 
 
-def _shape(keys: Document, shape: TransformerShape | None) -> TransformerShape | None:
+def _shape(keys: StatedDocument, shape: TransformerShape | None) -> TransformerShape | None:
     """The given model (the keys may then have any decoder block), else that of the keys."""
     try:
         shape_of_keys = shape_of(keys)
@@ -158,7 +158,7 @@ PRICED = re.compile(
 """Keys that may change time or memory; the others have no modelled effect."""
 
 
-def _dims(keys: Document, devices: int) -> tuple[ParallelDims, int, int, int]:
+def _dims(keys: StatedDocument, devices: int) -> tuple[ParallelDims, int, int, int]:
     """(dims, ZeRO stage, devices of a set of shards or 0, pipeline repeats or 0); a degree of -1 takes the devices
     left. The number of slices is known if no degree between them is -1; else one slice, or nodes of 8 GPUs, is
     assumed."""
@@ -192,7 +192,7 @@ def _dims(keys: Document, devices: int) -> tuple[ParallelDims, int, int, int]:
     return dims, zero, shards if zero and 1 < shards < dp * cp else 0, max(keys.count("num_pipeline_repeats", -1), 0)
 
 
-def _slices(keys: Document, mesh: Mapping[tuple[str, str], int], devices: int) -> int:
+def _slices(keys: StatedDocument, mesh: Mapping[tuple[str, str], int], devices: int) -> int:
     """Number of slices (or nodes) of the launch."""
     product = math.prod(n for (net, _), n in mesh.items() if net == "dcn" and n > 0)
     inside = [n for (net, _), n in mesh.items() if net == "ici"]
@@ -214,7 +214,7 @@ GPUS = 8
 """GPUs per node, assumed if a launch on GPUs leaves both axes open."""
 
 
-def _batch(keys: Document, dims: ParallelDims) -> tuple[int, int]:
+def _batch(keys: StatedDocument, dims: ParallelDims) -> tuple[int, int]:
     """Microbatch size of one pipeline, and number of microbatches: one pass is ``per_device_batch_size`` times devices,
     and a pipeline splits it into ``num_pipeline_microbatches``."""
     per_device = keys.find("per_device_batch_size")
@@ -236,7 +236,7 @@ def _batch(keys: Document, dims: ParallelDims) -> tuple[int, int]:
     return int(whole // cut), steps * (rounds if pp > 1 else 1)
 
 
-def _repeats(keys: Document, dims: ParallelDims, shape: TransformerShape | None, repeats: int) -> int:
+def _repeats(keys: StatedDocument, dims: ParallelDims, shape: TransformerShape | None, repeats: int) -> int:
     """Chunks per device, if the launch gives layers per chunk, or neither."""
     per_stage = keys.count("num_layers_per_pipeline_stage", 1)
     if int(dims.pp) == 1 or shape is None or repeats:
@@ -248,7 +248,7 @@ def _repeats(keys: Document, dims: ParallelDims, shape: TransformerShape | None,
     return chunks
 
 
-def _parts(keys: Document, batch: int) -> JobParts:
+def _parts(keys: StatedDocument, batch: int) -> JobParts:
     wide = keys.choice("dtype", "bfloat16", ("bfloat16", "float32"))
     word = keys.text("quantization", "")
     recipe = next((recipe for recipe, words in QUANTIZED.items() if word in words), None)
@@ -278,7 +278,7 @@ def _parts(keys: Document, batch: int) -> JobParts:
 
 
 def _read_remat(
-    keys: Document, shape: TransformerShape | None
+    keys: StatedDocument, shape: TransformerShape | None
 ) -> tuple[Recompute, frozenset[RecomputeModule], frozenset[OffloadModule]]:
     policy = keys.choice("remat_policy", "full", (*POLICIES, "custom"))
     places = {name: keys.text(name, "remat") for name in (*QKV, *OUT, *CONTEXT, *MLP, *EXPERTS)}

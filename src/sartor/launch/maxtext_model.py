@@ -10,7 +10,7 @@ import re
 
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
-from sartor.launch.stated import Document
+from sartor.launch.stated import StatedDocument
 from sartor.model.shape import TransformerShape
 from sartor.model.zoo import load_model
 from sartor.read.huggingface import read_fields
@@ -42,7 +42,7 @@ LLAMA3_SCALING: JsonDict = {
 """Constants of LLaMARotaryEmbedding (layers/embeddings.py)."""
 
 
-def shape_of(keys: Document, positions: int = 0) -> TransformerShape | None:
+def shape_of(keys: StatedDocument, positions: int = 0) -> TransformerShape | None:
     """The model that the keys define or name; None if the zoo does not have the name. Raises `InputError` for
     unsupported blocks."""
     name = keys.text("model_name", "default")
@@ -57,7 +57,7 @@ def shape_of(keys: Document, positions: int = 0) -> TransformerShape | None:
     return read_fields(_config(keys, positions), name="").shape
 
 
-def _config(keys: Document, positions: int) -> JsonDict:
+def _config(keys: StatedDocument, positions: int) -> JsonDict:
     """A config.json equivalent to the keys; defaults are base.yml's."""
     block = keys.choice("decoder_block", "llama2", tuple(BLOCKS))
     for ignored in ("normalize_embedding_logits", "use_qk_norm", "attention_bias"):
@@ -86,7 +86,7 @@ def _config(keys: Document, positions: int) -> JsonDict:
     return {**out, **_config_of_experts(keys, block)}
 
 
-def _scales(keys: Document) -> tuple[int, int, int]:
+def _scales(keys: StatedDocument) -> tuple[int, int, int]:
     """Factors for width, for heads and feed-forward width, and for layers (``get_individual_scales``): each doubling of
     ``global_parameter_scale`` doubles the second, the first and the third in turn."""
     scale = keys.count("global_parameter_scale", 1)
@@ -96,7 +96,7 @@ def _scales(keys: Document) -> tuple[int, int, int]:
     return 2 ** (doublings + (rest > 1)), 2 ** (doublings + (rest > 0)), 2**doublings
 
 
-def _scaling(keys: Document) -> JsonDict:
+def _scaling(keys: StatedDocument) -> JsonDict:
     kind = keys.choice("rope_type", "default", ("default", "llama3.1", "yarn"))
     if kind == "llama3.1":
         return dict(LLAMA3_SCALING)
@@ -115,7 +115,7 @@ def _scaling(keys: Document) -> JsonDict:
     return {"rope_type": "linear", "factor": factor} if factor != 1.0 else {}
 
 
-def _config_of_experts(keys: Document, block: str) -> JsonDict:
+def _config_of_experts(keys: StatedDocument, block: str) -> JsonDict:
     if block not in ("mixtral", "qwen3_moe", "deepseek"):
         return {}
     experts, width = keys.count("num_experts", 1), _scales(keys)[1] * keys.count("base_moe_mlp_dim", 7168)
@@ -144,14 +144,14 @@ def _config_of_experts(keys: Document, block: str) -> JsonDict:
     }
 
 
-def _config_of_ranks(keys: Document) -> JsonDict:
+def _config_of_ranks(keys: StatedDocument) -> JsonDict:
     keys.choice("attention_type", "mla", ("mla",))
     ranks = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
     config: JsonDict = {name: keys.count(name, default) for name, default in ranks.items()}
     return {**config, "q_lora_rank": keys.count("q_lora_rank", 0, least=0) or None}
 
 
-def _number(keys: Document, name: str, default: float) -> float:
+def _number(keys: StatedDocument, name: str, default: float) -> float:
     value = keys.find(name)
     if value is None:
         return default

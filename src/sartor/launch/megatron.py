@@ -39,7 +39,7 @@ from sartor.launch.plan import (
     nodes_of,
     refuser,
 )
-from sartor.launch.script import Command, launch_script
+from sartor.launch.script import ScriptCommand, launch_script
 from sartor.launch.stated import Flags, hole_text, parse_flags
 from sartor.model.layer import AttentionMixer, LatentAttentionMixer
 from sartor.model.shape import Value
@@ -192,7 +192,7 @@ EXCLUSIVE = (
 """Pairs of arguments that Megatron-LM rejects together (``validate_args``)."""
 
 
-def read_megatron(command: Command, num_devices: int = 0) -> LaunchReading:
+def read_megatron(command: ScriptCommand, num_devices: int = 0) -> LaunchReading:
     """The model, job and plan of a Megatron-LM command. ``num_devices`` wins over the script's.
 
     Raises `InputError` for invalid values; unknown flags are listed in the reading.
@@ -277,7 +277,7 @@ def _splits_experts(flags: Flags, tp: int, expert_tp: int) -> bool:
     return expert_tp > 1 or tp == 1
 
 
-def _data_parallel(flags: Flags, command: Command, num_devices: int, model: int, ep: int, cp: int) -> int:
+def _data_parallel(flags: Flags, command: ScriptCommand, num_devices: int, model: int, ep: int, cp: int) -> int:
     """Data-parallel degree: devices over tp x pp x cp. Raises `InputError` if the number of devices is unknown."""
     devices = num_devices or command.num_devices
     if not devices:

@@ -14,7 +14,7 @@ from sartor.json_types import JsonDict, JsonMap
 from sartor.launch.fields import NOT, argument_names, rows
 from sartor.launch.megatron import read_megatron
 from sartor.launch.plan import LaunchKind, LaunchReading, no_devices
-from sartor.launch.script import Command
+from sartor.launch.script import ScriptCommand
 from sartor.launch.stated import read_yaml
 from sartor.step.trainers.nemo import NEMO
 
@@ -57,7 +57,7 @@ def read_nemo(value: JsonMap, num_devices: int = 0) -> LaunchReading:
     if not devices:
         raise no_devices(1)
     words = tuple(_nemo_words(_resolved(model), trainer))
-    reading = read_megatron(Command(launcher=(), program="", arguments=words, num_devices=devices), num_devices)
+    reading = read_megatron(ScriptCommand(launcher=(), program="", arguments=words, num_devices=devices), num_devices)
     read = reading.parts.trainer
     trainer_of_nemo = replace(
         NEMO, tp_overlap=read.tp_overlap, grad_fusion=read.grad_fusion, dispatch_once=False, ep_overlap=False
@@ -137,7 +137,7 @@ def read_dump(arguments: Mapping[str, str], num_devices: int = 0) -> LaunchReadi
     if "checkpoint_activations" in arguments or "DDP_impl" in arguments:  # no flash kernel in Megatron before 2022
         words += ["--attention-backend", "unfused"]
     try:
-        return read_megatron(Command(launcher=(), program="", arguments=tuple(words), num_devices=devices))
+        return read_megatron(ScriptCommand(launcher=(), program="", arguments=tuple(words), num_devices=devices))
     except InputError as error:
         if not error.field.startswith("--"):
             raise

@@ -18,7 +18,7 @@ from sartor.launch.stated import parse_flags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class ScriptCommand:
     """The training command of a script: its launcher, number of devices, program, and arguments."""
 
     launcher: tuple[str, ...]
@@ -41,7 +41,7 @@ _DOTTED = re.compile(r"[+~]*(trainer|model|exp_manager)\.[\w.]+=")
 _PROGRAM = re.compile(r"(?:.*/)?[\w.-]+\.py|torchtitan\.train|(?i:maxtext(?:\.\w+)*\.train)")
 
 
-def find_command(text: str, beside: Beside = nothing_beside) -> Command:
+def find_command(text: str, beside: Beside = nothing_beside) -> ScriptCommand:
     """The command with the most flags; flags on lines of their own count as one command. ``beside`` returns the text of
     a file that the script sources."""
     shell = read_shell(text, _of_slurm(_header(text)), beside=beside)
@@ -54,7 +54,7 @@ def find_command(text: str, beside: Beside = nothing_beside) -> Command:
     program = best[index] if index is not None else ""
     rest = best[index + 1 :] if index is not None else [w for i, w in enumerate(best) if i or w.startswith("--")]
     notes = [note for note in dict.fromkeys(shell.notes) if not _RENDEZVOUS.match(note)]
-    return Command(
+    return ScriptCommand(
         launcher=tuple(launcher),
         program=program,
         arguments=tuple(rest),
@@ -252,7 +252,7 @@ ARGUMENTS = {
 NEAREST = "a script that starts pretrain_gpt.py, torchtitan.train, or a causal language model's training program"
 
 
-def check_pretraining(command: Command, name: str) -> None:
+def check_pretraining(command: ScriptCommand, name: str) -> None:
     """Raise `InputError` if the command's words show that it does not pretrain a decoder."""
     program = command.program.rsplit("/", 1)[-1].removesuffix(".py").lower()
     words = re.split(r"[_\-.]", program)

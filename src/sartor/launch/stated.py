@@ -133,7 +133,7 @@ NO_OTHERS: Mapping[str, tuple[str, ...]] = {}
 
 
 @dataclass(slots=True)
-class Document:
+class StatedDocument:
     """Fields of a nested table by dotted path. ``"auto"`` (filled in by the program) counts as not given; ``older``
     maps a section to sections that held its fields in earlier versions."""
 
@@ -231,7 +231,7 @@ class Document:
         return [p for p in _paths(self.raw) if not any(p == r or p.startswith(r + ".") for r in self.read)]
 
 
-Stated = Flags | Document
+Stated = Flags | StatedDocument
 
 BEARING = re.compile(
     r"batch|parallel|shard|zero|fsdp|recompute|checkpointing|precision|dtype|fp8|fp16|bf16|quantiz|offload|optim|"

@@ -11,8 +11,8 @@ from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.launch.fields import Quantities, read_rows, rows
 from sartor.launch.plan import JobParts, LaunchReading, canonical, check_numbers, device_layers, even_stages, no_devices
-from sartor.launch.script import Command
-from sartor.launch.stated import Document, bearing, parse_flags
+from sartor.launch.script import ScriptCommand
+from sartor.launch.stated import StatedDocument, bearing, parse_flags
 from sartor.launch.torchtitan import KIND
 from sartor.launch.torchtitan_source import Flavor, RecipeSource, named_flavor
 from sartor.model.shape import Numerics, TransformerShape
@@ -27,7 +27,7 @@ TORCHTITAN_TABLES = re.compile(r"job|model|training|parallelism|activation_check
 
 def read_torchtitan(
     text: str,
-    command: Command | None,
+    command: ScriptCommand | None,
     num_devices: int = 0,
     shape: TransformerShape | None = None,
     *,
@@ -36,7 +36,7 @@ def read_torchtitan(
     """The plan of a TOML, with the command line's overrides. ``num_devices`` wins over the script's; ``shape`` over the
     model that the file names. Raises `InputError`."""
     tables = parse_toml(text, "--launch", name)
-    config = Document(raw=tables, older=OLDER)
+    config = StatedDocument(raw=tables, older=OLDER)
     _override(config, command)
     model = (config.text("model.name", "llama3"), config.text("model.flavor", "debugmodel"))
     flavor = named_flavor(*model)
@@ -46,10 +46,10 @@ def read_torchtitan(
 
 
 def read_torchtitan_python(
-    source: RecipeSource, command: Command | None, num_devices: int = 0, shape: TransformerShape | None = None
+    source: RecipeSource, command: ScriptCommand | None, num_devices: int = 0, shape: TransformerShape | None = None
 ) -> LaunchReading:
     """The plan of a Python configuration. Raises `InputError`."""
-    config = Document(raw={})
+    config = StatedDocument(raw={})
     for path, value in source.values.items():
         section, _, field = path.rpartition(".")
         _table(config.raw, section)[field] = value
@@ -89,7 +89,7 @@ def _with_settings(flavor: Flavor, source: RecipeSource) -> TransformerShape:
 
 
 def _reading(
-    config: Document, command: Command | None, num_devices: int, shape: TransformerShape | None, model: str
+    config: StatedDocument, command: ScriptCommand | None, num_devices: int, shape: TransformerShape | None, model: str
 ) -> LaunchReading:
     layers = None if shape is None else int(shape.num_layers)
     devices = num_devices or (command.num_devices if command else 0)
@@ -115,7 +115,7 @@ def _reading(
     )
 
 
-def _read_plan(config: Document, values: Quantities, devices: int, layers: int | None) -> TrainingPlan:
+def _read_plan(config: StatedDocument, values: Quantities, devices: int, layers: int | None) -> TrainingPlan:
     tp, pp, cp, ep, replicas, shards = (int(values[n] or 0) for n in ("tp", "pp", "cp", "ep", "replicas", "shards"))
     if shards < 1:
         shards = _leftover(config, devices, replicas * tp * pp * cp, ep)
@@ -143,7 +143,7 @@ def _read_plan(config: Document, values: Quantities, devices: int, layers: int |
     return _with_recompute(config, plan, layers)
 
 
-def _leftover(config: Document, devices: int, others: int, ep: int) -> int:
+def _leftover(config: StatedDocument, devices: int, others: int, ep: int) -> int:
     if not devices:
         raise no_devices(others * ep)
     if devices % others:
@@ -165,7 +165,7 @@ SCHEDULES = {
 """torch.distributed.pipelining's schedules: default chunks per device, and the schedule used here."""
 
 
-def _read_pipeline(config: Document, pp: int, layers: int | None) -> tuple[int, int, tuple[int, ...] | None]:
+def _read_pipeline(config: StatedDocument, pp: int, layers: int | None) -> tuple[int, int, tuple[int, ...] | None]:
     """(chunks per device, schedule, layers of every chunk or None)."""
     word = config.text("parallelism.pipeline_parallel_schedule", "1F1B")
     if word.lower() not in SCHEDULES:
@@ -217,7 +217,7 @@ def _module_stages(modules: object) -> tuple[int, ...]:
     return tuple(sum(str(name).startswith("layers.") for name in part) for part in modules)
 
 
-def _read_batch(config: Document, values: Quantities, dp: int, pp: int) -> tuple[int, int]:
+def _read_batch(config: StatedDocument, values: Quantities, dp: int, pp: int) -> tuple[int, int]:
     """Microbatch size, and number of microbatches of one pipeline per step."""
     local, total = int(values["local_batch_size"] or 8), int(values["global_batch_size"] or -1)
     total = local * dp if total == -1 else total
@@ -236,7 +236,7 @@ def _read_batch(config: Document, values: Quantities, dp: int, pp: int) -> tuple
     return micro, total // (dp * micro)
 
 
-def _with_recompute(config: Document, plan: TrainingPlan, layers: int | None) -> TrainingPlan:
+def _with_recompute(config: StatedDocument, plan: TrainingPlan, layers: int | None) -> TrainingPlan:
     words = ("none", "selective", "full", "memory_budget")
     mode = config.choice("activation_checkpoint.mode", "selective", words)
     option = config.text("activation_checkpoint.selective_ac_option", "2")
@@ -256,7 +256,7 @@ def _with_recompute(config: Document, plan: TrainingPlan, layers: int | None) ->
     return replace(plan, recompute=Recompute.FULL, recompute_layers=count)
 
 
-def _parts(config: Document, values: Quantities, dims: ParallelDims) -> JobParts:
+def _parts(config: StatedDocument, values: Quantities, dims: ParallelDims) -> JobParts:
     total = int(values["global_batch_size"] or -1)
     name = config.text("optimizer.name", "AdamW")
     if name not in ("Adam", "AdamW"):
@@ -283,7 +283,7 @@ def _parts(config: Document, values: Quantities, dims: ParallelDims) -> JobParts
     )
 
 
-def _read_recipe(config: Document, plain: Recipe) -> Recipe:
+def _read_recipe(config: StatedDocument, plain: Recipe) -> Recipe:
     """The precision set by converters of linear layers, under their newer and older section names."""
     converters = config.find("model.converters") or []
     words = converters if isinstance(converters, list) else str(converters).split(",")
@@ -308,7 +308,7 @@ OLDER = {"parallelism": ("training", "experimental"), "compile": ("training",)}
 """Sections that held a section's fields in earlier versions."""
 
 
-def _override(config: Document, command: Command | None) -> None:
+def _override(config: StatedDocument, command: ScriptCommand | None) -> None:
     """Apply overrides like ``--training.local_batch_size 4`` from the command line."""
     for flag, values in parse_flags(command.arguments if command else ()).given.items():
         path = flag[2:].replace("-", "_").split(".")

@@ -18,7 +18,7 @@ from enum import Enum
 import numpy as np
 
 from sartor.model.layer import AttentionMixer, LatentAttentionMixer, Layer, Linear, MoeFfn, StateSpaceMixer, Vectors
-from sartor.model.shape import Run, Stack, TransformerShape
+from sartor.model.shape import LayerRun, Stack, TransformerShape
 from sartor.operators import attention_pairs
 from sartor.units import Floats, Ints
 
@@ -201,7 +201,7 @@ def _stack_params(stack: Stack) -> Ints:
     )
 
 
-def run_sets(run: Run) -> Ints:
+def run_sets(run: LayerRun) -> Ints:
     """Sets of weights in a run: one per layer unless layers share them."""
     return run.count if run.weight_sets is None else run.weight_sets
 

@@ -21,7 +21,7 @@ from sartor.model.layer import (
     StateSpaceMixer,
     Vectors,
 )
-from sartor.model.shape import Run, Stack, TransformerShape
+from sartor.model.shape import LayerRun, Stack, TransformerShape
 from sartor.units import Floats, Ints, nearest_divisors
 
 EDITABLE = (
@@ -275,7 +275,7 @@ def _edit_shared(part: MoeFfn, width: Ints, changes: dict[str, Ints]) -> DenseFf
     return replace(part.shared, ffn_hidden_size=changes.get("shared_ffn_hidden_size", shared_width))
 
 
-def _rescale(runs: tuple[Run, ...], num_layers: Ints) -> tuple[Run, ...]:
+def _rescale(runs: tuple[LayerRun, ...], num_layers: Ints) -> tuple[LayerRun, ...]:
     """Layer counts for a new depth: the largest run takes the difference."""
     largest = max(range(len(runs)), key=lambda i: runs[i].count)
     others = sum(run.count for i, run in enumerate(runs) if i != largest)
@@ -284,7 +284,7 @@ def _rescale(runs: tuple[Run, ...], num_layers: Ints) -> tuple[Run, ...]:
     )
 
 
-def _reach(runs: tuple[Run, ...], full: int, count: Ints) -> tuple[Run, ...]:
+def _reach(runs: tuple[LayerRun, ...], full: int, count: Ints) -> tuple[LayerRun, ...]:
     """``count`` layers with full attention, evenly spread, each the last of its group; the others keep the window."""
     if _plain(runs[full].count) == _plain(count) is not None:
         return runs

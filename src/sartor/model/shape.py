@@ -76,7 +76,7 @@ MAX_LAYERS = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class LayerRun:
     """``count`` equal layers, consecutive or at ``positions``."""
 
     layer: Layer
@@ -92,7 +92,7 @@ class Stack:
 
     name: str
     hidden_size: Ints
-    runs: tuple[Run, ...]
+    runs: tuple[LayerRun, ...]
     norms: tuple[Norm, ...] = ()
     """Norms outside the layers: final, embedding."""
     linears: tuple[Linear, ...] = ()

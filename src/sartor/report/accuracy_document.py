@@ -12,7 +12,7 @@ from sartor.answers.field import Fields, integer, text
 from sartor.answers.measured import ARM, CHOICES, ERRORS, FIT_ERRORS, PAIR, REGION
 from sartor.json_types import JsonDict, JsonMap
 from sartor.report import document as d
-from sartor.report.document import Block, document_text, grid_block, section
+from sartor.report.document import PageBlock, document_text, grid_block, section
 from sartor.report.draw_measured import draw_error_by_size, draw_scatter
 from sartor.report.frame import to_svg
 from sartor.report.grid import Markup, element, field_grid, grid_of
@@ -79,7 +79,7 @@ def _heading(body: JsonMap) -> str:
     return f"{body['expressed']:,} of {rows:,} measured rows have a prediction ({printable(str(body['data']))})"
 
 
-def _blocks(body: JsonMap, charts: Mapping[str, JsonMap] | None = None) -> list[d.Block]:
+def _blocks(body: JsonMap, charts: Mapping[str, JsonMap] | None = None) -> list[d.PageBlock]:
     groups = body["groups"]
     return [
         d.bullets_block("Remarks", body["remarks"]),
@@ -89,7 +89,7 @@ def _blocks(body: JsonMap, charts: Mapping[str, JsonMap] | None = None) -> list[
         *d.cut_bullets("Not predicted", _counted(body["not_expressed"]), FEW),
         *d.cut_bullets("Left out", _counted(body["left_out"]), FEW),
         *d.cut_bullets("Assumed", [f"{name}: {words}" for name, words in body["assumptions"].items()], FEW),
-        d.Block(words=_legend(body), style="dim"),
+        d.PageBlock(words=_legend(body), style="dim"),
     ]  # fmt: skip
 
 
@@ -98,12 +98,12 @@ def _counted(reasons: Mapping[str, int]) -> list[str]:
     return [f"{count_text(count, 'row')}: {reason}" for reason, count in reasons.items()]
 
 
-def _table_blocks(name: str, groups: Sequence[JsonMap], chart: JsonMap | None) -> list[d.Block]:
+def _table_blocks(name: str, groups: Sequence[JsonMap], chart: JsonMap | None) -> list[d.PageBlock]:
     """A table's figures, its errors and its worst targets."""
     mine = [group for group in groups if group["table"] == name]
     blocks = [d.section(name, f"table-{name}", name)]
     if chart is not None and chart["scatter"]:
-        blocks += [d.Block(markup=lambda: _drawn(name, chart), place=d.Place.PAGE)]
+        blocks += [d.PageBlock(markup=lambda: _drawn(name, chart), place=d.Place.PAGE)]
     first = replace(GROUP_NAME, words=" ".join(_keys(mine[0])) or "group")
     for caption, fields in _tables(name):
         shown = [column for column in fields if any(column.text(group) for group in mine)]
@@ -239,17 +239,17 @@ def measured_view(body: JsonMap) -> RenderableType:
         + (f", {body['left']} left (continue with --resume)" if body["left"] else "")
     )
     rows = ", ".join(f"{count} {table}" for table, count in body["rows"].items())
-    blocks = [Block(words=counts), *_skipped(body), *_compared(body)]
-    blocks += [Block(words=f"{body['file']} holds {rows or 'no row yet'}")]
+    blocks = [PageBlock(words=counts), *_skipped(body), *_compared(body)]
+    blocks += [PageBlock(words=f"{body['file']} holds {rows or 'no row yet'}")]
     return document_text(blocks, f"{device['device']} as {device['gpu']} ({device['backend']}, {software})")
 
 
-def _skipped(body: JsonMap) -> Iterator[Block]:
+def _skipped(body: JsonMap) -> Iterator[PageBlock]:
     for skipped in body["skipped"]:
-        yield Block(words=f"skipped {skipped['count']}: {skipped['reason']} ({skipped['cases'][0]})")
+        yield PageBlock(words=f"skipped {skipped['count']}: {skipped['reason']} ({skipped['cases'][0]})")
 
 
-def _compared(body: JsonMap) -> Iterator[Block]:
+def _compared(body: JsonMap) -> Iterator[PageBlock]:
     """Predicted and measured times, longest first."""
     if not body["compared"]:
         return
@@ -258,7 +258,7 @@ def _compared(body: JsonMap) -> Iterator[Block]:
     ordered = sorted(body["compared"], key=lambda row: -row["measured_s"])
     yield grid_block(field_grid("Predicted and measured", (CASE, PASS, *PAIR), ordered[:MOST_ROWS]))
     if len(ordered) > MOST_ROWS:
-        yield Block(words=f"and {len(ordered) - MOST_ROWS} shorter ones")
+        yield PageBlock(words=f"and {len(ordered) - MOST_ROWS} shorter ones")
 
 
 def _label(row: JsonMap) -> str:
@@ -281,7 +281,7 @@ def study_view(body: JsonMap) -> RenderableType:
             f"predicted and measured speedups differ by {study['median_points_apart']:.1f} points (median), at most "
             f"{study['most_points_apart']:.1f}; {study['within_5_points']} of {study['compared']} within 5 points"
         )
-        blocks.append(Block(words=difference))
+        blocks.append(PageBlock(words=difference))
     heading = f"{body['device']['device']}: study {study['name']}, {study['size']} sizes"
     return document_text([*blocks, *_skipped(body)], heading)
 
@@ -306,7 +306,7 @@ def parity_view(body: JsonMap) -> RenderableType:
     )
     title = "Loss on held-out text [nats per byte]"
     table = grid_block(grid_of(title, columns, rows))
-    return document_text([table, Block(words=difference), Block(words=at_equal_time)], title)
+    return document_text([table, PageBlock(words=difference), PageBlock(words=at_equal_time)], title)
 
 
 def calibration_view(body: JsonMap) -> RenderableType:
@@ -331,7 +331,7 @@ def calibration_view(body: JsonMap) -> RenderableType:
     lines += [f"left out {omitted['rows']:,} rows: {omitted['reason']}" for omitted in body["left_out"]]
     lines += [*body["remarks"], *([f"wrote {body['file']}"] if body["file"] else [])]
     heading = f"{body['gpu']} {body['dtype']}: {body['source']}"
-    return document_text([grid_block(grid), *(Block(words=line) for line in lines)], heading)
+    return document_text([grid_block(grid), *(PageBlock(words=line) for line in lines)], heading)
 
 
 def change_view(change: JsonMap) -> RenderableType:
@@ -340,5 +340,9 @@ def change_view(change: JsonMap) -> RenderableType:
     upgraded = [f"{made['name']}: {made['before'] or '-'} -> {made['after'] or '-'}" for made in change["made_with"]]
     moved = [f"{entry['name']}: {entry['before']:.4g} -> {entry['after']:.4g}" for entry in change["coefficients"]]
     moved = moved or ["no coefficient changed by more than 2%"]
-    blocks = [*(Block(words=line) for line in upgraded), grid_block(grid), *(Block(words=line) for line in moved)]
+    blocks = [
+        *(PageBlock(words=line) for line in upgraded),
+        grid_block(grid),
+        *(PageBlock(words=line) for line in moved),
+    ]
     return document_text(blocks, f"{change['after']} against {change['before']}")

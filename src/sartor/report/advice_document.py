@@ -53,7 +53,7 @@ def advice_page(advice: Advice, *, date: str = "") -> str:
         blocks=_blocks(advice),
         records=advice_points(advice),
         reading=READING,
-        after=(d.Block(markup=lambda: sources_section(advice), anchor="sources", link="Sources"),),
+        after=(d.PageBlock(markup=lambda: sources_section(advice), anchor="sources", link="Sources"),),
     )
     return d.document_page(document, date)
 
@@ -65,28 +65,28 @@ def _params(reading: ModelReading) -> str:
     return f"{format_count(total)} parameters, {format_count(active)} active"
 
 
-def _blocks(advice: Advice) -> list[d.Block]:
+def _blocks(advice: Advice) -> list[d.PageBlock]:
     base, search = advice.base, advice.search
     question, unread = base.question, base.question.reading.unread
     times = partial(operator_times, base.microbatch)
     return [
         d.opening(advice_lines(advice), bad=not base.fits),
-        d.Block(
+        d.PageBlock(
             markup=lambda: element("div", *(element("p", arrows(part)) for part in verdict_parts(advice)),
                                    class_="verdict")
         ),
-        d.Block(cards=_cards(advice), place=d.Place.PAGE),
+        d.PageBlock(cards=_cards(advice), place=d.Place.PAGE),
         d.section("Where the time goes", "time", "Time"),
         d.figure_block("time_by_operator", "Bars: all executions of an operator in one step. Lines: 80% interval."),
         d.figure_block("roofline", "Discs: the current shape. Open diamonds: after the recommended change."),
         d.grid_block(times_grid(times(small=SHARE_ON_SCREEN)), d.Place.SHORT),
         d.grid_block(times_grid(times(small=0.02)), d.Place.LONG),
-        d.Block(view=lambda: totals_line(base), place=d.Place.LONG),
+        d.PageBlock(view=lambda: totals_line(base), place=d.Place.LONG),
         d.section("Findings, and what each costs", "findings", "Findings"),
         d.figure_block("findings"),
-        d.Block(view=lambda: FindingsText(advice.findings, unread, MOST_FINDINGS), place=d.Place.SHORT),
-        d.Block(view=lambda: FindingsText(advice.findings, unread), place=d.Place.LONG),
-        d.Block(markup=lambda: findings_markup(advice.findings, unread)),
+        d.PageBlock(view=lambda: FindingsText(advice.findings, unread, MOST_FINDINGS), place=d.Place.SHORT),
+        d.PageBlock(view=lambda: FindingsText(advice.findings, unread), place=d.Place.LONG),
+        d.PageBlock(markup=lambda: findings_markup(advice.findings, unread)),
         *_shapes(advice),
         d.section("Every operator", "operators", "Operators", d.Place.PAGE),
         d.grid_block(operators_grid(base.microbatch), d.Place.PAGE),
@@ -114,22 +114,22 @@ def _cards(advice: Advice) -> list[tuple[str, str, str]]:
     ]
 
 
-def _shapes(advice: Advice) -> list[d.Block]:
+def _shapes(advice: Advice) -> list[d.PageBlock]:
     """Candidates, mixtures, one field at a time, devices, one shape for all, other settings."""
     search = advice.search
     compared = f"Compared {search.evaluated:,} shapes of the same size out of a grid of {search.grid_size:,}."
     place = d.Place.BOTH if search.candidates else d.Place.REST
     blocks = [d.section("Shapes that gain at equal work", "shapes", "Shapes", place)]
-    blocks += [d.Block(words=compared, place=d.Place.PAGE)]
+    blocks += [d.PageBlock(words=compared, place=d.Place.PAGE)]
     if search.candidates:
         note = "Strong colours: Pareto front of step time, decoding time, parameters and number of changed fields."
         blocks += [d.figure_block("candidates", note), *d.cut_blocks(_candidates_grid(search), ROWS)]
-        blocks += [d.Block(words=_legend(search), style="dim", place=d.Place.LONG)]
+        blocks += [d.PageBlock(words=_legend(search), style="dim", place=d.Place.LONG)]
     else:
-        blocks += [d.Block(words=why_to_keep(advice), place=d.Place.REST)]
+        blocks += [d.PageBlock(words=why_to_keep(advice), place=d.Place.REST)]
     if search.mixes:
         mixes = [d.section("Mixtures of experts of this size"), d.grid_block(_mixes_grid(search.mixes))]
-        blocks += d.in_full([*mixes, d.Block(words=f"{MIXES}; worse = {WORSE}", style="dim", place=d.Place.TEXT)])
+        blocks += d.in_full([*mixes, d.PageBlock(words=f"{MIXES}; worse = {WORSE}", style="dim", place=d.Place.TEXT)])
     blocks += [
         d.section("One field at a time", place=d.Place.PAGE),
         d.figure_block("sawtooth", "Only this field changes, and the sizes derived from it."),
@@ -191,7 +191,7 @@ def _per_gpu_grid(advice: Advice) -> Grid:
     return grid_of(caption, ("change", *names), rows, marked=_position(shown, search.minimax))
 
 
-def _codesign(design: CoDesign) -> list[d.Block]:
+def _codesign(design: CoDesign) -> list[d.PageBlock]:
     """The common shape, next to the best shape for each device and phase alone."""
     shape = short_change(design.changed) if design.changed else "keep this shape"
     words = f"{shape}: {design.rule.value} regret {format_share(design.regret)}"
@@ -201,7 +201,7 @@ def _codesign(design: CoDesign) -> list[d.Block]:
         "alone", "alone it would want", path=lambda want: short_change(want.alone) if want.alone else "this shape"
     )
     grid = field_grid("What each device and phase would want", (alone, *WANT), design.wants)
-    return [d.Block(words=words, style="bold"), *d.in_full([d.grid_block(grid)])]
+    return [d.PageBlock(words=words, style="bold"), *d.in_full([d.grid_block(grid)])]
 
 
 def _legend(search: ShapeSearch) -> str:

@@ -16,7 +16,7 @@ from sartor.hardware.cluster import Cluster
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.operators import Axis, CollectiveKind
 from sartor.step.orders import Work
-from sartor.step.rank_work import StepWork, expert_replicas, groups_of, step_work
+from sartor.step.rank_work import RankWork, expert_replicas, groups_of, step_work
 
 COMP, SEND, RECV, COLLECTIVE = 4, 5, 6, 7
 """``NodeType``."""
@@ -80,7 +80,7 @@ def _named_groups(job: TrainingJob, plan: TrainingPlan) -> Groups:
     return out
 
 
-def _rank_nodes(work: StepWork, groups: Groups, rank: int) -> Iterator[_ChakraNode]:
+def _rank_nodes(work: RankWork, groups: Groups, rank: int) -> Iterator[_ChakraNode]:
     """A rank's nodes: tasks in schedule order, each after its receives and before its sends."""
     stage, at = divmod(rank, work.ranks_per_stage)
     mine = {axis: name for axis, table in groups.items() for name, members in table if rank in members}
@@ -137,7 +137,7 @@ class _Maker:
         return made
 
     def message(
-        self, name: str, type_: int, work: StepWork, stage: int, at: int, rank: int, key: tuple[int, int, Work]
+        self, name: str, type_: int, work: RankWork, stage: int, at: int, rank: int, key: tuple[int, int, Work]
     ) -> _ChakraNode:
         """A message to or from the rank at the same position in another stage; ``key`` is its task."""
         peer = stage * work.ranks_per_stage + at
@@ -148,7 +148,7 @@ class _Maker:
         return self.node(name, type_, numbers)
 
     def exchange(
-        self, name: str, kind: CollectiveKind, work: StepWork, stage: int, scale: float
+        self, name: str, kind: CollectiveKind, work: RankWork, stage: int, scale: float
     ) -> Iterator[_ChakraNode]:
         """Once a step, a collective among data-parallel replicas: of dense parameters over dp x cp, and of experts."""
         for axis, size in ((Axis.DATA.value, work.dense_bytes[stage]), ("expert_dp", work.expert_bytes[stage])):

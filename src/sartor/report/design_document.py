@@ -231,11 +231,11 @@ def design_page(answer: DesignAnswer, *, date: str = "") -> str:
     return d.document_page(document, date)
 
 
-def _blocks(answer: DesignAnswer, records: dict[str, object]) -> list[d.Block]:
+def _blocks(answer: DesignAnswer, records: dict[str, object]) -> list[d.PageBlock]:
     first, *rest = headlines(answer)
     heading = f"{heading_text(answer)}."
     lines = d.opening([f"{heading} Best: {first}", *rest])
-    verdict = d.Block(words=" ".join([first, *rest]), verdict=True, place=d.Place.PAGE)
+    verdict = d.PageBlock(words=" ".join([first, *rest]), verdict=True, place=d.Place.PAGE)
     warnings = d.bullets_block("Warnings", answer.warnings, d.Place.REST)
     others = [words for words in answer.warnings if not words.startswith(NOT_BUILDABLE)]
     opened = [lines, verdict, d.bullets_block("Warnings", others, d.Place.SHORT), warnings]
@@ -249,8 +249,8 @@ def _blocks(answer: DesignAnswer, records: dict[str, object]) -> list[d.Block]:
     priced = [detail for detail in details if detail is not None]
     return [
         *opened,
-        d.Block(words=menu_text(question), style="dim", place=d.Place.LONG),
-        d.Block(cards=_cards(answer, best, priced), place=d.Place.PAGE),
+        d.PageBlock(words=menu_text(question), style="dim", place=d.Place.LONG),
+        d.PageBlock(cards=_cards(answer, best, priced), place=d.Place.PAGE),
         d.section("What the search proved", "search", "Search", d.Place.PAGE),
         d.figure_block("convergence", "The search ends when the lines meet."),
         d.section("Plans", "plans", "Plans"),
@@ -269,9 +269,9 @@ def _blocks(answer: DesignAnswer, records: dict[str, object]) -> list[d.Block]:
     ]
 
 
-def _comparisons(answer: DesignAnswer) -> list[d.Block]:
+def _comparisons(answer: DesignAnswer) -> list[d.PageBlock]:
     """Alternatives, catalogue GPUs, other shapes and the Pareto front."""
-    blocks: list[d.Block] = []
+    blocks: list[d.PageBlock] = []
     if answer.result.baselines:
         alternatives = _alternatives_grid(answer)
         searched = replace(alternatives, rows=tuple(row for row in alternatives.rows if SEARCHED in str(row[0])))
@@ -293,19 +293,22 @@ def _comparisons(answer: DesignAnswer) -> list[d.Block]:
         blocks += [d.bullets_block("Notes", _gpu_notes(answer), d.Place.REST)]
     blocks.append(d.bullets_block("How firmly the best stands", nearby_texts(answer.nearby)))
     if answer.joint is not None:
-        blocks += [d.section("The model's shape"), *(d.Block(words=line) for line in joint_lines(answer.joint))]
+        blocks += [d.section("The model's shape"), *(d.PageBlock(words=line) for line in joint_lines(answer.joint))]
     if answer.shapes is not None:
         blocks += [d.section("Shapes of the same size", "shapes")]
-        blocks += [d.Block(words=line) for line in shapes_lines(answer.shapes)]
+        blocks += [d.PageBlock(words=line) for line in shapes_lines(answer.shapes)]
         blocks += [d.figure_block("shapes"), d.grid_block(rates_grid(answer.shapes), d.Place.PAGE)]
-        blocks += [d.Block(words=LOSSES, place=d.Place.TEXT), d.grid_block(regret_grid(answer.shapes), d.Place.TEXT)]
+        blocks += [
+            d.PageBlock(words=LOSSES, place=d.Place.TEXT),
+            d.grid_block(regret_grid(answer.shapes), d.Place.TEXT),
+        ]
     if len(answer.front) > 1:
         front = [d.section(front_text(answer)), *d.cut_blocks(_front_grid(answer), ROWS)]
         blocks += front if answer.proved_front else d.in_full(front)
     return blocks
 
 
-def _drawings(records: dict[str, object]) -> list[d.Block]:
+def _drawings(records: dict[str, object]) -> list[d.PageBlock]:
     """A layer on the cores, and the pipeline, as figures."""
     layers = [name for name in records if name.startswith("layer_")]
     pipelines = [name for name in records if name.startswith("pipeline")]

@@ -69,9 +69,9 @@ def diagnose_page(answer: LogDiagnosis | TraceDiagnosis, *, date: str = "") -> s
     return d.document_page(document, date)
 
 
-def _blocks(answer: LogDiagnosis | TraceDiagnosis, lines: list[str]) -> list[d.Block]:
+def _blocks(answer: LogDiagnosis | TraceDiagnosis, lines: list[str]) -> list[d.PageBlock]:
     return [
-        d.Block(lines=lines, verdict=True),
+        d.PageBlock(lines=lines, verdict=True),
         *_where_time_goes(answer),
         *_open(answer),
         *(_explained(answer) if isinstance(answer, LogDiagnosis) else _operators(answer)),
@@ -81,7 +81,7 @@ def _blocks(answer: LogDiagnosis | TraceDiagnosis, lines: list[str]) -> list[d.B
     ]
 
 
-def _where_time_goes(answer: LogDiagnosis | TraceDiagnosis) -> list[d.Block]:
+def _where_time_goes(answer: LogDiagnosis | TraceDiagnosis) -> list[d.PageBlock]:
     assumed = ""
     if isinstance(answer, LogDiagnosis) and answer.open_plan.fields:
         assumed = f", if the plan were {plan_words(answer.predicted.plan)}"
@@ -94,7 +94,7 @@ def _where_time_goes(answer: LogDiagnosis | TraceDiagnosis) -> list[d.Block]:
     ]
 
 
-def _open(answer: LogDiagnosis | TraceDiagnosis) -> list[d.Block]:
+def _open(answer: LogDiagnosis | TraceDiagnosis) -> list[d.PageBlock]:
     """The likeliest plans that would explain the run, where it does not say its own."""
     explaining = answer.open_plan.explaining
     if not explaining:
@@ -104,7 +104,7 @@ def _open(answer: LogDiagnosis | TraceDiagnosis) -> list[d.Block]:
     return [d.section("Plans that would explain the run"), *d.cut_blocks(grid, FEW)]
 
 
-def _explained(answer: LogDiagnosis) -> list[d.Block]:
+def _explained(answer: LogDiagnosis) -> list[d.PageBlock]:
     """The run beside the prediction of its plan, and beside those of changed plans."""
     if answer.open_plan.fields:
         return []
@@ -114,7 +114,7 @@ def _explained(answer: LogDiagnosis) -> list[d.Block]:
     return [
         *d.in_full([d.section("Measured and predicted"), d.grid_block(_measured_grid(answer))]),
         d.section("What would explain the rest"),
-        d.Block(words=explained_text(answer)),
+        d.PageBlock(words=explained_text(answer)),
         *(d.cut_blocks(grid, FEW) if len(tried) > 1 else []),
     ]
 
@@ -136,7 +136,7 @@ def _measured_grid(answer: LogDiagnosis) -> Grid:
     return grid_of("The run and its prediction", ("", "measured", "predicted", "difference"), rows)
 
 
-def _operators(answer: TraceDiagnosis) -> list[d.Block]:
+def _operators(answer: TraceDiagnosis) -> list[d.PageBlock]:
     rows = [
         (
             kernels.name,
@@ -167,7 +167,7 @@ def compare_view(answer: RunComparison) -> RenderableType:
         "Time": (CHANGED_TIME, (answer.total, *answer.parts[:COMPARED])),
         "Memory": (CHANGED_BYTES, answer.memory),
     }
-    blocks = [d.Block(words=_verdict(answer), style="bold")]
+    blocks = [d.PageBlock(words=_verdict(answer), style="bold")]
     for name, (fields, changes) in tables.items():
         grid = field_grid(name, columns_of(fields), [(change, answer.threshold) for change in changes])
         blocks += [d.section(name), d.grid_block(grid)] if changes else []

@@ -36,7 +36,7 @@ IN_THE_FIRST_LINE = ("plan: ", "from the zoo")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class PageBlock:
     """A piece of a document; each kind has a field of its own."""
 
     place: Place = Place.BOTH
@@ -71,31 +71,31 @@ class Document:
     title: str
     question: str
     command: str
-    blocks: Sequence[Block]
+    blocks: Sequence[PageBlock]
     records: Mapping[str, Any] = field(default_factory=dict)
     """The figures' records by name."""
     reading: Sequence[tuple[str, str]] = ()
     """Terms of the page's glossary."""
-    after: Sequence[Block] = ()
+    after: Sequence[PageBlock] = ()
     """What the page has below the glossary."""
 
 
-def section(heading: str, anchor: str = "", link: str = "", place: Place = Place.BOTH) -> Block:
+def section(heading: str, anchor: str = "", link: str = "", place: Place = Place.BOTH) -> PageBlock:
     """The heading of a section."""
-    return Block(heading=heading, anchor=anchor, link=link, place=place)
+    return PageBlock(heading=heading, anchor=anchor, link=link, place=place)
 
 
-def opening(lines: Iterable[str], *, bad: bool = False) -> Block:
+def opening(lines: Iterable[str], *, bad: bool = False) -> PageBlock:
     """The first lines of an answer in the terminal: whether it fits (red if not), how fast, what to change."""
-    return Block(lines=tuple(lines), verdict=True, style="bold red" if bad else "", place=Place.TEXT)
+    return PageBlock(lines=tuple(lines), verdict=True, style="bold red" if bad else "", place=Place.TEXT)
 
 
-def grid_block(grid: Grid, place: Place = Place.BOTH) -> Block:
+def grid_block(grid: Grid, place: Place = Place.BOTH) -> PageBlock:
     """A table."""
-    return Block(grid=grid, place=place)
+    return PageBlock(grid=grid, place=place)
 
 
-def cut_blocks(grid: Grid, rows: int) -> list[Block]:
+def cut_blocks(grid: Grid, rows: int) -> list[PageBlock]:
     """A table of which one screen shows the first rows, the marked one among them."""
     first = list(range(len(grid.rows)))[:rows]
     if grid.marked >= rows:
@@ -109,7 +109,7 @@ def cut_blocks(grid: Grid, rows: int) -> list[Block]:
     return [grid_block(short, Place.SHORT), grid_block(grid, Place.REST)]
 
 
-def cut_bullets(title: str, lines: Sequence[str], limit: int) -> list[Block]:
+def cut_bullets(title: str, lines: Sequence[str], limit: int) -> list[PageBlock]:
     """A titled list of which one screen shows the first lines."""
     if len(lines) <= limit:
         return [bullets_block(title, lines)]
@@ -117,36 +117,36 @@ def cut_bullets(title: str, lines: Sequence[str], limit: int) -> list[Block]:
     return [bullets_block(title, few, Place.SHORT), bullets_block(title, lines, Place.REST)]
 
 
-def in_full(blocks: Iterable[Block]) -> list[Block]:
+def in_full(blocks: Iterable[PageBlock]) -> list[PageBlock]:
     """Blocks that one screen leaves out."""
     longer = {Place.BOTH: Place.REST, Place.TEXT: Place.LONG}
     blocks = (block for block in blocks if block.place is not Place.SHORT)
     return [replace(block, place=longer.get(block.place, block.place)) for block in blocks]
 
 
-def assumed_blocks(assumptions: Iterable[str], extra: Iterable[str] = ()) -> list[Block]:
+def assumed_blocks(assumptions: Iterable[str], extra: Iterable[str] = ()) -> list[PageBlock]:
     """What an answer assumed: on one screen a sentence without what its first line says and without ``more``."""
     assumptions = tuple(assumptions)
     rest = "; ".join(words for words in assumptions if not words.startswith(IN_THE_FIRST_LINE))
     words = f"{f'Assumed: {rest}. ' if rest else ''}More: --verbose"
     return [
-        Block(lines=("",), verdict=True, place=Place.SHORT),
-        Block(words=words, style="dim", place=Place.SHORT),
+        PageBlock(lines=("",), verdict=True, place=Place.SHORT),
+        PageBlock(words=words, style="dim", place=Place.SHORT),
         bullets_block("Assumed", (*assumptions, *extra), Place.REST),
     ]
 
 
-def figure_block(name: str, note: str = "") -> Block:
+def figure_block(name: str, note: str = "") -> PageBlock:
     """A figure of the page."""
-    return Block(figure=name, note=note, place=Place.PAGE)
+    return PageBlock(figure=name, note=note, place=Place.PAGE)
 
 
-def bullets_block(title: str, lines: Iterable[str], place: Place = Place.BOTH) -> Block:
+def bullets_block(title: str, lines: Iterable[str], place: Place = Place.BOTH) -> PageBlock:
     """A titled list."""
-    return Block(title=title, lines=tuple(lines), place=place)
+    return PageBlock(title=title, lines=tuple(lines), place=place)
 
 
-def document_text(blocks: Iterable[Block], heading: str = "", *, verbose: bool = False) -> RenderableType:
+def document_text(blocks: Iterable[PageBlock], heading: str = "", *, verbose: bool = False) -> RenderableType:
     """The blocks for the terminal, below a heading: on one screen unless ``verbose``."""
     from rich.console import Group
     from rich.text import Text
@@ -156,7 +156,7 @@ def document_text(blocks: Iterable[Block], heading: str = "", *, verbose: bool =
     return Group(*parts, *(part for block in shown for part in _printed(block)))
 
 
-def _printed(block: Block) -> Iterator[RenderableType]:
+def _printed(block: PageBlock) -> Iterator[RenderableType]:
     """A block's parts in the terminal; titles with an empty line above them."""
     from rich.padding import Padding
     from rich.text import Text
@@ -211,7 +211,7 @@ def document_page(document: Document, date: str = "") -> str:
     return whole_page(title, (header, main, footer(date)), document.records)
 
 
-def _markup(block: Block, records: Mapping[str, Any]) -> list[Markup]:
+def _markup(block: PageBlock, records: Mapping[str, Any]) -> list[Markup]:
     from sartor.report.page import bullets, cards_list, figure
 
     parts: list[Markup] = []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from sartor.report.document import Block, bullets_block, document_text, grid_block, opening, section
+from sartor.report.document import PageBlock, bullets_block, document_text, grid_block, opening, section
 from sartor.report.fit_words import close_text
 from sartor.report.grid import Grid, grid_of
 from sartor.report.lint_formats import GRADE_STYLES
@@ -35,10 +35,10 @@ def launch_view(answer: LaunchAnswer) -> RenderableType:
         section("Memory by stage"),
         grid_block(_memory_grid(answer)),
         *([section("Findings")] if answer.findings else []),
-        *(Block(view=partial(_finding_text, finding)) for finding in answer.findings),
+        *(PageBlock(view=partial(_finding_text, finding)) for finding in answer.findings),
         bullets_block("Unknown arguments, not priced", answer.unknown),
         bullets_block("Known arguments without a price", answer.unpriced),
-        Block(words=_ignored(answer) if answer.ignored else "", style="dim"),
+        PageBlock(words=_ignored(answer) if answer.ignored else "", style="dim"),
         bullets_block("Assumed", answer.assumptions),
     ]
     return document_text(blocks)

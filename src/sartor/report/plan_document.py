@@ -179,12 +179,12 @@ def plan_page(answer: PlanAnswer, *, date: str = "") -> str:
     return d.document_page(document, date)
 
 
-def _blocks(answer: PlanAnswer) -> list[d.Block]:
+def _blocks(answer: PlanAnswer) -> list[d.PageBlock]:
     blocks = _infeasible(answer) if answer.best is None else _feasible(answer, answer.best)
     return [*blocks, *d.assumed_blocks(answer.assumptions)]
 
 
-def _feasible(answer: PlanAnswer, best: PricedPlan) -> list[d.Block]:
+def _feasible(answer: PlanAnswer, best: PricedPlan) -> list[d.PageBlock]:
     top = _top_grid(answer.search.top)
     compares = answer.why_not is not None or len(answer.searches) > 1
     time = [
@@ -203,8 +203,8 @@ def _feasible(answer: PlanAnswer, best: PricedPlan) -> list[d.Block]:
     ]
     return [
         d.opening(plan_lines(answer)),
-        d.Block(words=headline(answer), verdict=True, place=d.Place.PAGE),
-        d.Block(cards=_cards(answer, best), place=d.Place.PAGE),
+        d.PageBlock(words=headline(answer), verdict=True, place=d.Place.PAGE),
+        d.PageBlock(cards=_cards(answer, best), place=d.Place.PAGE),
         *(d.in_full(time) if compares else time),
         d.section("Memory by stage", "memory", "Memory", d.Place.REST),
         d.figure_block(
@@ -225,28 +225,28 @@ def _feasible(answer: PlanAnswer, best: PricedPlan) -> list[d.Block]:
     ]
 
 
-def _cost(answer: PlanAnswer) -> list[d.Block]:
+def _cost(answer: PlanAnswer) -> list[d.PageBlock]:
     if not answer.cost:
-        return [d.Block(words="No token budget given.", place=d.Place.PAGE)]
+        return [d.PageBlock(words="No token budget given.", place=d.Place.PAGE)]
     brief = cost_text(answer, brief=True)
-    return [d.Block(words=brief, place=d.Place.SHORT), d.Block(words=cost_text(answer), place=d.Place.REST)]
+    return [d.PageBlock(words=brief, place=d.Place.SHORT), d.PageBlock(words=cost_text(answer), place=d.Place.REST)]
 
 
-def _why_not(answer: PlanAnswer) -> list[d.Block]:
+def _why_not(answer: PlanAnswer) -> list[d.PageBlock]:
     """The plan asked about, next to the best."""
     asked = answer.why_not
     if asked is None:
         return []
     grids = [] if asked.plan is None else [d.grid_block(_why_not_grid(asked))]
-    return [d.section(f"Why not {asked.asked}"), d.Block(words=why_not_text(asked)), *grids]
+    return [d.section(f"Why not {asked.asked}"), d.PageBlock(words=why_not_text(asked)), *grids]
 
 
-def _rejected(answer: PlanAnswer) -> list[d.Block]:
+def _rejected(answer: PlanAnswer) -> list[d.PageBlock]:
     grid = _rejected_grid(answer.search)
     return d.in_full([d.section("Rejected plans", "why-not", "Rejected"), d.grid_block(grid)])
 
 
-def _infeasible(answer: PlanAnswer) -> list[d.Block]:
+def _infeasible(answer: PlanAnswer) -> list[d.PageBlock]:
     """Why no plan fits, and what would fit."""
     tightest = answer.search.tightest
     assert tightest is not None
@@ -254,8 +254,8 @@ def _infeasible(answer: PlanAnswer) -> list[d.Block]:
     lean = tightest.leanest
     return [
         d.opening([message, f"{heading_text(answer)}."], bad=True),
-        d.Block(words=message, verdict=True, place=d.Place.PAGE),
-        *([d.Block(words=f"The plan with least memory: {plan_words(lean.plan)}.")] if lean else []),
+        d.PageBlock(words=message, verdict=True, place=d.Place.PAGE),
+        *([d.PageBlock(words=f"The plan with least memory: {plan_words(lean.plan)}.")] if lean else []),
         d.bullets_block("What would fit", [relaxation.change for relaxation in tightest.relaxations]),
         *_rejected(answer),
     ]

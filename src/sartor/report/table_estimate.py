@@ -14,7 +14,7 @@ from sartor.cost.cost import Cost
 from sartor.cost.price import Estimate
 from sartor.model.workload import ParallelDims
 from sartor.operators import Gemm, Operator, Pass, kind_name
-from sartor.report.document import Block, Place, assumed_blocks, document_text, grid_block, opening
+from sartor.report.document import PageBlock, Place, assumed_blocks, document_text, grid_block, opening
 from sartor.report.fit_words import first_change, headline, narrowing_lines, serving_words
 from sartor.report.grid import Grid, GridColumn, grid_of, wide_column, words_column
 from sartor.report.plan_words import plan_words, step_parts
@@ -57,12 +57,12 @@ def estimate_view(
     change = "" if findings is None else first_change(answer, findings)
     blocks = [
         opening(headline(answer, change), bad=not answer.fits),
-        Block(view=lambda: Group(Text(""), *_what_is_listed(answer))),
+        PageBlock(view=lambda: Group(Text(""), *_what_is_listed(answer))),
         grid_block(kinds_grid(estimate, small=_share_of(estimate, LINES)), Place.SHORT),
-        Block(view=lambda: Group(Text(""), _details(answer, short=True)), place=Place.SHORT),
+        PageBlock(view=lambda: Group(Text(""), _details(answer, short=True)), place=Place.SHORT),
         grid_block(kinds_grid(estimate), Place.LONG),
-        Block(view=lambda: totals_line(answer), place=Place.LONG),
-        Block(view=lambda: Group(*_misaligned_lines(answer), *narrowing_lines(answer)), place=Place.LONG),
+        PageBlock(view=lambda: totals_line(answer), place=Place.LONG),
+        PageBlock(view=lambda: Group(*_misaligned_lines(answer), *narrowing_lines(answer)), place=Place.LONG),
         *assumed_blocks(answer.question.assumptions),
     ]
     return document_text(blocks, verbose=verbose)

@@ -15,7 +15,7 @@ from sartor.cost.gpu.rates import peak_flops_per_s
 from sartor.json_types import JsonMap
 from sartor.model.traced import TracedModel
 from sartor.operators import Gemm, Layout
-from sartor.report.document import Block, bullets_block, document_text, grid_block, section
+from sartor.report.document import PageBlock, bullets_block, document_text, grid_block, section
 from sartor.report.grid import field_grid
 from sartor.report.words import (
     count_text,
@@ -50,9 +50,9 @@ def gemm_view(answer: GemmAnswer) -> RenderableType:
     time = interval_text(float(cost.time_s), float(cost.low_s), float(cost.high_s))
     rate = f"{float(gemm.flops) / float(cost.time_s) / 1e12:,.4g} TFLOP/s"
     blocks = [
-        Block(words="" if answer.fits else _too_large(answer), style="bold red"),
-        Block(words=f"{time}; {rate}; bound by {cost.bound_by.value}; {cost.stated_source.value}", style="bold"),
-        Block(words=_gemm_reason(answer)),
+        PageBlock(words="" if answer.fits else _too_large(answer), style="bold red"),
+        PageBlock(words=f"{time}; {rate}; bound by {cost.bound_by.value}; {cost.stated_source.value}", style="bold"),
+        PageBlock(words=_gemm_reason(answer)),
         section("Tiles considered, the chosen one first"),
         grid_block(field_grid("Tiles", columns_of(TILE), answer.alternatives[:TILES])),
         bullets_block("Assumed", answer.assumptions),
@@ -136,8 +136,8 @@ def collective_view(answer: CollectiveAnswer) -> RenderableType:
     transfer, latency = format_seconds(float(cost.network_s)), format_seconds(float(cost.overhead_s))
     tiers = list(zip(answer.cluster.tiers, answer.members, strict=True))
     blocks = [
-        Block(words=f"{time}; {rate} bus bandwidth; {cost.source.value}", style="bold"),
-        Block(words=f"transfer {transfer}, launch and latency {latency}"),
+        PageBlock(words=f"{time}; {rate} bus bandwidth; {cost.source.value}", style="bold"),
+        PageBlock(words=f"transfer {transfer}, launch and latency {latency}"),
         section("Links"),
         grid_block(field_grid("Links", columns_of(GROUP_TIER), tiers)),
         bullets_block("Assumed", answer.assumptions),
@@ -166,7 +166,7 @@ def shapes_view(body: JsonMap, kinds: Sequence[JsonMap]) -> RenderableType:
     return document_text(blocks, priced if body["file"] else "")
 
 
-def _of_kind(kind: JsonMap, rows: Sequence[JsonMap]) -> list[Block]:
+def _of_kind(kind: JsonMap, rows: Sequence[JsonMap]) -> list[PageBlock]:
     shared = {name: value for name, value in kind["columns"].items() if value is not None}
     words = [_cell(v) if name in ("gpu", "dtype") else f"{name} {_cell(v)}" for name, v in shared.items()]
     varied = [name for name in kind["columns"] if name not in shared]
@@ -178,7 +178,7 @@ def _of_kind(kind: JsonMap, rows: Sequence[JsonMap]) -> list[Block]:
     return [
         section(f"{kind['table']}: {', '.join(words)}" if words else kind["table"]),
         grid_block(field_grid(kind["table"], (number, *sizes, *others), rows[:SHOWN])),
-        Block(words=f"and {rest:,} more (--json and --write have all)" if rest > 0 else "", style="dim"),
+        PageBlock(words=f"and {rest:,} more (--json and --write have all)" if rest > 0 else "", style="dim"),
     ]
 
 
@@ -216,11 +216,11 @@ def extract_view(model: TracedModel, body: JsonMap) -> RenderableType:
     sequences = f"{model.microbatch_size} x {model.seq_len} tokens, {format_count(model.num_params)} parameters"
     flops = f"{flops_text(float(graph.matmul_flops))} in matrix multiplications"
     blocks = [
-        Block(words=f"{model.module_class}, {model.phase}, {model.dtype.value}, {sequences}", style="dim"),
+        PageBlock(words=f"{model.module_class}, {model.phase}, {model.dtype.value}, {sequences}", style="dim"),
         grid_block(field_grid("Kinds of layers", columns_of(TRACED_LAYER), body["layers"])),
         section("Operators"),
         grid_block(field_grid("Operators", (name, size, *others), operators)),
-        Block(words=f"{flops}; {len(graph.operators)} operators, {len(graph.edges)} edges", style="bold"),
+        PageBlock(words=f"{flops}; {len(graph.operators)} operators, {len(graph.edges)} edges", style="bold"),
         bullets_block("Notes", model.notes),
     ]
     return document_text(blocks, model.name)

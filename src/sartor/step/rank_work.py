@@ -46,7 +46,7 @@ class RankTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepWork:
+class RankWork:
     """One step of a plan: ``pieces[stage][chunk][work]`` of a microbatch, transfers between stages, and the replicas'
     exchange once a step."""
 
@@ -68,7 +68,7 @@ class StepWork:
         return int(d.tp) * int(d.cp) * int(d.dp)
 
 
-def step_work(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> StepWork:
+def step_work(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> RankWork:
     """The work of a single plan. Raises ``InputError`` if its schedule has no order for it."""
     d, pp, virtual = plan.dims, int(plan.dims.pp), int(plan.virtual_stages)
     schedule = PipelineSchedule(int(plan.schedule))
@@ -89,7 +89,7 @@ def step_work(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> StepWor
     again = _recomputed(plan, counts, is_layer)
     chosen = Recompute(int(plan.recompute)) is Recompute.SELECTIVE
     selective = [_selective(job, operators) if chosen else frozenset() for operators in per_block]
-    return StepWork(
+    return RankWork(
         plan=plan,
         orders=tuple(tuple(device_order(schedule, s, pp, virtual, int(plan.num_microbatches))) for s in range(pp)),
         pieces=tuple(

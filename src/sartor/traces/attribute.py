@@ -19,7 +19,7 @@ from sartor.step.measured_run import PartKind, PricedKernels, Stretch, TracePart
 from sartor.traces.kernel_kinds import KINDS, KernelKind, kernel_kinds, recomputed_kernels, short_kernel, unfused_chains
 from sartor.traces.kernel_trace import KernelTrace
 from sartor.traces.priced import collective_seconds, priced_kernels
-from sartor.traces.timeline import Timeline, gap_words, last_step, timeline
+from sartor.traces.timeline import TraceTimeline, gap_words, last_step, timeline
 from sartor.units import BoolArray, FloatArray, IntArray, format_seconds, format_share
 
 SLOW_LINK = 1.5
@@ -116,7 +116,7 @@ class _Seen:
 
     trace: KernelTrace
     kinds: IntArray
-    line: Timeline
+    line: TraceTimeline
     again: BoolArray
     """Kernels that recompute forward."""
     priced: tuple[PricedKernels, ...]

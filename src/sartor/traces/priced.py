@@ -23,7 +23,7 @@ from sartor.operators import Attention, Collective, CollectiveKind, DType, Gemm,
 from sartor.step.measured_run import PricedKernels
 from sartor.traces.kernel_kinds import KINDS, KernelKind
 from sartor.traces.kernel_trace import HostOperator, KernelTrace
-from sartor.traces.timeline import Timeline
+from sartor.traces.timeline import TraceTimeline
 from sartor.units import BoolArray, FloatArray, IntArray, round_up
 
 EAGER_S = 3.5e-6
@@ -53,7 +53,12 @@ WIDTHS = {"BFloat16": 2, "Half": 2, "Float": 4, "float": 4, "Double": 8, "Long":
 
 
 def priced_kernels(
-    trace: KernelTrace, kinds: IntArray, line: Timeline, again: BoolArray, gpu: Gpu, calibration: Calibration | None
+    trace: KernelTrace,
+    kinds: IntArray,
+    line: TraceTimeline,
+    again: BoolArray,
+    gpu: Gpu,
+    calibration: Calibration | None,
 ) -> tuple[PricedKernels, ...]:
     """The matrix multiplications and attention of a span whose sizes the trace records, longest total first."""
     is_priced = np.isin(kinds, [KINDS.index(KernelKind.MATMUL), KINDS.index(KernelKind.ATTENTION)]) & ~again

@@ -32,7 +32,7 @@ FINE = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
+class TraceTimeline:
     """A span of a device, divided: ``owned_s`` of every kernel of the trace and ``idle_s`` add up to it exactly."""
 
     begin_s: float
@@ -51,7 +51,7 @@ class Timeline:
         return self.span_s - float(self.owned_s.sum())
 
 
-def timeline(trace: KernelTrace, kinds: IntArray) -> Timeline:
+def timeline(trace: KernelTrace, kinds: IntArray) -> TraceTimeline:
     """Timeline of the steady steps of a trace: all but the first if there are at least three; the whole trace if no
     step is marked."""
     begin, end, count = _steady_span(trace)
@@ -75,7 +75,7 @@ def timeline(trace: KernelTrace, kinds: IntArray) -> Timeline:
         else:
             gaps.append((left, right))
     real = tuple(gap for gap in gaps if gap[1] - gap[0] > max(CLOCK_S, 4 * float(np.spacing(end))))
-    return Timeline(begin_s=begin, end_s=end, owned_s=owned, gaps=real, num_steps=count)
+    return TraceTimeline(begin_s=begin, end_s=end, owned_s=owned, gaps=real, num_steps=count)
 
 
 def last_step(trace: KernelTrace, kinds: IntArray) -> tuple[Stretch, ...]:
@@ -137,7 +137,7 @@ class GapKind(Enum):
 _GAP_KINDS = tuple(GapKind)
 
 
-def gap_words(trace: KernelTrace, line: Timeline) -> tuple[str, ...]:
+def gap_words(trace: KernelTrace, line: TraceTimeline) -> tuple[str, ...]:
     """Seconds per step of every kind of gap, and the places in the host's code with most of the long ones."""
     begin, end = (np.array(column) for column in zip(*line.gaps, strict=True))
     kinds, waits = _kinds(trace, begin, end)

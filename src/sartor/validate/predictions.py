@@ -190,7 +190,7 @@ def _cost_of(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class TargetPart:
     """Targets that are priced together: they share all words, so that their sizes are arrays of the same operators."""
 
     rows: Index
@@ -205,7 +205,7 @@ class Part:
         return self.work.cluster.gpu if self.work.cluster else self.gpu
 
 
-def parts_of(targets: Targets, devices: Devices, refuse: Callable[[Index, str], None]) -> Iterator[Part]:
+def parts_of(targets: Targets, devices: Devices, refuse: Callable[[Index, str], None]) -> Iterator[TargetPart]:
     """Targets by the words that they share, with the operators that they ran; ``refuse`` is told the others."""
     for rows, words in _alike(targets):
         try:
@@ -223,7 +223,7 @@ def parts_of(targets: Targets, devices: Devices, refuse: Callable[[Index, str], 
             except Unexpressed as why:
                 refuse(part, str(why))
             else:
-                yield Part(rows=part, words=words, work=work, gpu=gpu)
+                yield TargetPart(rows=part, words=words, work=work, gpu=gpu)
 
 
 def _sizes(targets: Targets, rows: Index) -> JsonMap:
@@ -239,7 +239,7 @@ def _alike(targets: Targets) -> Iterator[tuple[Index, JsonDict]]:
         yield rows, targets.words(int(rows[0]))
 
 
-def _fill(out: _Filling, targets: Targets, part: Part, clock: Clock, own_calibration: Calibration | None) -> None:
+def _fill(out: _Filling, targets: Targets, part: TargetPart, clock: Clock, own_calibration: Calibration | None) -> None:
     rows, work, device = part.rows, part.work, part.device
     calibration = _calibration_of(device, own_calibration)
     time_s, sigma = _seconds(work, device, calibration, clock)

@@ -32,7 +32,7 @@ from sartor.records.shapes import ARGUMENT, LABELS, Shapes
 from sartor.records.tables import Floats64, Index, Table
 from sartor.records.targets import Devices, Targets, targets_of
 from sartor.units import Floats
-from sartor.validate.predictions import Part, parts_of
+from sartor.validate.predictions import TargetPart, parts_of
 
 Words = npt.NDArray[np.object_]
 
@@ -44,7 +44,7 @@ TEXTS = ("gpu", "bound_by", "source", "reason")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class UntimedRows:
     """One entry per row; NaN and empty words where there is no prediction."""
 
     numbers: Mapping[str, Floats64]
@@ -53,7 +53,7 @@ class Rows:
     """``TEXTS``; ``reason`` says why there is no prediction, and is empty where there is one."""
 
     @classmethod
-    def empty(cls, size: int) -> Rows:
+    def empty(cls, size: int) -> UntimedRows:
         return cls(
             numbers={name: np.full(size, np.nan) for name in NUMBERS},
             texts={name: np.full(size, "", dtype=object) for name in TEXTS},
@@ -75,7 +75,7 @@ class PricedOperators(Answer):
 
     fields: ClassVar[Fields] = OPERATORS
     shapes: Shapes
-    rows: Rows
+    rows: UntimedRows
     assumptions: tuple[str, ...]
 
     @property
@@ -104,7 +104,7 @@ def price_shapes(
     """Predictions for every row. ``calibration`` gives that of a device, with the kernels of rows that name none;
     ``devices`` are those that the catalogue lacks, by the rows' names for them. Raises ``InputError`` if no row can be
     priced."""
-    rows, notes = Rows.empty(shapes.num_rows), list[str]()
+    rows, notes = UntimedRows.empty(shapes.num_rows), list[str]()
     for reason, row_indices in shapes.refused.items():
         rows.refuse(row_indices, reason)
     calibration_of = _once(calibration)
@@ -162,9 +162,9 @@ def _nothing(priced: PricedOperators) -> InputError:
 
 def _priced_targets(
     targets: Targets, calibration: Callable[[Gpu], Calibration], clock: Clock, devices: Devices, notes: list[str]
-) -> Rows:
+) -> UntimedRows:
     """One entry per target: rows of one shape and software are one. What is assumed is added to ``notes``."""
-    out = Rows.empty(len(targets))
+    out = UntimedRows.empty(len(targets))
     for part in parts_of(targets, devices, out.refuse):
         try:
             calibrated = calibration(part.device).with_kernels(part.work.kernels[0])
@@ -175,7 +175,7 @@ def _priced_targets(
     return out
 
 
-def _priced(part: Part, kind: str, calibration: Calibration, clock: Clock) -> JsonDict:
+def _priced(part: TargetPart, kind: str, calibration: Calibration, clock: Clock) -> JsonDict:
     """What is predicted of rows that are priced together. Raises ``InputError`` or ``Unexpressed``."""
     _check(part, kind)
     gpu, work, ops = part.device, part.work, part.work.operators
@@ -229,7 +229,7 @@ def _crossing(op: Operator) -> Floats:
     return op.bytes_moved
 
 
-def _check(part: Part, kind: str) -> None:
+def _check(part: TargetPart, kind: str) -> None:
     """Raise ``Unexpressed`` for rows that ``sartor gemm`` and ``sartor estimate`` refuse too."""
     gpu = part.device
     if kind == "memory_bound":
@@ -244,7 +244,7 @@ def _check(part: Part, kind: str) -> None:
             raise Unexpressed(f"layout TILED: is of pre-shuffled weights on AMD GPUs, not of {gpu.name}; nearest: TN")
 
 
-def _notes(part: Part, kind: str, calibration: Calibration) -> list[str]:
+def _notes(part: TargetPart, kind: str, calibration: Calibration) -> list[str]:
     """What is assumed of these rows' software and types."""
     notes, main = [], part.work.operators[0]
     of_frameworks = kind in ("attention", "moe")

@@ -11,7 +11,7 @@ from sartor import __version__
 from sartor.api.catalogs import SHELVES
 from sartor.json_types import JsonDict
 from sartor.report.grid import GridColumn, Markup, element, grid_of, grid_table, join
-from sartor.web.routes import ROUTES, Field, Route
+from sartor.web.routes import ROUTES, RequestField, Route
 
 REFUSALS = {
     "413": "The body is larger than the server takes.",
@@ -191,13 +191,13 @@ def curl(route: Route, address: str = "http://127.0.0.1:8484") -> str:
     return f"curl -s {address}{route.path} -H 'content-type: application/json' -d '{body}'"
 
 
-def _kind_words(field: Field) -> str:
+def _kind_words(field: RequestField) -> str:
     """The JSON types of a field: ``integer``, ``list of strings``."""
     named = [f"list of {field.items}s" if kind == "array" else kind for kind in field.kinds]
     return " or ".join(named) + (f": {', '.join(field.words)}" if field.words else "")
 
 
-def _default_words(field: Field) -> str:
+def _default_words(field: RequestField) -> str:
     if field.required or field.default is None:
         return "required" if field.required else ""
     return f"{field.default:g}" if isinstance(field.default, float) else str(field.default)

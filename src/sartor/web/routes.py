@@ -23,7 +23,7 @@ from sartor.web.lanes import QUICK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
+class RequestField:
     """One field of a request body. An optional field may be null, which means "not given"."""
 
     name: str
@@ -32,7 +32,7 @@ class Field:
     required: bool = False
 
     @classmethod
-    def of(cls, name: str, table: JsonMap) -> Field:
+    def of(cls, name: str, table: JsonMap) -> RequestField:
         """A field from its entry in ``routes.toml``."""
         return cls(
             name=name,
@@ -72,7 +72,7 @@ class Field:
         return {**self.about, "type": [*self.kinds, "null"], **null}
 
 
-def checked(fields: Sequence[Field], body: JsonMap) -> JsonDict:
+def checked(fields: Sequence[RequestField], body: JsonMap) -> JsonDict:
     """The request's values, with defaults for missing ones. Raises ``InputError``.
 
     Unknown fields are rejected with the nearest known one; null means "not given".
@@ -85,7 +85,7 @@ def checked(fields: Sequence[Field], body: JsonMap) -> JsonDict:
     return {field.name: _value(field, body.get(field.name)) for field in fields}
 
 
-def _value(field: Field, value: object) -> object:
+def _value(field: RequestField, value: object) -> object:
     if value is None:
         if field.required:
             raise InputError(
@@ -100,7 +100,7 @@ def _value(field: Field, value: object) -> object:
     return float(value) if isinstance(value, int | float) and field.kinds == ("number",) else value
 
 
-def _near(field: Field, value: object) -> str:
+def _near(field: RequestField, value: object) -> str:
     """The nearest value of the field's kind: a string's number without its quotes, or a whole number beside a broken
     one; empty if there is none."""
     if isinstance(value, str) and not {"integer", "number"}.isdisjoint(field.kinds):
@@ -112,7 +112,7 @@ def _near(field: Field, value: object) -> str:
     return str(min(max(round(value), field.about.get("minimum", -MOST)), MOST))
 
 
-def _check_list(field: Field, values: list[object]) -> None:
+def _check_list(field: RequestField, values: list[object]) -> None:
     longest = field.about.get("maxItems", len(values))
     if "maxItems" in field.about and not 1 <= len(values) <= longest:
         raise InputError(field.name, Stated(f"has {len(values)} entries"), f"must be a list of 1 to {longest}")
@@ -159,7 +159,7 @@ class Route:
     summary: str
     about: str = ""
     method: str = "POST"
-    fields: tuple[Field, ...] = ()
+    fields: tuple[RequestField, ...] = ()
     lane: str = QUICK
     media: str = "application/json"
     takes: str = "application/json"
@@ -177,14 +177,14 @@ _TABLE = packaged_toml("web", "routes.toml")
 GROUPS = {**_TABLE["groups"], "training": [*TrainingOptions.__annotations__]}
 
 
-def _fields_of(*names: str) -> Iterator[Field]:
+def _fields_of(*names: str) -> Iterator[RequestField]:
     """The fields with these names; the name of a group stands for its fields."""
     for name in names:
         if name in GROUPS:
             yield from _fields_of(*GROUPS[name])
         else:
             short = name.rpartition(".")[2]
-            yield Field.of(short, {**_declared(short), **_TABLE["fields"].get(name, {})})
+            yield RequestField.of(short, {**_declared(short), **_TABLE["fields"].get(name, {})})
 
 
 _KINDS = {int: "integer", float: "number", str: "string", bool: "boolean"}

@@ -19,7 +19,7 @@ from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.model.layer import Layer, Vectors
 from sartor.model.lower.optimizer import ADAM_BYTES_PER_PARAM
-from sartor.model.shape import Run, Stack, TransformerShape
+from sartor.model.shape import LayerRun, Stack, TransformerShape
 from sartor.model.traced import Grows, TracedCall, TracedLayer, TracedModel, traced_parts
 from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.operators import (
@@ -226,14 +226,14 @@ def _has_head(traced: TracedModel) -> bool:
     return any(traced.vocab_size in pair for pair in sizes)
 
 
-def _run(traced: TracedModel, layer: TracedLayer, idle: float) -> Run:
+def _run(traced: TracedModel, layer: TracedLayer, idle: float) -> LayerRun:
     asleep = round(layer.expert_params * idle)
     vectors = (
         Vectors(name="parameters", fixed=layer.num_params - asleep),
         *((Vectors(name="experts", fixed=asleep, idle=True),) if asleep else ()),
     )
     sequences = traced.microbatch_size
-    return Run(
+    return LayerRun(
         layer=Layer(
             vectors=vectors,
             name=layer.name,

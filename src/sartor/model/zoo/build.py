@@ -21,7 +21,7 @@ from sartor.model.layer import (
     Vectors,
     mamba2_mixer,
 )
-from sartor.model.shape import MAX_LAYERS, Run, Stack, TransformerShape, family_numerics
+from sartor.model.shape import MAX_LAYERS, LayerRun, Stack, TransformerShape, family_numerics
 
 KEYS = (
     "name", "family", "released", "architecture", "num_layers", "num_decoder_layers", "hidden_size", "num_heads",
@@ -126,12 +126,12 @@ def _kind_of(entry: JsonMap, index: int) -> tuple[int, bool, str]:
     return span, experts is not None and index >= experts["first_dense_layers"], ""
 
 
-def _runs(kinds: list[tuple[int, bool, str]], layers: Mapping[tuple[int, bool, str], Layer]) -> tuple[Run, ...]:
+def _runs(kinds: list[tuple[int, bool, str]], layers: Mapping[tuple[int, bool, str], Layer]) -> tuple[LayerRun, ...]:
     """Equal layers as runs in order of first appearance; positions are given unless every run is one block."""
     where = {kind: tuple(i for i, k in enumerate(kinds) if k == kind) for kind in layers}
     blocks = all(indices[-1] - indices[0] + 1 == len(indices) for indices in where.values())
     return tuple(
-        Run(layer=layer, count=len(where[kind]), positions=() if blocks else where[kind])
+        LayerRun(layer=layer, count=len(where[kind]), positions=() if blocks else where[kind])
         for kind, layer in layers.items()
     )
 

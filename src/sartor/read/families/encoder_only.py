@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Vectors
-from sartor.model.shape import Run, Stack, TransformerShape
+from sartor.model.shape import LayerRun, Stack, TransformerShape
 from sartor.read.families import parts
 from sartor.read.families.encoders import Around, Encoder, around_encoder, read_encoder
 from sartor.read.families.parts import plain
@@ -267,7 +267,7 @@ def read_mobilebert(f: Fields, family: Encoder) -> TransformerShape:
     layer = Layer(
         mixers=(replace(mixer, own_linears=parts.with_roles(linears)),), vectors=(Vectors(name="norms", fixed=norms),)
     )
-    stack = Stack(name="encoder", hidden_size=hidden, runs=(Run(layer=layer, count=f.layers(*parts.LAYERS)),))
+    stack = Stack(name="encoder", hidden_size=hidden, runs=(LayerRun(layer=layer, count=f.layers(*parts.LAYERS)),))
     shape = around_encoder(f, family, stack)
     trigram = 3 if f.flag("trigram_input", default=True) else 1
     extra = [plain("embedding_transformation", trigram * table, hidden, bias=True)]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from enum import Enum
 
 from sartor.model.layer import Layer, Linear, Norm, NormKind, Split
-from sartor.model.shape import Run, Stack, TransformerShape
+from sartor.model.shape import LayerRun, Stack, TransformerShape
 from sartor.operators import Role
 from sartor.read.fields import Fields
 from sartor.units import nearest_divisors
@@ -90,7 +90,7 @@ def with_roles(linears: Iterable[Linear]) -> tuple[Linear, ...]:
     return tuple(replace(linear, role=ROLES.get(linear.name, linear.role)) for linear in linears)
 
 
-def group_layers(layers: Sequence[Layer]) -> tuple[Run, ...]:
+def group_layers(layers: Sequence[Layer]) -> tuple[LayerRun, ...]:
     """Equal layers as runs, in order of first appearance; ``positions`` only if some run is not contiguous."""
     where: dict[int, list[int]] = {}
     seen: list[Layer] = []
@@ -104,7 +104,7 @@ def group_layers(layers: Sequence[Layer]) -> tuple[Run, ...]:
         where.setdefault(index[id(layer)], []).append(position)
     blocks = all(p[-1] - p[0] + 1 == len(p) for p in where.values())
     return tuple(
-        Run(layer=layer, count=len(where[i]), positions=() if blocks else tuple(where[i]))
+        LayerRun(layer=layer, count=len(where[i]), positions=() if blocks else tuple(where[i]))
         for i, layer in enumerate(seen)
     )
 

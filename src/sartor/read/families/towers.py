@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Norm, Vectors
-from sartor.model.shape import Run, Stack
+from sartor.model.shape import LayerRun, Stack
 from sartor.read.families import made
 from sartor.read.families.decoder import Choice, choose
 from sartor.read.families.parts import layer_norm, plain
@@ -68,7 +68,7 @@ def read_tower(v: Fields, tower: Tower, *, name: str = "vision") -> Stack:
     return Stack(
         name=name,
         hidden_size=hidden,
-        runs=(Run(layer=tower_layer(v, tower, hidden), count=count),),
+        runs=(LayerRun(layer=tower_layer(v, tower, hidden), count=count),),
         norms=(tower.norm,) * tower.outer_norms,
         linears=linears,
         vectors=(*patch_vectors(v, tower, hidden), *tokens, *tables, *vectors),

@@ -16,7 +16,7 @@ from sartor.model.layer import (
     StateSpaceMixer,
     Vectors,
 )
-from sartor.model.shape import Run, TransformerShape
+from sartor.model.shape import LayerRun, TransformerShape
 from sartor.read.families import parts
 from sartor.read.families.classic import GPT2
 from sartor.read.families.decoder import (
@@ -160,7 +160,7 @@ def hrm_text(f: Fields) -> TransformerShape:
     layer = Layer(mixers=(attention(f, sizes, family, Reach()),), ffn=dense_ffn(f, sizes, family))
     vectors = (Vectors(name="fast_start", per_hidden=1),)
     shape = assemble(f, family, sizes.hidden, [layer] * per_stack, vectors=vectors)
-    run = Run(layer=layer, count=per_stack * slow * fast, weight_sets=per_stack)
+    run = LayerRun(layer=layer, count=per_stack * slow * fast, weight_sets=per_stack)
     main = replace(shape.main, runs=(run,))
     return replace(shape, stacks=(main, replace(main, name="slow", runs=(replace(run, count=per_stack * slow),))))
 

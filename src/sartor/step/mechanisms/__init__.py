@@ -11,7 +11,7 @@ from sartor.step.mechanisms.context_exchange import CONTEXT_EXCHANGE
 from sartor.step.mechanisms.expert_exchange import EXPERT_EXCHANGE
 from sartor.step.mechanisms.gradient_reduction import GRADIENT_REDUCTION
 from sartor.step.mechanisms.host_launches import HOST_LAUNCHES
-from sartor.step.mechanisms.mechanism import Mechanism, Part
+from sartor.step.mechanisms.mechanism import Mechanism, StepPart
 from sartor.step.mechanisms.offload import OFFLOADING
 from sartor.step.mechanisms.optimizer import OPTIMIZER_STEP
 from sartor.step.mechanisms.parameter_gathers import PARAMETER_GATHERS
@@ -40,7 +40,7 @@ MECHANISMS: tuple[Mechanism, ...] = (
 )
 
 
-def parts() -> tuple[Part, ...]:
+def parts() -> tuple[StepPart, ...]:
     """The parts of a step, each once, in order."""
     return tuple({mechanism.part.key: mechanism.part for mechanism in MECHANISMS}.values())
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class StepPart:
     """A part of the step's seconds, as every report names it."""
 
     key: str
@@ -50,17 +50,17 @@ class Part:
     """Standard deviation of ln(measured/predicted) of its own, if it is not the kernels' or the network's."""
 
 
-COMPUTE = Part(key="compute_s", words="compute", of_operators=True)
+COMPUTE = StepPart(key="compute_s", words="compute", of_operators=True)
 """What the slowest stage computes: its busy time that no other part claims, recomputation included."""
-TENSOR = Part(key="tp_s", words="tensor-parallel communication", of_operators=True)
-BUBBLE = Part(key="pp_bubble_s", words="pipeline bubble", of_operators=True)
-TRANSFERS = Part(key="pp_transfer_s", words="pipeline transfers", network=True)
-REPLICAS = Part(key="dp_exposed_s", words="exposed data-parallel communication", network=True)
-EXPERTS = Part(key="ep_s", words="expert-parallel communication", of_operators=True)
-CONTEXTS = Part(key="cp_s", words="context-parallel communication", of_operators=True)
-OPTIMIZER = Part(key="optimizer_s", words="optimizer step", log_sigma=0.2)
+TENSOR = StepPart(key="tp_s", words="tensor-parallel communication", of_operators=True)
+BUBBLE = StepPart(key="pp_bubble_s", words="pipeline bubble", of_operators=True)
+TRANSFERS = StepPart(key="pp_transfer_s", words="pipeline transfers", network=True)
+REPLICAS = StepPart(key="dp_exposed_s", words="exposed data-parallel communication", network=True)
+EXPERTS = StepPart(key="ep_s", words="expert-parallel communication", of_operators=True)
+CONTEXTS = StepPart(key="cp_s", words="context-parallel communication", of_operators=True)
+OPTIMIZER = StepPart(key="optimizer_s", words="optimizer step", log_sigma=0.2)
 """Uncertainty assumed, from the gap between fused and unfused steps."""
-OVERHEAD = Part(key="overhead_s", words="kernel launches, jitter, fixed costs")
+OVERHEAD = StepPart(key="overhead_s", words="kernel launches, jitter, fixed costs")
 
 
 Rows = dict[str, Array]
@@ -137,7 +137,7 @@ class Mechanism:
     """One way in which a step takes time."""
 
     name: str
-    part: Part
+    part: StepPart
     fields: tuple[str, ...] = ()
     """Fields of the plan and the job, and switches of the trainer, that it depends on."""
     page: str = "concepts/training-step.md"
