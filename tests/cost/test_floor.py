@@ -42,7 +42,7 @@ def test_weights_of_a_model_come_from_memory_and_flops_run_at_the_dense_peak_at_
 def test_a_decoding_step_reads_all_weights_and_caches_even_at_the_interval_s_end(gpu: str, dtype: str) -> None:
     """l4, fp8_block: 14.8 ms was the lower end for 8 GB at 300 GB/s."""
     found = api.estimate(
-        "llama-3.1-8b", gpu, dtype=dtype, phase="decode", microbatch_size=1, context_len=1024
+        "llama-3.1-8b", gpu, dtype=dtype, phase="decode", microbatch_size=1, context_len=1024, kernels="vllm"
     ).microbatch
     read = sum(
         float(op.count * (op.cached_bytes if isinstance(op, Attention) else op.dtype.bytes * op.n * op.k))

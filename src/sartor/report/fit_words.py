@@ -304,5 +304,6 @@ def _speed(answer: ModelEstimate) -> str:
     work = question.workload
     sequences = int(work.microbatch_size)
     if work.phase.value == "decode":
-        return f"A token each of {sequences:,} sequences of {int(work.context_len):,} takes {time}, {peak}."
+        batch = count_text(sequences, "sequence") if sequences == 1 else f"each of {sequences:,} sequences"
+        return f"A token for {batch} of {int(work.context_len):,} takes {time}, {peak}."
     return f"A pass over {sequences:,} x {int(work.seq_len):,} tokens takes {time}, {peak}."
