@@ -1,9 +1,5 @@
 """Attention and whole layers in PyTorch, to be timed and, as a small proxy model, trained.
 
-Scaled-dot-product attention, forward, backward and decode, with PyTorch's choice of kernel or a requested one.
-
-A stack of equal pre-norm transformer layers in plain PyTorch: forward, training step, step with optimizer, decode.
-
 The model that ``sartor.model.lower`` describes, in usual PyTorch code: fused QKV, scaled-dot-product attention, GELU or
 SwiGLU, RMS norm, a tied head with cross-entropy. Decoding attends to an existing cache.
 """

@@ -1,13 +1,9 @@
 """Which GEMMs to measure, and the trials that decide whether a device's own rows give it a factor.
 
-Which GEMMs to measure: the most informative ones, the grid they are chosen from, and regions to hold out.
-
 Each further GEMM makes the chosen ones' distribution over (log m, log n, log k, log waves) most like that of the pool
 (kernel herding: Chen, Welling and Smola 2010, eq. 8). Two alternatives had larger held-out errors: points as far apart
 as possible, which picks the corners first, and D- or A-optimal designs from the formula's sensitivities, which cannot
 know what the formula misses. docs/howto/calibrate.md has the figures.
-
-What to measure on a device without measurements: the most informative GEMMs, as a table to fill in.
 
 Fit a smooth factor on predicted times to a few measured GEMMs: how large it is, and over what distance it varies.
 

@@ -1,7 +1,5 @@
 """Rows, or a whole file, that look measured on another device than they say, by their errors as a mixture.
 
-Rows of a table of measurements that cannot be right: in another unit, copied, or measured on another device.
-
 They are recognized by their distance from the rest of the table: ln(measured / predicted) less its smooth trend over
 sizes, over its robust scatter. Rows that are merely slow or fast are kept: each reason needs evidence of its own.
 

@@ -1,12 +1,8 @@
 """Rows of tables as targets of predictions, one operator or a whole published model each.
 
-Devices by the labels that measurement tables use.
-
 Targets to compare predictions with: one per device, dtype and shape, the median of its rows.
 
 The same shape is measured by several frameworks and versions; their spread is noise that no prediction can remove.
-
-Rows of the same shape whose times contradict each other.
 """
 
 from __future__ import annotations

@@ -4,12 +4,6 @@ What a kernel does, by the operator that launched it and by its own name.
 
 Kernel names are those of cuBLAS, CUTLASS, hipBLASLt, cuDNN, FlashAttention, NCCL, RCCL, DeepEP and PyTorch in published
 traces. Kernels that match no pattern are reported as unknown.
-
-Recomputed kernels: runs in backward that repeat the operators around a forward attention.
-
-A trace as repeated measurements: seconds per step of every operator, or of its single kernels.
-
-Chains of memory-bound kernels that a compiler or a trainer's fused kernel would merge into one.
 """
 
 from __future__ import annotations

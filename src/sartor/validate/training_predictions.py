@@ -1,9 +1,5 @@
 """Predictions of published training runs: how well they rank plans, and what a few of one's own runs teach.
 
-Predicted time and memory of every training row, with a naive estimate for comparison.
-
-Ranking of plans for one model on one cluster: pairs ordered correctly, and the loss from the predicted best.
-
 A class of runs (one source, device and precision) is divided into K observed configurations and the others, which are
 predicted. `planned` chooses the K before anything is measured, to leave the least uncertainty about the rest. `drawn`
 uses K runs that happen to be at hand: several random draws. Repeats of a configuration stay together.

@@ -1,7 +1,5 @@
 """Seconds of operators on many candidate accelerators at once, and their `Cost` records on one.
 
-Latency of any operator on the accelerator: on one core, and split over all of them.
-
 Operator schedules choose between the two (``sartor.schedules``): l on one tensor core, one vector core or one of each,
 and q on all cores with nothing else running.
 

@@ -1,9 +1,5 @@
 """What limits and costs an accelerator: clock, die, power and heat that can be built, and its price over its life.
 
-Cost of a die: dies per wafer, yield, price.
-
-Cost of owning a chip: parts, package, and electricity over its years of use.
-
 Each limit is at or above what has shipped, so a chip beyond it is rejected, not just flagged. Sources marked "recalled"
 are quoted from memory. Every GPU, TPU and template chip of the catalogue is within all of them.
 """
