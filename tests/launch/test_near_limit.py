@@ -34,7 +34,7 @@ def test_a_launch_near_the_limit_is_not_judged(room: float, status: str, tmp_pat
     assert (answer.status, answer.fits) == (status, room >= 1)
     grades = [finding.grade.value for finding in answer.findings if finding.rule == "does_not_fit"]
     assert grades == {1.3: [], 1.05: [], 0.95: ["warn"], 0.8: ["error"]}[room]
-    heading = str(launch_view(answer).renderables[1])  # type: ignore[attr-defined]
+    heading = str(launch_view(answer).renderables[0])  # type: ignore[attr-defined]
     assert ("too much; a predicted peak is 10% off, so it may fit" in heading) is (room == 0.95)
     assert ("it may run out of memory" in heading) is (room == 1.05)
 

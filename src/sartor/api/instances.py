@@ -13,10 +13,24 @@ if TYPE_CHECKING:
 
 
 def place(instance: str | Path, *, terms: str | Path | None = None) -> PlacementAnswer:
-    """The optimal placement of the layers of ``instance`` (a JSON file) on its devices: stages, copies, widths.
+    """The optimal placement of the layers of ``instance`` on its devices: stages, copies, widths.
 
-    ``terms`` is a file of further costs: link tiers, gradient reduction, device types, interleaving, ZeRO. Raises
-    ``InputError``; where nothing fits, the answer says what would.
+    Parameters
+    ----------
+    instance
+        A JSON file (docs/json.md).
+    terms
+        A file of further costs: link tiers, gradient reduction, device types, interleaving, ZeRO.
+
+    Returns
+    -------
+    PlacementAnswer
+        Stages and the time of the slowest, in the unit of the instance; where nothing fits, what would.
+
+    Raises
+    ------
+    InputError
+        For a file that is not an instance, in one sentence that names the field.
     """
     from sartor.answers.measured import PlacementAnswer
     from sartor.placement.place import place as solve
@@ -28,10 +42,26 @@ def place(instance: str | Path, *, terms: str | Path | None = None) -> Placement
 
 
 def schedule(instance: str | Path, *, time_limit: float = 20.0, solver: str = "cp_sat") -> ScheduleAnswer:
-    """The shortest schedule found for the operators of ``instance`` (a JSON file) on its cores, with a lower bound.
+    """The shortest schedule found for the operators of ``instance`` on its cores, with a lower bound.
 
-    ``time_limit`` in seconds; 0 returns a list schedule at once. ``solver`` is ``cp_sat``, ``milp`` or ``greedy``.
-    Raises ``InputError``.
+    Parameters
+    ----------
+    instance
+        A JSON file (docs/json.md).
+    time_limit
+        Most seconds of search; 0 returns a list schedule at once.
+    solver
+        ``cp_sat``, ``milp`` or ``greedy``.
+
+    Returns
+    -------
+    ScheduleAnswer
+        Start and core of every operator, the makespan and its lower bound, in the unit of the instance.
+
+    Raises
+    ------
+    InputError
+        For a file that is not an instance, or a solver that is not installed.
     """
     from sartor.answers.measured import ScheduleAnswer
     from sartor.read.problems_json import read_schedule_problem

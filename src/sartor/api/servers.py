@@ -58,15 +58,38 @@ def serving(
     decode_workers: int = 1,
     **options: Unpack[RunOptions],
 ) -> ServingAnswer:
-    """Latency and throughput of ``model`` served by continuous batching on ``tp * copies`` devices, with
-    ``concurrency`` sequences always in flight.
+    """Latency and throughput of ``model`` served by continuous batching on ``tp * copies`` devices.
 
-    ``copies``: attention's data parallelism. ``options`` are the fields of a run, as in `ask`: without ``tp`` the
-    fewest devices that hold a sequence; ``ep`` devices hold whole experts each, the others split every expert;
-    ``kernels`` is the serving framework; ``headroom`` is 0.1. With ``prefill_workers``, prefill runs on that many
-    separate servers (``prefill_tp * prefill_copies`` devices each) and decoding on ``decode_workers``. Raises
-    ``InputError``.
+    Parameters
+    ----------
+    model, gpu
+        As in `estimate`.
+    concurrency
+        Sequences always in flight, one number or several.
+    input_len, output_len
+        Tokens of a prompt and of an answer.
+    copies
+        Attention's data parallelism.
+    prefill_workers, prefill_tp, prefill_copies, decode_workers
+        Prefill runs on that many separate servers (``prefill_tp * prefill_copies`` devices each) and decoding on
+        ``decode_workers``; 0: one pool does both.
+    **options
+        The fields of a run, as in `estimate`: without ``tp`` the fewest devices that hold a sequence; ``ep`` devices
+        hold whole experts each, the others split every expert; ``kernels`` is the serving framework.
 
+    Returns
+    -------
+    ServingAnswer
+        ``steady``: first token ``ttft_s`` and each further token ``tpot_s`` [s] with 80% intervals, and tokens/s, for
+        every concurrency; the most sequences that fit.
+
+    Raises
+    ------
+    InputError
+        For what cannot be served, in one sentence that names the field and a value that works.
+
+    Examples
+    --------
     >>> found = serving("llama-3.1-8b", "h100", concurrency=32)
     >>> found.steady.tpot_s > 0.005
     array([ True])

@@ -247,10 +247,35 @@ def gemm(
 ) -> GemmAnswer:
     """One GEMM C[m,n] = A[m,k] B[k,n], and why it takes as long as it does.
 
-    ``kernels`` is the library that runs it, where several were measured (AMD: ``aiter_asm``), or in 8 and 4 bits the
-    serving framework (``trtllm``), without which the interval covers all; ``clock`` is ``boost``
-    (a short run, as benchmark tables time it) or ``sustained``; ``calibration`` is a file of ``sartor calibrate``.
-    Raises ``InputError``.
+    Parameters
+    ----------
+    m, n, k
+        Rows, columns and depth of one product.
+    gpu
+        A catalogue name or a TOML file.
+    batch
+        Products of this size in one launch.
+    dtype
+        Type of the operands; the device's usual one where it is left out.
+    layout
+        Which operands are transposed, as cuBLAS says it: TN, NN, NT or TT.
+    kernels
+        The library that runs it, where several were measured (AMD: ``aiter_asm``), or in 8 and 4 bits the serving
+        framework (``trtllm``), without which the interval covers all.
+    clock
+        ``boost`` (a short run, as benchmark tables time it) or ``sustained``.
+    calibration
+        A file of ``sartor calibrate``.
+
+    Returns
+    -------
+    GemmAnswer
+        ``cost`` with its time and 80% interval [s], the limiting term, tiles and waves.
+
+    Raises
+    ------
+    InputError
+        For sizes, types or devices that cannot be, in one sentence with the nearest that can.
     """
     device = device_of(gpu)
     dtype_, widened = precision_of(dtype, device)
@@ -325,8 +350,25 @@ def _of_software(gemm: Gemm, gpu: Gpu, known: Calibration, kernels: str | None) 
 def lint(model: Model, gpu: GpuLike | None = None, *, allow: Sequence[str] = (), **options: Unpack[RunOptions]) -> Lint:
     """Is anything wasteful: the rules a shape breaks on this device and what each costs, worst first.
 
-    ``allow`` names rules to leave out. The cost of a finding is a share of the training step that ``estimate`` returns,
-    or of one inference pass. ``options`` are the fields of a run, as in ``ask``. Raises ``InputError``.
+    Parameters
+    ----------
+    model, gpu
+        As in `estimate`.
+    allow
+        Names or codes of rules to leave out.
+    **options
+        The fields of a run, as in `estimate`.
+
+    Returns
+    -------
+    Lint
+        ``findings``: each with its fix, and its cost as a share of the training step that `estimate` returns, or of
+        one inference pass.
+
+    Raises
+    ------
+    InputError
+        For what cannot be run, in one sentence that names the field and a value that works.
     """
     reading = read(model, options.get("set"), changed_by="lint")
     return lint_question(completed_question(reading, gpu, options, splits=True), allow)
@@ -418,13 +460,34 @@ def advise(
 ) -> Advice:
     """What would be faster at the same size: findings, candidates best first, the smallest edit that pays.
 
-    Gains are at equal work: a smaller model gains nothing by being smaller. What changes quality is fixed unless
-    ``free`` names it: ``num_layers``, ``q_lora_rank``, ``kv_lora_rank``, ``num_full_layers``, and ``experts_per_token``
-    (experts no coarser). Fields in ``freeze`` are fixed too. ``objective`` is the phase to be fast in (train, prefill
-    or decode), also for the estimate, or several with weights (``train:0.7,decode:0.3``): then ``codesign`` is one
-    shape for all of them on all GPUs, of least ``regret`` (weighted or worst), and the rest is about the phase with the
-    largest weight. With several GPUs the first is estimated in detail; candidates carry a speedup on each. Other
-    arguments as in ``ask``. Raises ``InputError``.
+    Gains are at equal work: a smaller model gains nothing by being smaller.
+
+    Parameters
+    ----------
+    model, gpu
+        As in `estimate`; with several GPUs the first is estimated in detail, and candidates carry a speedup on each.
+    objective, regret
+        The phase to be fast in (train, prefill or decode), also for the estimate, or several with weights
+        (``train:0.7,decode:0.3``): then ``codesign`` is one shape for all of them on all GPUs, and the rest is about
+        the phase with the largest weight. It minimizes ``regret``: ``weighted`` or ``worst``.
+    freeze, free
+        Fields that stay as they are, and fields that change quality and may change nevertheless: ``num_layers``,
+        ``q_lora_rank``, ``kv_lora_rank``, ``num_full_layers``, ``experts_per_token`` (experts no coarser).
+    params_tolerance, top, evidence
+        Largest change of the parameter count, as a share; most candidates; quality guard (1: as published).
+    **options
+        The fields of a run, as in `estimate`.
+
+    Returns
+    -------
+    Advice
+        ``base``, the estimate of the model as it is [s]; ``findings``; ``candidates``, each with its speedup and 80%
+        interval; ``edit``, the smallest change with most of the gain, or none.
+
+    Raises
+    ------
+    InputError
+        For what cannot be run, in one sentence that names the field and a value that works.
     """
     from sartor.model.workload import phase_weights
     from sartor.shapes.codesign import Regret
