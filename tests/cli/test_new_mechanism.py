@@ -19,7 +19,7 @@ ADDED = '''
 """Coffee: every step waits a fifth of a second for each pipeline stage."""
 
 from sartor.step.mechanisms.mechanism import Mechanism
-from sartor.step.mechanisms.mechanism import Part
+from sartor.step.mechanisms.mechanism import StepPart
 
 
 def _at_step(s, _):
@@ -28,7 +28,7 @@ def _at_step(s, _):
 
 COFFEE = Mechanism(
     name="coffee",
-    part=Part(key="coffee_s", words="coffee breaks"),
+    part=StepPart(key="coffee_s", words="coffee breaks"),
     fields=("pp",),
     event="a coffee break",
     at_step=_at_step,
