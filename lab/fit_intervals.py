@@ -25,7 +25,6 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import kin_docs
-from sartor.cost.correction import network as residual
 from sartor.cost.correction import tables as calibration_tables
 from sartor.cost.correction.carrying import DIE
 from sartor.cost.correction.tables import table_of
@@ -180,13 +179,13 @@ def borrowing(gpu: str, lender: str, widen: float) -> Iterator[None]:
         return {**table, "floors": floors}
 
     calibration_tables._read = plain  # type: ignore[assignment]
-    residual._load.cache_clear()
+    kin_docs.forget_calibrations()
     try:
         with kin_docs.unmeasured(gpu, lender, widen, links=lender):
             yield
     finally:
         calibration_tables._read = read
-        residual._load.cache_clear()
+        kin_docs.forget_calibrations()
 
 
 def _words(targets: Targets, name: str) -> Any:

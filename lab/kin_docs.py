@@ -21,6 +21,7 @@ import numpy as np
 
 from sartor.cost.correction import network as residual
 from sartor.cost.correction import tables as calibration_tables
+from sartor.cost.correction.calibration import load_calibration
 from sartor.hardware.catalog import load_gpu
 from sartor.records.tables import Coded, read_tables
 from sartor.records.targets import Targets, targets_of
@@ -218,6 +219,12 @@ def _of_generation(figures: Mapping[str, Any], gpu: str) -> bool:
     return figures["law"] or (bool(lender) and load_gpu(lender).generation == load_gpu(gpu).generation)
 
 
+def forget_calibrations() -> None:
+    """What was read of the package's tables is read again: they are patched."""
+    residual._load.cache_clear()
+    load_calibration.cache_clear()  # type: ignore[attr-defined]
+
+
 @contextmanager
 def unmeasured(gpu: str, lender: str, factor: float, links: str = "") -> Iterator[None]:
     """The package without the files of ``gpu``: it borrows from ``lender``, with intervals ``factor`` times as wide.
@@ -245,12 +252,12 @@ def unmeasured(gpu: str, lender: str, factor: float, links: str = "") -> Iterato
         return {**table, gpu: entry} if name == "kin.toml" and table else table
 
     calibration_tables._read = without  # type: ignore[assignment]
-    residual._load.cache_clear()
+    forget_calibrations()
     try:
         yield
     finally:
         calibration_tables._read = read
-        residual._load.cache_clear()
+        forget_calibrations()
 
 
 @cache

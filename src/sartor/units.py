@@ -62,6 +62,7 @@ def remembered(function: Callable[Inputs, Result]) -> Callable[Inputs, Result]:
         keys = (_Key(x) if hasattr(x, "__dataclass_fields__") or isinstance(x, np.ndarray) else x for x in inputs)
         return cached(*keys, **named)
 
+    recalled.cache_clear = cached.cache_clear  # type: ignore[attr-defined]
     return recalled
 
 

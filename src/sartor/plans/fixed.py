@@ -342,7 +342,7 @@ def _value(axis: str, value: Floats, option: str) -> int:
         raise InputError(f"{option} {axis}", value, must, near[0] if near else "") from None
     low, high = FIELDS[axis].bounds
     if not low <= number <= high:
-        must = f"must be from {low} to {high}" if high < 2**31 else f"must be at least {low}"
+        must = f"must be at least {low}" if number < low and high == 2**31 else f"must be from {low} to {high}"
         raise InputError(f"{option} {axis}", number, must, str(min(max(number, low), high)))
     return number
 

@@ -150,7 +150,7 @@ class RunField:
     def bounds(self) -> tuple[int, int]:
         """Least and greatest number of an axis."""
         numbers = self.numbers.values()
-        most = max(numbers) if numbers else int(self.most or 2**31)
+        most = max(numbers) if numbers else min(int(self.most or 2**31), 2**31)
         return (min(numbers) if numbers else int(self.least or 0)), most
 
     def shown(self, number: int) -> int | str | bool:
