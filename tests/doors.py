@@ -305,12 +305,12 @@ def launched(kind: str) -> Door:
         found = _fixed(asked, answer)
         if found.best is None:
             return None
-        files, written = api.launch(found, kind)
+        written = api.launch(found, kind)
         place = folder / kind
-        save_files(files, place)
+        save_files(written, place)
         beside = {"headroom": asked.words.get("headroom"), "model": asked.subject if kind in SIZELESS else None}
         read = api.lint_launch(place, asked.cluster, search=False, **beside)
-        if written != found.best or read.job.trainer.name != found.job.trainer.name:
+        if written.priced != found.best or read.job.trainer.name != found.job.trainer.name:
             return None  # another plan, or another trainer's run, and the answer says so
         return float(read.priced.step_s), float(read.priced.peak_bytes)
 
