@@ -10,8 +10,6 @@ Fit a smooth factor on predicted times to a few measured GEMMs: how large it is,
 A Gaussian process with a fitted mean. Length scale, height and noise are the values of a small grid that make the rows
 most likely (Rasmussen and Williams 2006, eq. 5.8), so a few scattered rows change little except the mean. Outliers are
 clipped to four robust standard deviations. The same rows give the same factor.
-
-Ways to fit a user's GEMMs, each scored by cross-validation over regions: docs/howto/calibrate.md, "Which".
 """
 
 from __future__ import annotations

@@ -12,7 +12,9 @@ from rich.text import Text
 from sartor.ask.complete import plan_sentence
 from sartor.cost.cost import Z80
 from sartor.cost.uncertainty import IntervalPart, Narrows
+from sartor.hardware.accelerator_catalog import accelerator_names
 from sartor.hardware.alignment import alignment_of
+from sartor.hardware.catalog import gpu_names
 from sartor.hardware.cluster_catalog import cluster_names
 from sartor.model.workload import Phase
 from sartor.report.words import count_text, interval_text, printable, unread_text
@@ -104,9 +106,8 @@ def command(name: str, answer: ModelEstimate, held: HeldPlan, change: Mapping[st
     """The command about the same model, cluster and sizes; a ``change`` is of `sartor estimate`."""
     job, kept = held.job, held.kept_free
     catalogued = held.cluster.name in cluster_names()
-    options: dict[str, int | str] = {"cluster": held.cluster.name if catalogued else "CLUSTER.toml"}
-    if change is not None and not catalogued:
-        options = {"gpu": answer.question.gpu.name}
+    place = {"gpu": _device(answer)} if change is not None else {"cluster": "CLUSTER.toml"}
+    options: dict[str, int | str] = {"cluster": held.cluster.name} if catalogued else {**place}
     options |= {"num_devices": held.num_devices, "global_batch_size": job.global_batch_size, "seq_len": job.seq_len}
     options |= {"dtype": job.recipe.value} if job.recipe.value != "bf16" else {}
     options |= {} if kept is None else {"headroom": f"{kept:g}"}
@@ -121,12 +122,17 @@ def _stated_command(name: str, answer: ModelEstimate) -> str:
     """Another command with what the user stated; the phase is the objective of `sartor advise`."""
     run = answer.question.run
     stated = {field: value for field, value in run.of_origin(Origin.STATED).items() if field not in ("gpu", "phase")}
-    phase, cluster, gpu = run.get("phase"), run.get("cluster"), answer.question.gpu.name
+    phase, cluster, gpu = run.get("phase"), run.get("cluster"), _device(answer)
     options = {} if phase == Phase.TRAIN.value else {"objective" if name == "advise" else "phase": phase}
     options |= {} if "cluster" in stated or gpu == "h100_sxm" else {"gpu": gpu}
     options |= stated | ({"cluster": "CLUSTER.toml"} if "cluster" in stated and cluster not in cluster_names() else {})
     words = f"sartor {name} {shlex.join(answer.question.reading.asked)} {_options(options)}"
     return printable(words.strip())
+
+
+def _device(answer: ModelEstimate) -> str:
+    name = answer.question.gpu.name
+    return name if name in (*gpu_names(), *accelerator_names()) else "DEVICE.toml"
 
 
 def _options(values: Mapping[str, int | str]) -> str:

@@ -1,7 +1,5 @@
 """Kinds of kernels by their names, and kernels, operators and chains of them that repeat in a trace.
 
-What a kernel does, by the operator that launched it and by its own name.
-
 Kernel names are those of cuBLAS, CUTLASS, hipBLASLt, cuDNN, FlashAttention, NCCL, RCCL, DeepEP and PyTorch in published
 traces. Kernels that match no pattern are reported as unknown.
 """

@@ -87,14 +87,11 @@ def _agrees(shape: TransformerShape, sizes: Mapping[str, int | None], row: Mappi
     )
 
 
-def _entry(row: Mapping[str, str], sizes: Mapping[str, int]) -> JsonDict:
-    """The row as a zoo entry. What the columns omit matters little: norms, activation, biases."""
-    encoder = "bert" in row["model"].lower()
-    gated, learned = whole(row, "gated") != 0, whole(row, "learned_pos") == 1
-    entry: JsonDict = {
+def _sizes_of(row: Mapping[str, str], sizes: Mapping[str, int], gated: bool) -> JsonDict:
+    """What every row says of its model, in the zoo's words."""
+    return {
         "name": row["model"],
         "family": row.get("arch", ""),
-        "architecture": "encoder" if encoder else "decoder",
         "num_layers": sizes["L"],
         "hidden_size": sizes["h"],
         "num_heads": sizes["a"],
@@ -104,6 +101,16 @@ def _entry(row: Mapping[str, str], sizes: Mapping[str, int]) -> JsonDict:
         "activation": "silu" if gated else "gelu",
         "gated": gated,
         "parallel": False,
+    }
+
+
+def _entry(row: Mapping[str, str], sizes: Mapping[str, int]) -> JsonDict:
+    """The row as a zoo entry. What the columns omit matters little: norms, activation, biases."""
+    encoder = "bert" in row["model"].lower()
+    gated, learned = whole(row, "gated") != 0, whole(row, "learned_pos") == 1
+    entry: JsonDict = {
+        **_sizes_of(row, sizes, gated),
+        "architecture": "encoder" if encoder else "decoder",
         "vocab_size": sizes["vocab"],
         "max_positions": whole(row, "seq") or 0,
         "positions": "learned" if learned else "rope" if gated else "alibi",
@@ -226,20 +233,10 @@ def _inference_entry(row: Mapping[str, str], sizes: Mapping[str, int]) -> JsonDi
     bert, t5 = "bert" in row["model"].lower(), "switch" in row["model"].lower()
     gated = bool(sizes["gated"])
     entry: JsonDict = {
-        "name": row["model"],
-        "family": row.get("arch", ""),
+        **_sizes_of(row, sizes, gated),
         "architecture": "encoder" if bert else "encoder-decoder" if t5 else "decoder",
         "lm_head": not bert,
-        "num_layers": sizes["L"],
         "num_decoder_layers": sizes["L"],
-        "hidden_size": sizes["h"],
-        "num_heads": sizes["a"],
-        "num_kv_heads": sizes["kv"],
-        "head_dim": sizes["head_dim"],
-        "ffn_hidden_size": sizes["d_ff"],
-        "activation": "silu" if gated else "gelu",
-        "gated": gated,
-        "parallel": False,
         "vocab_size": sizes["vocab"] or 1024,  # a single layer has no vocabulary: it is not counted
         "max_positions": 0,
         "positions": "relative" if t5 else "rope" if gated else "learned",
