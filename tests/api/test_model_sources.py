@@ -59,7 +59,7 @@ def test_a_hugging_face_configuration_is_a_model_at_every_door(door: str, model:
     assert (shape.name, shape.hidden_size, shape.num_layers) == ("my-llama", 256, 4)
 
 
-@pytest.mark.parametrize("model", [7, object(), None])
+@pytest.mark.parametrize("model", [7, object()])
 def test_what_is_no_model_is_refused_with_what_would_be(model: Any) -> None:
     with pytest.raises(InputError, match="must be a name, a path, or a Hugging Face configuration"):
         api.estimate(model)

@@ -11,8 +11,8 @@ import numpy as np
 
 from sartor.answers.estimate import Question
 from sartor.answers.grid import EstimateGrid
-from sartor.api.models import Model, read
-from sartor.api.questions import asked_run, checked_words, inference
+from sartor.api.models import Model
+from sartor.api.questions import asked_run, checked_words, inference, model_asked
 from sartor.api.shapes import checked_question, priced_pass
 from sartor.api.words import GpuLike, device_counts
 from sartor.ask.complete import as_option, settled_job, stated_axes
@@ -55,14 +55,16 @@ def arrays_of(options: Mapping[str, Any]) -> Values:
     }
 
 
-def estimate_grid(model: Model, gpu: GpuLike | None, options: Mapping[str, Any]) -> EstimateGrid:
+def estimate_grid(model: Model | None, gpu: GpuLike | None, options: Mapping[str, Any]) -> EstimateGrid:
     """`sartor.estimate` at every point of the grid that the options with several values span. Raises ``InputError``
     for a field that has one value in all of a grid, and for what a grid leaves open of its jobs."""
     arrays = arrays_of(options)
     check_names(options)
     for name in arrays.keys() & {"set", "cluster", "phase"}:
         raise InputError(name, arrays[name], "has one value in a grid: call estimate for each")
-    reading = read(model, options.get("set"))
+    if options.get("launch") is not None:
+        raise InputError("launch", options["launch"], "is one run, and a grid asks for many: call estimate for each")
+    reading = model_asked(model, options)
     single = {name: value for name, value in options.items() if name not in arrays}
     run, device, cluster, own = asked_run(reading, gpu, single)
     trains = run.get("phase") == Phase.TRAIN.value

@@ -7,15 +7,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sartor.api.models import Model, read
 from sartor.api.questions import checked_words
-from sartor.api.words import GpuLike
+from sartor.api.words import GpuLike, device_counts
 from sartor.errors import NOT_GIVEN, InputError
 from sartor.hardware.cluster import Cluster
+from sartor.hardware.cluster_catalog import usual_cluster
 from sartor.model.counts import LENGTHS, SAME, counted
 from sartor.model.training import Recompute
 from sartor.model.workload import usual_seq_len
@@ -24,7 +25,9 @@ from sartor.run.run import Origin, Run
 from sartor.units import divisors
 
 if TYPE_CHECKING:
+    from sartor.answers.estimate import Question
     from sartor.cost.correction.calibration import Calibration
+    from sartor.hardware.gpu import Gpu
     from sartor.launch.plan import LaunchReading
     from sartor.model.counts import FlopConvention
     from sartor.model.reading import ModelReading
@@ -358,3 +361,99 @@ def _compare(shape: TransformerShape, said: Mapping[str, int], path: str) -> Non
         if isinstance(given, int) and given != value:
             must = f"{path} was trained with {name}={value}, and this model has {given}; must be the model of the log"
             raise InputError("model", shape.name or "as given", must, f"--set {name}={value}")
+
+
+# -- a launch file as the question of estimate, lint and advise ----------------------------------------------------
+
+
+def model_of_launch(model: Model | None, options: Mapping[str, Any], changed_by: str) -> ModelReading:
+    """The model that is named beside a launch file, else the file's own. Raises ``InputError``."""
+    from sartor.launch.files import read_launch
+    from sartor.model.reading import ModelReading
+
+    launch = options["launch"]
+    beside = ("--launch", str(launch))
+    if model is None:
+        job = read_launch(launch, num_devices=options.get("num_devices") or 0).job(seq_len=1)
+        shape = replace(job.shape, name=Path(launch).stem)
+        return read(ModelReading(shape=shape, asked=beside), options.get("set"), changed_by)
+    reading = read(model, options.get("set"), changed_by)
+    return replace(reading, asked=(*reading.asked, *beside))
+
+
+def launched_on(
+    launch: LaunchReading, run: Run, shape: TransformerShape | None, cluster: Cluster
+) -> tuple[TrainingJob, TrainingPlan, Cluster, tuple[str, ...]]:
+    """A launch's job and plan with the options beside it, on as much of the cluster as it takes, and what was assumed.
+    Raises ``InputError`` for devices that the cluster does not have, and for a precision that they do not."""
+    from sartor.launch.options import with_options
+    from sartor.step.recipes import check_recipe
+
+    job, plan, assumptions = with_options(launch, run, shape=shape, gpus=cluster.gpus)
+    device_counts(launch.num_devices, cluster)
+    reached = cluster.reached(launch.num_devices)
+    for gpu in reached.gpus:
+        check_recipe(job.recipe, gpu)
+    return job, plan, reached, assumptions
+
+
+def launched_question(
+    run: Run, reading: ModelReading, gpu: Gpu, where: Cluster | None, own: Calibration | None
+) -> Question:
+    """One device's share of a step of a launch file: what file and trainer say is stated, and options win over it."""
+    from sartor.answers.estimate import Question as Asked
+    from sartor.api.own_chips import template_words
+    from sartor.launch.check import depends_on
+    from sartor.launch.files import read_launch
+    from sartor.launch.options import OF_JOB as FIELDS_OF_JOB
+    from sartor.plans.search import HeldPlan
+    from sartor.plans.space import axes_of
+    from sartor.step.question import within_files
+    from sartor.step.recipes import workload_of
+    from sartor.step.stage_table import waterfall
+
+    path, cluster = run.get("launch"), where or usual_cluster(gpu)
+    from_file = reading.asked[:1] == ("--launch",) and "--set" not in reading.asked
+    shape = None if from_file else reading.shape
+    launch = read_launch(path, num_devices=run.get("num_devices", 0), shape=shape)
+    stated, plan, reached, notes = launched_on(launch, run, shape, cluster)
+    job, axes = within_files(stated, launch.kind.value), axes_of(plan)
+    held = HeldPlan(
+        job=job,
+        cluster=reached,
+        num_devices=launch.num_devices,
+        axes=axes,
+        kept_free=run.get("headroom"),
+        launched=plan,
+    )
+    held = replace(held, searched=held.price())
+    facts = {name: FIELDS[name].shown(value) for name, value in axes.items()} | {
+        "num_devices": launch.num_devices,
+        "global_batch_size": job.global_batch_size,
+        "seq_len": job.seq_len,
+        "framework": job.trainer.name,
+        **{name: getattr(job, field) for name, field in FIELDS_OF_JOB.items()},
+    }
+    facts = {name: getattr(value, "value", value) for name, value in facts.items() if name not in run}
+    memory = waterfall(job, plan, held.cluster)
+    return Asked(
+        reading=reading,
+        run=run.with_(Origin.STATED, Path(path).name, **facts).with_(
+            Origin.USUAL, "the device's usual cluster", **({} if run.states("cluster") else {"cluster": cluster.name})
+        ),
+        workload=replace(workload_of(job, microbatch_size=axes["microbatch_size"]), shape=reading.shape),
+        dims=plan.dims,
+        gpu=gpu,
+        calibration=own,
+        held=held,
+        eager=bool(run.get("eager")),
+        depends_on=depends_on(launch.unpriced, memory.stages, held.limit_bytes),
+        assumptions=(
+            *reading.assumptions,
+            *reading.notes,
+            *notes,
+            *(f"{words}: not known to {launch.kind.title}, and without effect here" for words in launch.unknown),
+            *((f"cluster={cluster.name} (usual; set --cluster)",) if where is None else ()),
+            *template_words(gpu),
+        ),
+    )

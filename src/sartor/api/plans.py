@@ -334,16 +334,15 @@ def lint_launch(
     lacks; they win over the file, and the answer says so. ``search`` compares with the best plan on the same number of
     devices. Raises ``InputError``.
     """
+    from sartor.api.logged_plan import launched_on
     from sartor.launch.check import depends_on
     from sartor.launch.files import read_launch
-    from sartor.launch.options import with_options
     from sartor.plans.result import PricedPlan
     from sartor.plans.search import checked_headroom, search_plans, usual_headroom
     from sartor.plans.space import broken
     from sartor.rules.plan.rule import PlanContext, best_remedy, lint_plan
     from sartor.step.footprint import usable_bytes
     from sartor.step.question import within_files
-    from sartor.step.recipes import check_recipe
     from sartor.step.stage_table import waterfall
 
     check_names(options, TrainingOptions)
@@ -354,12 +353,8 @@ def lint_launch(
     reading, whole = read_launch(launch, num_devices=num_devices or 0, shape=shape), cluster_of(cluster)
     for name in ("seq_len", "global_batch_size"):
         size_of(name, options.get(name), 1)
-    stated, plan, assumptions = with_options(reading, Run.stated(**options), shape=shape, gpus=whole.gpus)
+    stated, plan, found, assumptions = launched_on(reading, Run.stated(**options), shape, whole)
     job = within_files(stated, reading.kind.value)  # advice only names what such a file can express
-    device_counts(reading.num_devices, whole)
-    found = whole.reached(reading.num_devices)  # as in plan, so that both report the same price
-    for gpu in found.gpus:
-        check_recipe(job.recipe, gpu)
     known = own_calibration_of(calibration, found)
     free = usual_headroom(found) if headroom is None else checked_headroom(headroom)
     best = search_plans(job, found, reading.num_devices, calibration=known, top=5, headroom=free) if search else None

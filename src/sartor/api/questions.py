@@ -21,7 +21,7 @@ from sartor.api.words import (
 )
 from sartor.ask.complete import complete
 from sartor.cost.correction.calibration import Calibration, load_calibration
-from sartor.errors import InputError
+from sartor.errors import NOT_GIVEN, InputError
 from sartor.hardware.cluster import UNSAID_BYTES_PER_S, Cluster
 from sartor.hardware.cluster_catalog import cluster_names, usual_cluster
 from sartor.hardware.gpu import Gpu
@@ -57,16 +57,28 @@ MOST_PARAMS = 2**62
 """Parameters beyond which a model is refused: sizes are counted in 64 bits."""
 
 
-def ask(model: Model, gpu: GpuLike | None = None, **options: Unpack[RunOptions]) -> Question:
+def ask(model: Model | None = None, gpu: GpuLike | None = None, **options: Unpack[RunOptions]) -> Question:
     """Read a model and a device and complete the question, with the origin of every value.
 
-    ``model`` is a config.json, its folder, a zoo name or ``org/name``; ``gpu`` a catalogue name or TOML file (H100
-    SXM if neither it nor ``cluster`` is given). ``options`` are the fields of `sartor.run.fields`, sizes in sequences
-    and tokens; what is left out is completed: in training the plan is the fastest that fits, on the fewest nodes on
-    which one does; in inference the model takes the fewest tensor-parallel devices that hold it. Raises
-    ``InputError``.
+    ``model`` is a config.json, its folder, a zoo name or ``org/name``; a ``launch`` file that has the sizes needs none.
+    ``gpu`` is a catalogue name or TOML file (H100 SXM if neither it nor ``cluster`` is given). ``options`` are the
+    fields of `sartor.run.fields`, sizes in sequences and tokens; what is left out is completed: in training the plan is
+    the fastest that fits, on the fewest nodes on which one does; in inference the model takes the fewest
+    tensor-parallel devices that hold it. Raises ``InputError``.
     """
-    return completed_question(read(model, options.get("set")), gpu, options)
+    return completed_question(model_asked(model, options), gpu, options)
+
+
+def model_asked(model: Model | None, options: Mapping[str, Any], changed_by: str = "") -> ModelReading:
+    """The model of a question, as in `read`; where none is named, that of its launch file. Raises ``InputError``."""
+    launch = options.get("launch")
+    if launch is not None:
+        from sartor.api.logged_plan import model_of_launch
+
+        return model_of_launch(model, options, changed_by)
+    if model is None:
+        raise InputError("MODEL", NOT_GIVEN, "name the model, or a --launch file that has its sizes", "llama-3-8b")
+    return read(model, options.get("set"), changed_by)
 
 
 def completed_question(
@@ -76,6 +88,10 @@ def completed_question(
     nearest smaller ones that do, and the question keeps them (for rules that report them)."""
     run, device, where, own = asked_run(reading, gpu, options)
     phase = Phase(run.get("phase"))
+    if run.states("launch"):
+        from sartor.api.logged_plan import launched_question
+
+        return launched_question(run, reading, device, where, own)
     if phase is Phase.TRAIN:
         return _training(run, reading, device, where, own, splits=splits)
     return inference(run, reading, device, own)

@@ -12,9 +12,9 @@ import numpy as np
 
 from sartor.answers.advice import Advice, Lint
 from sartor.answers.estimate import GemmAnswer, ModelEstimate, Question
-from sartor.api.models import Model, read
+from sartor.api.models import Model
 from sartor.api.own_chips import template_words, turn_of_time, with_template_turns
-from sartor.api.questions import DEFAULT_MICROBATCH, ask, completed_question
+from sartor.api.questions import DEFAULT_MICROBATCH, ask, completed_question, model_asked
 from sartor.api.words import (
     GpuLike,
     device_of,
@@ -63,15 +63,19 @@ if TYPE_CHECKING:
 
 
 @overload
-def estimate(model: Model, gpu: GpuLike | None = None, **options: Unpack[RunOptions]) -> ModelEstimate: ...
+def estimate(
+    model: Model | None = None, gpu: GpuLike | None = None, **options: Unpack[RunOptions]
+) -> ModelEstimate: ...
 
 
 @overload
-def estimate(model: Model, gpu: GpuLike | None = None, **options: Unpack[GridOptions]) -> EstimateGrid: ...
+def estimate(
+    model: Model | None = None, gpu: GpuLike | None = None, **options: Unpack[GridOptions]
+) -> EstimateGrid: ...
 
 
 def estimate(  # type: ignore[misc]
-    model: Model, gpu: GpuLike | None = None, **options: Unpack[RunOptions]
+    model: Model | None = None, gpu: GpuLike | None = None, **options: Unpack[RunOptions]
 ) -> ModelEstimate | EstimateGrid:
     """Where does the time go: every operator of one device's share with its predicted time and interval and, in
     training, the step of the whole plan.
@@ -347,7 +351,9 @@ def _of_software(gemm: Gemm, gpu: Gpu, known: Calibration, kernels: str | None) 
     return tuple(said)
 
 
-def lint(model: Model, gpu: GpuLike | None = None, *, allow: Sequence[str] = (), **options: Unpack[RunOptions]) -> Lint:
+def lint(
+    model: Model | None = None, gpu: GpuLike | None = None, *, allow: Sequence[str] = (), **options: Unpack[RunOptions]
+) -> Lint:
     """Is anything wasteful: the rules a shape breaks on this device and what each costs, worst first.
 
     Parameters
@@ -370,7 +376,7 @@ def lint(model: Model, gpu: GpuLike | None = None, *, allow: Sequence[str] = (),
     InputError
         For what cannot be run, in one sentence that names the field and a value that works.
     """
-    reading = read(model, options.get("set"), changed_by="lint")
+    reading = model_asked(model, options, changed_by="lint")
     return lint_question(completed_question(reading, gpu, options, splits=True), allow)
 
 
@@ -446,7 +452,7 @@ def _base(asked: Question) -> ModelEstimate:
 
 
 def advise(
-    model: Model,
+    model: Model | None = None,
     gpu: GpuLike | Sequence[GpuLike] | None = None,
     *,
     objective: str = "train",
@@ -501,7 +507,7 @@ def advise(
     context_len = options.get("context_len")
     if Phase.DECODE in weights and objective == Phase.TRAIN.value:  # of the decoding alone
         options = {**options, "context_len": None}
-    reading = read(model, options.get("set"), changed_by="advise")
+    reading = model_asked(model, options, changed_by="advise")
     words = {**options, "phase": options.get("phase") or objective}
     asked = completed_question(reading, first, words, splits=True)
     padded = _trained(asked).vocab_size != reading.shape.vocab_size

@@ -17,8 +17,8 @@ from sartor.run.fields import RunOptions
 
 @takes_run(without=("phase", "price"))
 def advise(
-    model: o.Model,
-    gpu: o.Gpus = ["h100"],  # noqa: B006 - typer copies it
+    model: o.ModelOrLaunch = None,
+    gpu: o.Gpus = None,
     objective: o.PhaseToWin = "train",
     regret: Annotated[
         str, typer.Option(metavar="weighted|worst", help="Of several phases: the mean loss, or the largest.")
@@ -80,14 +80,15 @@ def advise(
 @takes_run(without=("price",))
 def lint(
     models: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="MODEL...",
-            help="Paths to Hugging Face config.json files or their folders, zoo names, or org/name.",
+            help="Paths to Hugging Face config.json files or their folders, zoo names, or org/name; optional if "
+            "--launch has the sizes.",
             show_default=False,
         ),
-    ],
-    gpu: o.Gpu = "h100",
+    ] = None,
+    gpu: o.GpuOfCluster = None,
     fail_on: o.FailOn = "error",
     format: Annotated[str, typer.Option(metavar="text|json|sarif|github", help="Output format.")] = "text",
     allow: o.Allow = None,
@@ -105,18 +106,28 @@ def lint(
     if format not in ("text", "json", "sarif", "github"):
         raise InputError("--format", format, "must be one of text, json, sarif, github")
     format = "json" if json else format
-    if len(models) > 1 and (format in ("json", "sarif") or out):
-        raise InputError("MODEL", f"{len(models)} models", "JSON and SARIF take one model at a time")
+    named = len(models or ()) > 1
+    if named and (format in ("json", "sarif") or out or options.get("launch")):
+        must = "JSON, SARIF and --launch take one model at a time"
+        raise InputError("MODEL", f"{len(models or ())} models", must)
     if format == "sarif":
-        from sartor.api.words import device_of, refuse_on_a_chip
+        from sartor.api.words import cluster_and_device, refuse_on_a_chip
 
-        refuse_on_a_chip(device_of(gpu), "--format", "sarif", "SARIF rules describe GPU kernels", "text, json, github")
-    worst = [_lint_one(model, gpu, format, out, question, named=len(models) > 1) for model in models]
+        refuse_on_a_chip(
+            cluster_and_device(options.get("cluster"), gpu)[1],
+            "--format",
+            "sarif",
+            "SARIF rules describe GPU kernels",
+            "text, json, github",
+        )
+    worst = [_lint_one(model, gpu, format, out, question, named=named) for model in models or (None,)]
     if any(o.fails(grade, fail_on) for grade in worst):
         raise c.Exit(1)
 
 
-def _lint_one(model: str, gpu: str, format: str, out: Path | None, question: JsonDict, *, named: bool) -> str | None:
+def _lint_one(
+    model: str | None, gpu: str | None, format: str, out: Path | None, question: JsonDict, *, named: bool
+) -> str | None:
     """Print one model's findings; its worst grade."""
     from sartor import api
     from sartor.report import lint_formats
@@ -125,14 +136,15 @@ def _lint_one(model: str, gpu: str, format: str, out: Path | None, question: Jso
     from sartor.report.words import printable
 
     found = api.lint(model, gpu, **question)
+    path = model or str(question["launch"])
     c.answer("lint", found.to_dict(), as_json=format == "json", out=out)
     if format == "sarif":
-        print(lint_formats.sarif(found.findings, path=model))
+        print(lint_formats.sarif(found.findings, path=path))
     elif format == "github":
-        print(lint_formats.github(found.findings, path=model))
+        print(lint_formats.github(found.findings, path=path))
     elif format == "text":
         if named:
-            print(printable(model))
+            print(printable(path))
         lines = headline(found.base, first_change(found.base, found.findings, further=False))
         c.show(document_text([opening([*lines, ""], bad=not found.base.fits)]))
         reading = found.base.question.reading

@@ -72,6 +72,12 @@ Model = Annotated[
         show_default=False,
     ),
 ]
+ModelOrLaunch = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODEL", help="Model (config.json, zoo name or org/name); optional if --launch has the sizes."
+    ),
+]
 SetField = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="FIELD=VALUE", help="Change the shape: `--set num_heads=20`. May be repeated."),
@@ -89,7 +95,14 @@ Gpu = Annotated[str, GPU(metavar="GPU", help=KNOWN_GPU, show_default=False)]
 GpuOfCluster = Annotated[
     str | None, GPU(metavar="GPU", help=f"{KNOWN_GPU} [default: the cluster's, else h100]", show_default=False)
 ]
-Gpus = Annotated[list[str], GPU(metavar="GPU", help="Device; repeat it for a shape that is fast on several.")]
+Gpus = Annotated[
+    list[str] | None,
+    GPU(
+        metavar="GPU",
+        help="Device; repeat it for a shape that is fast on several. [default: the cluster's, else h100]",
+        show_default=False,
+    ),
+]
 GpuOfRecords = Annotated[str | None, GPU(metavar="GPU", help="Device, if the records have several.")]
 GpuHere = Annotated[str, GPU(metavar="NAME|FILE", help="Device name, or its datasheet.")]
 Datasheets = Annotated[

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from sartor.answers.plan import PlanAnswer
 
 
-@takes_run(without=("phase", "cluster", "num_devices", "context_len", "eager", "kernels"))
+@takes_run(without=("phase", "cluster", "num_devices", "context_len", "eager", "kernels", "launch"))
 def plan(
-    model: p.Model = None,
+    model: o.ModelOrLaunch = None,
     cluster: o.ClusterOrGpu = None,
     num_devices: o.DeviceCounts = None,
     fix: p.Fix = None,

@@ -10,12 +10,6 @@ import typer
 
 from sartor.cli import options as o
 
-Model = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="MODEL", help="Model (config.json, zoo name or org/name); optional if --launch has the sizes."
-    ),
-]
 Fix = Annotated[
     list[str] | None,
     typer.Option("--fix", metavar="AXIS=VALUE,...", help="Fix fields of the plan: `--fix tp=8,recompute=none`."),

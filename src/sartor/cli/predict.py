@@ -14,7 +14,7 @@ from sartor.run.fields import RunOptions
 
 @takes_run(without=("price",))
 def estimate(
-    model: o.Model,
+    model: o.ModelOrLaunch = None,
     gpu: o.GpuOfCluster = None,
     verbose: o.Verbose = False,
     json: o.AsJson = False,

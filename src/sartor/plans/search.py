@@ -45,7 +45,9 @@ from sartor.plans.space import (
     DIMS,
     STRUCTURE,
     PlanSpace,
+    axes_of,
     chunks,
+    plan_at,
     plan_space,
     size_of,
     structures,
@@ -226,6 +228,8 @@ class HeldPlan:
     """Share of memory to leave free; None: the default of a search."""
     searched: PricedPlan | None = field(default=None, compare=False, repr=False)
     """The plan as the search that chose it priced it with the package's calibration, to price it once."""
+    launched: TrainingPlan | None = field(default=None, compare=False, repr=False)
+    """The plan of a launch file, which places its layers itself."""
 
     @property
     def headroom(self) -> float:
@@ -241,11 +245,30 @@ class HeldPlan:
             return self.searched
         split = ParallelDims(tp=self.axes["tp"], ep=self.axes["ep"])
         check(as_trained(self.job, split), split)
+        if self.launched is not None:
+            return self._as_launched(self.launched, calibration)
         pricer = make_pricer(self.job, self.cluster, calibration, headroom=self.headroom)
         plan, rejected = best_or_leanest(pricer, plan_space(self.job, self.num_devices, self.axes))
         if plan is None:
             raise _impossible(self.job, self.num_devices, self.axes, rejected)
         return plan
+
+    def _as_launched(self, plan: TrainingPlan, calibration: Calibration | None) -> PricedPlan:
+        """The step and memory of the launch's plan with today's axes; layers stay where the file puts them."""
+        from sartor.step.footprint import footprint
+        from sartor.step.step import step
+
+        if axes_of(plan) != self.axes:
+            layers, chunks = plan.stage_layers, (plan.dims.pp, plan.virtual_stages)
+            plan = plan_at(self.job, {name: np.array([value]) for name, value in self.axes.items()}, 0)
+            plan = replace(plan, stage_layers=layers if (plan.dims.pp, plan.virtual_stages) == chunks else None)
+        if plan.stage_layers is not None and sum(plan.stage_layers) != self.job.shape.num_layers:
+            plan = replace(plan, stage_layers=None)
+        return PricedPlan(
+            plan=plan,
+            step=step(self.job, plan, self.cluster, calibration),
+            footprint=footprint(self.job, plan, self.cluster),
+        )
 
     @property
     def limit_bytes(self) -> float:

@@ -63,6 +63,7 @@ class _RunFields(_FieldsOnDevices[Size, Word, Switch], Generic[Size, Word, Switc
     context_len: Size | None
     eager: bool
     kernels: str | None
+    launch: str | Path | None
 
 
 class TrainingOptions(_TrainingFields[int, str, bool], total=False):
@@ -194,6 +195,14 @@ _ROWS = (
         "CLUSTER",
         "cluster",
         "A name from `sartor catalog clusters`, or a TOML file. [default: the GPU's usual one]",
+        inference=False,
+    ),
+    _word(
+        "launch",
+        "FILE",
+        "launch file",
+        "Launch file of the run (Megatron script, torchtitan TOML, ...): states what it says; options win over it.",
+        kind=Path,
         inference=False,
     ),
     _size(

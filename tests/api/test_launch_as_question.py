@@ -1,0 +1,86 @@
+"""A launch file as the question of estimate, lint and advise: at the price that ``plan --launch`` gives it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sartor import api
+from sartor.errors import InputError
+from sartor.run.run import Origin
+
+CLUSTER = "dgx-h100"
+MEGATRON = """torchrun --nproc-per-node 8 --nnodes 2 pretrain_gpt.py --num-layers 24 --hidden-size 2048 \\
+  --num-attention-heads 16 --ffn-hidden-size 8192 --seq-length 4096 --max-position-embeddings 4096 \\
+  --micro-batch-size 1 --global-batch-size 64 --bf16 --vocab-size 50304 --use-flash-attn \\
+  --use-distributed-optimizer {plan}
+"""
+PLANS = {
+    "data parallel": "",
+    "tensor parallel": "--tensor-model-parallel-size 4 --sequence-parallel",
+    "interleaved": "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 3",
+    "uneven stages": "--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 3",
+    "recomputed": "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+}
+
+
+def launch_file(folder: Path, plan: str) -> Path:
+    path = folder / "train.sh"
+    path.write_text(MEGATRON.format(plan=plan))
+    return path
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_estimate_lint_and_advise_price_a_launch_as_plan_does(tmp_path: Path, plan: str) -> None:
+    launch = launch_file(tmp_path, plan)
+    linted = api.lint_launch(launch, CLUSTER, search=False)
+    answers = [api.estimate(cluster=CLUSTER, launch=launch), api.lint(cluster=CLUSTER, launch=launch).base]
+    for answer in answers:
+        assert answer.time_s == linted.priced.step_s
+        assert answer.priced is not None
+        assert float(answer.priced.footprint.device_bytes) == float(linted.priced.footprint.device_bytes)
+        assert answer.fits == linted.fits
+
+
+def test_advice_about_a_launch_starts_from_its_step(tmp_path: Path) -> None:
+    launch = launch_file(tmp_path, PLANS["uneven stages"])
+    advice = api.advise(cluster=CLUSTER, launch=launch)
+    assert advice.base.time_s == api.lint_launch(launch, CLUSTER, search=False).priced.step_s
+
+
+def test_what_a_launch_says_is_stated_by_the_file(tmp_path: Path) -> None:
+    run = api.ask(cluster=CLUSTER, launch=launch_file(tmp_path, PLANS["tensor parallel"])).run
+    for name, value in {"tp": 4, "dp": 4, "global_batch_size": 64, "seq_len": 4096, "framework": "megatron"}.items():
+        assert (run.get(name), run.origin(name), run.facts[name].source) == (value, Origin.STATED, "train.sh")
+
+
+def test_an_option_wins_over_the_launch_and_says_so(tmp_path: Path) -> None:
+    answer = api.estimate(cluster=CLUSTER, launch=launch_file(tmp_path, ""), tp=2, global_batch_size=128)
+    run = answer.question.run
+    assert (run.get("tp"), run.get("dp"), run.get("global_batch_size")) == (2, 8, 128)
+    assert "tp=2 as stated; the file says 1" in answer.question.assumptions
+    assert "global_batch_size=128 as stated; the file says 64" in answer.question.assumptions
+
+
+def test_a_model_beside_a_launch_replaces_its_sizes(tmp_path: Path) -> None:
+    answer = api.estimate("gpt2", cluster=CLUSTER, launch=launch_file(tmp_path, ""))
+    assert answer.question.reading.shape.hidden_size == 768
+    assert any("not the file's sizes" in note for note in answer.question.assumptions)
+
+
+def test_a_changed_size_of_a_launch_is_priced(tmp_path: Path) -> None:
+    launch = launch_file(tmp_path, "")
+    changed = api.estimate(cluster=CLUSTER, launch=launch, set={"num_layers": 12})
+    assert changed.time_s < api.estimate(cluster=CLUSTER, launch=launch).time_s
+
+
+def test_inference_takes_no_launch_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="applies only to training"):
+        api.estimate(cluster=CLUSTER, launch=launch_file(tmp_path, ""), phase="prefill")
+
+
+@pytest.mark.parametrize("call", [api.estimate, api.lint, api.advise])
+def test_neither_a_model_nor_a_launch_is_refused(call: object) -> None:
+    with pytest.raises(InputError, match="name the model, or a --launch file"):
+        call()  # type: ignore[operator]
