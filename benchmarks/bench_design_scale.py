@@ -20,8 +20,8 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from sartor.designs.candidates import JointResult
 from sartor.designs.question import DesignModel, DesignQuestion
-from sartor.designs.result import JointResult
 from sartor.designs.search import search_design
 from sartor.designs.space import AcceleratorSpace, space_from
 from sartor.designs.tasks import Result, Task, run_task

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from published_order import published_order
 from sampled_design import architecture_alone
 from sartor.designs.baselines import compare
+from sartor.designs.candidates import Baseline
 from sartor.designs.point import ScheduleStore
 from sartor.designs.question import DesignModel, DesignQuestion
-from sartor.designs.result import Baseline
 from sartor.designs.search import search_design
 from sartor.designs.space import AcceleratorSpace
 from sartor.model.zoo import load_model

@@ -13,10 +13,9 @@ import numpy.typing as npt
 
 from sartor.designs.baselines import options_of
 from sartor.designs.bounds import LoweredModel, lower_models
-from sartor.designs.candidates import Candidates, candidates_of, priced
+from sartor.designs.candidates import Baseline, Candidates, Keep, Ranked, afresh, candidates_of, priced
 from sartor.designs.point import Point, ScheduleStore, evaluate_point
 from sartor.designs.question import DesignQuestion
-from sartor.designs.result import Baseline, Keep, Ranked, afresh
 from sartor.designs.space import AcceleratorSpace
 
 BUCKET_MM2 = 0.01

@@ -17,11 +17,10 @@ import numpy.typing as npt
 
 from sartor.designs.baselines import NamedChip, expert_options, expert_point, fixed_outcome, searched
 from sartor.designs.bounds import lower_models
-from sartor.designs.candidates import Candidates, candidates_of
+from sartor.designs.candidates import Baseline, Candidates, Keep, afresh, candidates_of
 from sartor.designs.parts import ModelPart, ModelParts
 from sartor.designs.point import LayerTime, Point, ScheduleStore, parts_of
 from sartor.designs.question import DesignQuestion
-from sartor.designs.result import Baseline, Keep, afresh
 from sartor.designs.space import AcceleratorSpace, taken
 from sartor.hardware.accelerator import ARRAY_FIELDS, Accelerator
 from sartor.operators import OperatorGraph

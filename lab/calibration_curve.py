@@ -27,8 +27,7 @@ from sartor.calibrate.fit_file import starting_point
 from sartor.calibrate.read_records import read_records
 from sartor.calibrate.samples import choose, choose_at_random, factor_of, fit_own_rows, regions
 from sartor.cost.correction.carrying import REFERENCE, Rates, rescaled
-from sartor.cost.correction.coefficients import GemmCoefficients
-from sartor.cost.correction.tables import coefficients
+from sartor.cost.correction.coefficients import GemmCoefficients, coefficients
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType
 

@@ -25,9 +25,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import kin_docs
-from sartor.cost.correction import tables as calibration_tables
+from sartor.cost.correction import coefficients as calibration_tables
 from sartor.cost.correction.carrying import DIE
-from sartor.cost.correction.tables import table_of
+from sartor.cost.correction.coefficients import table_of
 from sartor.cost.cost import Z80
 from sartor.hardware.catalog import load_gpu
 from sartor.records.tables import read_tables

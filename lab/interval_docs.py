@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import fit_intervals
 import kin_docs
 from sartor.cost.correction.carrying import DIE
-from sartor.cost.correction.tables import table_of
+from sartor.cost.correction.coefficients import table_of
 from sartor.cost.cost import RHO, Cost
 from sartor.cost.price import Estimate
 from sartor.cost.uncertainty import compare

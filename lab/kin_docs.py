@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from sartor.cost.correction import coefficients as calibration_tables
 from sartor.cost.correction import network as residual
-from sartor.cost.correction import tables as calibration_tables
 from sartor.cost.correction.calibration import load_calibration
 from sartor.hardware.catalog import load_gpu
 from sartor.records.tables import Coded, read_tables

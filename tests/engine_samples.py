@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from design_samples import TWO, question, small_space
+from sartor.designs.candidates import JointResult
 from sartor.designs.question import DesignQuestion
-from sartor.designs.result import JointResult
 from sartor.designs.space import AcceleratorSpace
 from sartor.designs.tasks import PointTask, Result, Task, run_task
 from sartor.engine.executors import OnDone, make_executor

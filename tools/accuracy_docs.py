@@ -13,7 +13,7 @@ from typing import Any
 
 from held_out import coverage_range, error_range, held_out_errors
 from sartor.cost.correction.calibration_file import packaged_training_table
-from sartor.cost.correction.tables import table_of
+from sartor.cost.correction.coefficients import table_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "accuracy.md"

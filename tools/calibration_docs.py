@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from held_out import HeldOut, held_out_errors
-from sartor.cost.correction.tables import calibration_files
+from sartor.cost.correction.coefficients import calibration_files
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "calibrations.md"

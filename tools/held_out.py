@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sartor.cost.correction.coefficients import calibration_files
 from sartor.cost.correction.network import residual_records
-from sartor.cost.correction.tables import calibration_files
 
 ATTENTION = {"context": "prefill", "generation": "decode", "encoder": "encoder"}
 """Phase of the learned correction -> usual name of the phase; the formula has no separate fit for encoders."""

@@ -246,7 +246,7 @@ class OperatorBase:
     """The place of an operator in a model.
 
     ``count`` is how often it runs in the workload, over all layers that have it. ``role`` is None for an operator that
-    is not part of a model. ``block`` is an index into `sartor.model.blocks.blocks` of the model's shape.
+    is not part of a model. ``block`` is an index into `sartor.model.shape.blocks` of the model's shape.
     """
 
     name: str

@@ -11,7 +11,7 @@ import pytest
 from sartor import api
 from sartor.api.models import read
 from sartor.errors import InputError
-from sartor.model.reading import ModelReading
+from sartor.model.workload import ModelReading
 
 
 @pytest.mark.parametrize(

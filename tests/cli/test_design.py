@@ -12,7 +12,7 @@ import pytest
 from design_samples import SMALL_CONFIG
 from sartor import api
 from sartor.designs import baselines as joint_baselines
-from sartor.designs.result import Baseline, Progress
+from sartor.designs.candidates import Baseline, Progress
 
 pytestmark = pytest.mark.slow
 

@@ -93,9 +93,9 @@ def test_what_cannot_be_done_exits_with_2_before_anything_is_computed(
     more: list[str], named: str, words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("distributed", reason="extra cluster is not installed")
-    from sartor.engine import dask_workers
+    from sartor.engine import executors
 
-    monkeypatch.setattr(dask_workers, "REACH_S", 0.5)
+    monkeypatch.setattr(executors, "REACH_S", 0.5)
     assert run([*words, *more]) == 2
     assert named in capsys.readouterr().err
 

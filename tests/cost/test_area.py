@@ -21,12 +21,14 @@ from sartor.cost.chip.area import (
     PublishedGrid,
     _buffer_area_um2,
     die_area,
+    logic_scale,
+    mac_area_um2_45nm,
     published_area_limit_mm2,
     published_area_mm2,
     published_grid,
+    sram_scale,
 )
 from sartor.cost.chip.ownership import RETICLE_MM2, die_cost
-from sartor.cost.chip.technology import logic_scale, mac_area_um2_45nm, sram_scale
 from sartor.hardware.accelerator import NODES_NM, Accelerator
 from sartor.hardware.accelerator_catalog import load_accelerator
 from sartor.operators import DType

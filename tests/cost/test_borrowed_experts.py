@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sartor.cost.correction.borrowing import _experts_relative
 from sartor.cost.correction.calibration import load_calibration
+from sartor.cost.correction.relatives import _experts_relative
 from sartor.cost.cost import Source
 from sartor.cost.gpu.grouped import grouped_cost
 from sartor.hardware.catalog import load_gpu

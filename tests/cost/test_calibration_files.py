@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sartor.cost.correction.calibration import load_calibration
+from sartor.cost.correction.coefficients import calibration_files, table_of
 from sartor.cost.correction.network import find_residual, residual_records
-from sartor.cost.correction.tables import calibration_files, table_of
 from sartor.hardware.catalog import gpu_names, load_gpu
 from sartor.operators import DType
 

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sartor.api.collectives import collective
-from sartor.cost.collective.collective import collective_cost
+from sartor.cost.collective.collective import _local_coefficients, collective_cost, network_time_s
 from sartor.cost.collective.links import NetworkCoefficients, network_coefficients
-from sartor.cost.collective.tiers import _local_coefficients, network_time_s
 from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.cost.price import price
 from sartor.errors import InputError

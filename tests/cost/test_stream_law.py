@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from sartor.cost.correction.calibration import load_calibration
-from sartor.cost.correction.coefficients import StreamLaw
-from sartor.cost.correction.tables import coefficients, table_of
+from sartor.cost.correction.coefficients import StreamLaw, coefficients, table_of
 from sartor.cost.gpu.memory_bound import memory_bound_cost
 from sartor.cost.gpu.stream_law import clock_hz, law_cost, memory_is_gddr
 from sartor.hardware.catalog import gpu_names, load_gpu

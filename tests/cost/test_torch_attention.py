@@ -15,8 +15,7 @@ from sartor.bench.cases import BenchCase, StackRun, StepPart
 from sartor.bench.compare import predict
 from sartor.bench.records_file import case_of, read_rows
 from sartor.cost.correction.calibration import BACKWARD, TORCH, UNALIGNED, Calibration, Clock, load_calibration
-from sartor.cost.correction.coefficients import AttentionCoefficients
-from sartor.cost.correction.tables import coefficients
+from sartor.cost.correction.coefficients import AttentionCoefficients, coefficients
 from sartor.cost.cost import Z80, Cost, Source
 from sartor.cost.gpu.attention import UNFITTED_BACKWARD_SIGMA, attention_cost
 from sartor.errors import InputError

@@ -17,8 +17,7 @@ from sartor.bench.compare import _stack_graph, predict
 from sartor.bench.records_file import case_of, read_rows, row_key
 from sartor.cost.correction.calibration import TORCH, Clock, load_calibration
 from sartor.cost.correction.calibration_file import load_own_calibration
-from sartor.cost.correction.coefficients import TorchStreams
-from sartor.cost.correction.tables import coefficients
+from sartor.cost.correction.coefficients import TorchStreams, coefficients
 from sartor.cost.cost import Z80, Cost, Source
 from sartor.cost.gpu.memory_bound import launched_cost, memory_bound_cost
 from sartor.cost.gpu.stream_law import KERNELS, RUNS

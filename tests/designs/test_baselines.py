@@ -8,10 +8,9 @@ import pytest
 
 from design_samples import QUESTIONS, SPACES, question, small_shape, small_space
 from sartor.designs.baselines import NamedChip, chip_baselines, known_chips
-from sartor.designs.candidates import candidates_of
+from sartor.designs.candidates import DesignStatus, candidates_of
 from sartor.designs.front import front_over, not_dominated
 from sartor.designs.question import DesignModel, ExpertPlan
-from sartor.designs.result import DesignStatus
 from sartor.designs.search import search_design
 from sartor.errors import InputError
 from sartor.hardware.accelerator import IN_LONG_RUNS

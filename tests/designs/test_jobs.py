@@ -16,10 +16,9 @@ from sartor.cost.chip.area import die_area
 from sartor.cost.chip.energy import operator_energy, power
 from sartor.cost.chip.operator_latency import _operator_time_s, operator_floor
 from sartor.designs.ask import Jobs, design_models, design_question, objective_of
-from sartor.designs.candidates import candidates_of
+from sartor.designs.candidates import DesignStatus, candidates_of
 from sartor.designs.point import Point, ScheduleStore, evaluate_point
 from sartor.designs.question import DesignQuestion, Mean, Objective
-from sartor.designs.result import DesignStatus
 from sartor.designs.search import search_design
 from sartor.designs.space import AcceleratorSpace
 from sartor.errors import InputError

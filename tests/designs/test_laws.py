@@ -11,10 +11,9 @@ import pytest
 from design_samples import QUESTIONS, every_option, question, small_space
 from sartor.cost.chip.ownership import package_usd
 from sartor.designs.bounds import joules_per_token
-from sartor.designs.candidates import alone, candidates_of
+from sartor.designs.candidates import DesignStatus, Ranked, alone, candidates_of
 from sartor.designs.point import Point, ScheduleStore, evaluate_option, evaluate_point
 from sartor.designs.question import Budgets, DesignCosts, DesignModel, DesignQuestion, Objective, expert_widths_of
-from sartor.designs.result import DesignStatus, Ranked
 from sartor.designs.search import search_design
 from sartor.designs.space import AcceleratorSpace
 from sartor.model.editing import edit_fields

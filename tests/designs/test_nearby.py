@@ -9,10 +9,9 @@ import pytest
 from design_samples import question, small_space
 from sartor.designs.baselines import point_on
 from sartor.designs.bounds import lower_models
-from sartor.designs.candidates import alone, candidates_of
+from sartor.designs.candidates import JointResult, alone, candidates_of
 from sartor.designs.point import evaluate_point
 from sartor.designs.question import Budgets, Objective
-from sartor.designs.result import JointResult
 from sartor.designs.search import search_design
 from sartor.designs.sensitivity import PLATEAU, SWINGS, Nearby, nearby
 from sartor.model.training import Recompute

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from design_samples import QUESTIONS, SPACES, every_option, question, small_space
-from sartor.designs.candidates import alone, candidates_of
+from sartor.designs.candidates import Ranked, alone, candidates_of
 from sartor.designs.front import METRICS, pareto_front, value_of
 from sartor.designs.point import Point, ScheduleStore, evaluate_point
 from sartor.designs.question import Budgets
-from sartor.designs.result import Ranked
 from sartor.errors import InputError
 from sartor.pareto import is_pareto
 

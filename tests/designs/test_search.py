@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 from design_samples import QUESTIONS, SPACES, best_by_trying_all, every_option, question, small_shape, small_space
 from sartor.cost.chip.ownership import too_hot
 from sartor.designs.bounds import evaluated_joules, lower_models, plan_rates, work_rates
-from sartor.designs.candidates import candidates_of
+from sartor.designs.candidates import DesignStatus, Progress, candidates_of
 from sartor.designs.parts import CopySplit
 from sartor.designs.point import Option, Point, ScheduleStore, evaluate_option, evaluate_point
 from sartor.designs.question import AreaModel, Budgets, DesignCosts, DesignModel, DesignQuestion, Mean, Objective
-from sartor.designs.result import DesignStatus, Progress
 from sartor.designs.search import search_design
 from sartor.designs.sensitivity import cautions, left_out
 from sartor.designs.space import published_space, space_from, taken

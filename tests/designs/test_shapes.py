@@ -10,9 +10,8 @@ import pytest
 
 from design_samples import question, small_shape, small_space
 from sartor.designs.baselines import NamedChip
-from sartor.designs.candidates import candidates_of
+from sartor.designs.candidates import DesignStatus, candidates_of
 from sartor.designs.question import DesignModel, DesignQuestion
-from sartor.designs.result import DesignStatus
 from sartor.designs.search import search_design
 from sartor.designs.shapes import ShapeDesign, ShapeVariant, search_design_shapes, shape_variants
 from sartor.errors import InputError

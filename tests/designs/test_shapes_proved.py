@@ -14,10 +14,9 @@ from design_samples import PLANS, every_option, question, small_shape, small_spa
 from effort import times
 from sartor.cost.chip.operator_latency import operator_latencies
 from sartor.designs.bounds import lower_models, plan_rates, work_rates
-from sartor.designs.candidates import candidates_of
+from sartor.designs.candidates import DesignStatus, candidates_of
 from sartor.designs.point import Point, ScheduleStore, evaluate_point
 from sartor.designs.question import Budgets, DesignModel, DesignQuestion, Mean, Objective
-from sartor.designs.result import DesignStatus
 from sartor.designs.shape_bounds import ShapeAxes, ShapeVariant, first_rates, narrowest, second_rates, shape_axes
 from sartor.designs.shape_family import search_with_family
 from sartor.designs.shapes_proved import JointShapes, search_with_shapes, undominated

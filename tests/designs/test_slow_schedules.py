@@ -12,8 +12,8 @@ import pytest
 from design_samples import question, small_shape, small_space
 from designs.test_shapes_proved import random_axes
 from sartor.designs import tasks
+from sartor.designs.candidates import DesignStatus, JointResult
 from sartor.designs.question import DesignModel, DesignQuestion
-from sartor.designs.result import DesignStatus, JointResult
 from sartor.designs.search import search_design
 from sartor.designs.shape_family import search_with_family
 from sartor.designs.shapes_proved import JointShapes, search_with_shapes

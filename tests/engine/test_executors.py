@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from engine_samples import ASKED, SPACE, Scripted, evaluations, facts, run_design, run_search, search
-from sartor.designs.result import DesignStatus, JointResult, Progress
+from sartor.designs.candidates import DesignStatus, JointResult, Progress
 from sartor.engine.executors import Local, Submitting, make_executor, run_elsewhere, start_pool
 from sartor.engine.study import read_study
 from sartor.errors import InputError
@@ -217,9 +217,9 @@ def test_dask_workers_give_the_same_answer_though_one_is_killed(
 
 def test_a_scheduler_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed", reason="extra cluster is not installed")
-    from sartor.engine import dask_workers
+    from sartor.engine import executors
 
-    monkeypatch.setattr(dask_workers, "REACH_S", 0.5)
+    monkeypatch.setattr(executors, "REACH_S", 0.5)
     with pytest.raises(InputError, match="no scheduler answers there") as caught:
         make_executor(f"tcp://127.0.0.1:{_free_port()}")
     assert caught.value.field == "executor"

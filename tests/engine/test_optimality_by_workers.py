@@ -18,10 +18,9 @@ import pytest
 
 from design_samples import TWO, every_option, question, small_space
 from effort import LONG, times
-from sartor.designs.candidates import alone, candidates_of
+from sartor.designs.candidates import DesignStatus, JointResult, Ranked, alone, candidates_of
 from sartor.designs.point import Point, ScheduleStore, evaluate_point
 from sartor.designs.question import Budgets, DesignQuestion, Objective
-from sartor.designs.result import DesignStatus, JointResult, Ranked
 from sartor.designs.search import run_here, search_design
 from sartor.designs.tasks import Result, Task
 from sartor.engine.executors import Submitting, start_pool

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from design_samples import question, small_space
 from effort import times
 from engine_samples import ASKED, SPACE, CutError, Scripted, digest, evaluations, facts, run_design, search
-from sartor.designs.result import DesignStatus, JointResult, Progress
+from sartor.designs.candidates import DesignStatus, JointResult, Progress
 from sartor.engine.codec import from_text, to_text
 from sartor.engine.schema import StudyWarning, connect
 from sartor.engine.store import open_study

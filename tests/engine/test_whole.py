@@ -21,9 +21,9 @@ from effort import times
 from engine_samples import CutError
 from sartor.designs import baselines as joint_baselines
 from sartor.designs.baselines import known_chips
+from sartor.designs.candidates import Progress
 from sartor.designs.point import ModelOutcome
 from sartor.designs.question import DesignModel
-from sartor.designs.result import Progress
 from sartor.designs.shape_bounds import ShapeAxes
 from sartor.designs.shapes import ShapeVariant, search_design_shapes
 from sartor.designs.shapes_proved import search_with_shapes

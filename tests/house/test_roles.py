@@ -13,8 +13,8 @@ import pytest
 from sartor import api
 from sartor.designs.parts import CopySplit, model_parts
 from sartor.designs.question import DesignModel
-from sartor.model.blocks import BlockKind, blocks
 from sartor.model.lower import feasible, graph, lower
+from sartor.model.shape import BlockKind, blocks
 from sartor.model.workload import AttentionKernel, ParallelDims, Phase, Workload
 from sartor.model.zoo import load_model, model_names
 from sartor.operators import DType, Operator, Part, Role

@@ -9,11 +9,10 @@ import pytest
 from placement.brute_force import best_time
 from placement.instances import uniform_chain
 from sartor.placement.check import price_with_terms
-from sartor.placement.place import place
+from sartor.placement.place import place, solve_with_terms
 from sartor.placement.plain import solve
 from sartor.placement.problem import Edge, FixedStrategy, PlacementProblem, PlacementStatus, Plan, Stage
 from sartor.placement.terms import PlacementTerms, Tier
-from sartor.placement.with_terms import solve_with_terms
 
 
 def with_edges(problem: PlacementProblem, *edges: tuple[int, int, float]) -> PlacementProblem:

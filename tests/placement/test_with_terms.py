@@ -16,10 +16,10 @@ from placement.brute_force import partitions
 from placement.instances import random_chain, random_graph, uniform_chain
 from sartor.errors import InputError
 from sartor.placement.check import price_with_terms
+from sartor.placement.place import solve_with_terms
 from sartor.placement.plain import solve
 from sartor.placement.problem import PlacementProblem, Plan, Stage
 from sartor.placement.terms import DeviceType, PlacementTerms, Tier
-from sartor.placement.with_terms import solve_with_terms
 
 CLOSE = 1e-9
 

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 import sartor
 from sartor.api.plans import launch
 from sartor.hardware.cluster_catalog import load_cluster
-from sartor.model.blocks import blocks
 from sartor.model.editing import edit
-from sartor.model.shape import TransformerShape
+from sartor.model.shape import TransformerShape, blocks
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model

@@ -17,8 +17,8 @@ from sartor.model.zoo import load_model
 from sartor.operators import DType
 from sartor.plans.fixed import SWITCHED, job_choices, module_sets, settings
 from sartor.step.footprint import footprint
+from sartor.step.orders import step_work
 from sartor.step.question import training_job
-from sartor.step.rank_work import step_work
 from sartor.step.step import step
 
 CLUSTER = load_cluster("dgx-h100")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sartor.errors import InputError
 from sartor.model.counts import count_params, format_layer_runs, forward_matmul_flops
-from sartor.model.reading import ModelReading
+from sartor.model.workload import ModelReading
 from sartor.read.huggingface import read_model
 
 COLUMNS: dict[str, Callable[[ModelReading, int], str]] = {

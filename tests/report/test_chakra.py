@@ -18,8 +18,8 @@ from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
 from sartor.operators import Axis, Collective
 from sartor.report.chakra import COLLECTIVE, COMP, RECV, SEND, chakra_files
-from sartor.step.rank_work import groups_of
-from sartor.step.recipes import kernels_of, workload_of
+from sartor.step.orders import groups_of
+from sartor.step.question import kernels_of, workload_of
 
 CLUSTER = load_cluster("dgx-h100")
 PLANS = {

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from design_samples import SMALL_CONFIG
 from sartor import api
 from sartor.answers.design import DesignAnswer
+from sartor.designs.candidates import Baseline, DesignStatus
 from sartor.designs.detail import area_parts, model_detail
-from sartor.designs.result import Baseline, DesignStatus
 from sartor.designs.space import space_from
 from sartor.report.charts import draw
 from sartor.report.chip_points import Convergence, FloorPlan, squarified

@@ -312,8 +312,8 @@ def test_all_rules_together_are_priced_in_one_pass(monkeypatch: pytest.MonkeyPat
 
 
 def test_gpus_of_every_generation_have_an_alignment() -> None:
-    from sartor.hardware.alignment import alignment_of
     from sartor.hardware.catalog import gpu_names
+    from sartor.hardware.gpu import alignment_of
 
     for name in gpu_names():
         gpu = load_gpu(name)

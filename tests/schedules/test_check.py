@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sartor.schedules import Mode, OperatorRun
-from sartor.schedules.check import violations
+from sartor.schedules.problem import violations
 from schedules.instances import problem, sharing
 
 PROBLEM = problem(

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sartor.schedules import Mode, ScheduleProblem, Solver, solve
-from sartor.schedules.bounds import lower_bound, tails
-from sartor.schedules.check import violations
-from sartor.schedules.greedy import best_greedy
+from sartor.schedules.bounds import best_greedy, lower_bound, tails
+from sartor.schedules.problem import violations
 from sartor.schedules.split import canonical, contract, part, series
 from schedules.instances import problems, random_problem
 

@@ -21,9 +21,15 @@ from sartor.model.shape import TransformerShape
 from sartor.model.workload import ParallelDims, Workload
 from sartor.model.zoo import load_model
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBound, Operator, OperatorGraph
-from sartor.schedules.check import violations
-from sartor.schedules.makespan import UNIT_S, fuse_graph, schedule_problem, schedule_problems
-from sartor.schedules.many import makespan_bounds, makespan_floors
+from sartor.schedules.makespan import (
+    UNIT_S,
+    fuse_graph,
+    makespan_bounds,
+    makespan_floors,
+    schedule_problem,
+    schedule_problems,
+)
+from sartor.schedules.problem import violations
 from sartor.schedules.solve import solve
 from sartor.units import Floats
 from strategies import shapes

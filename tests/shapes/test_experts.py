@@ -11,8 +11,7 @@ from sartor import api
 from sartor.hardware.catalog import load_gpu
 from sartor.model.counts import count_params
 from sartor.model.editing import edit
-from sartor.model.reading import ModelReading
-from sartor.model.workload import ParallelDims, Phase, Workload
+from sartor.model.workload import ModelReading, ParallelDims, Phase, Workload
 from sartor.model.zoo import load_model
 from sartor.read.huggingface import read_model
 from sartor.shapes.mixes import equal_mixes

@@ -11,7 +11,7 @@ from sartor.model.editing import edit
 from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.model.zoo import load_model
 from sartor.shapes.evaluate import Evaluator
-from sartor.shapes.stability import StabilityRange, stability
+from sartor.shapes.result import StabilityRange, stability
 
 GPU = load_gpu("a100")
 SHOWN = [

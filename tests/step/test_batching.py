@@ -19,10 +19,12 @@ from sartor.step.serving.batching import (
     FIRST_TOKEN_STEPS,
     Steady,
     calibration_of,
+    decode_steps,
     disaggregated,
+    prefilling,
+    prompt_passes,
     steady_state,
 )
-from sartor.step.serving.passes import decode_steps, prefilling, prompt_passes
 from sartor.step.serving.served import (
     ATTENTION,
     ENGINES,

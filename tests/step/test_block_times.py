@@ -18,17 +18,16 @@ from sartor.cost.price import price
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import load_cluster
-from sartor.model.blocks import blocks
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Norm, Split, StateSpaceMixer
 from sartor.model.lower import lower
 from sartor.model.lower.setting import NARROWING
-from sartor.model.shape import LayerRun, Stack, TransformerShape
+from sartor.model.shape import LayerRun, Stack, TransformerShape, blocks
 from sartor.model.training import ContextParallel, Recipe, Trainer, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.model.zoo import load_model
 from sartor.operators import Axis, Collective, DType, Gemm, GroupedGemm
 from sartor.step.block_times import row_times
-from sartor.step.recipes import kernels_of, padded_vocab, supports, workload_of
+from sartor.step.question import kernels_of, padded_vocab, supports, workload_of
 from sartor.step.results import BlockTimes
 from sartor.step.stages import block_rows
 from sartor.step.trainers import TRAINERS

@@ -6,16 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from sartor.model.blocks import BlockKind, blocks, layer_order
 from sartor.model.counts import count_params
 from sartor.model.editing import edit
 from sartor.model.lower import lower
-from sartor.model.shape import TransformerShape
+from sartor.model.shape import BlockKind, TransformerShape, blocks, layer_order
 from sartor.model.training import TrainingJob
 from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.model.zoo import load_model, model_names
 from sartor.operators import Part
-from sartor.step.held_bytes import block_params
+from sartor.step.states import block_params
 from strategies import shapes
 
 

@@ -26,8 +26,8 @@ from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
 from sartor.operators import DType
 from sartor.step.footprint import every_stage, fits, footprint, footprint_each
-from sartor.step.kept_bytes import in_flight
 from sartor.step.orders import PipelineTimes, simulate
+from sartor.step.rank_activations import in_flight
 from sartor.step.results import Footprint
 from sartor.step.states import dense_states, reductions
 from sartor.step.trainers import TRAINERS

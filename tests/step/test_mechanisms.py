@@ -17,8 +17,7 @@ from sartor.hardware.accelerator_catalog import datasheet_of
 from sartor.hardware.cluster import own_links
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.editing import edit
-from sartor.model.trainer import Trainer
-from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
+from sartor.model.training import PipelineSchedule, Recompute, Trainer, TrainingJob, TrainingPlan
 from sartor.model.workload import OffloadModule, ParallelDims
 from sartor.model.zoo import load_model
 from sartor.report.trace import timeline_trace

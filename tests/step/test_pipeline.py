@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from sartor.errors import InputError
 from sartor.model.training import PipelineSchedule
 from sartor.model.zoo import load_model
-from sartor.step.kept_bytes import in_flight
 from sartor.step.orders import PipelineTimes, Work, simulate
-from sartor.step.pipeline import PipelineWork, pipeline_time
+from sartor.step.pipeline_laws import PipelineWork, pipeline_time
+from sartor.step.rank_activations import in_flight
 from sartor.step.stages import StageRows, each_device, stage_counts, stage_rows
 from step.in_flight import most_in_flight
 

@@ -15,8 +15,8 @@ from sartor.model.training import PipelineSchedule, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
 from sartor.step.orders import PipelineTimes, simulate
+from sartor.step.pipeline_laws import ROUNDS, Chunks, longest_paths, stall_s
 from sartor.step.stages import stage_counts
-from sartor.step.stalls import ROUNDS, Chunks, longest_paths, stall_s
 from sartor.step.step import step, step_each
 
 CLUSTER = load_cluster("dgx-h100", 64)

@@ -16,8 +16,16 @@ from sartor.hardware.cluster import Cluster, LinkTier
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.editing import edit
 from sartor.model.shape import TransformerShape
-from sartor.model.trainer import Accumulation
-from sartor.model.training import Optimizer, PipelineSchedule, Recipe, Recompute, Trainer, TrainingJob, TrainingPlan
+from sartor.model.training import (
+    Accumulation,
+    Optimizer,
+    PipelineSchedule,
+    Recipe,
+    Recompute,
+    Trainer,
+    TrainingJob,
+    TrainingPlan,
+)
 from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
 from sartor.step.coefficients import TrainingCoefficients, coefficients_for

@@ -10,7 +10,7 @@ import pytest
 
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
-from sartor.model.trainer import Trainer
+from sartor.model.training import Trainer
 from sartor.model.workload import ContextParallel
 from sartor.model.zoo import load_model
 from sartor.operators import DType

@@ -31,14 +31,14 @@ from sartor.model.training import Recompute
 
 if TYPE_CHECKING:
     from sartor.designs.against import Against, AgainstModel
+    from sartor.designs.candidates import JointResult, Ranked
     from sartor.designs.front import ProvedFront
     from sartor.designs.question import DesignQuestion
-    from sartor.designs.result import JointResult, Ranked
     from sartor.designs.sensitivity import Nearby
     from sartor.designs.shapes import ShapeDesign
     from sartor.designs.shapes_proved import BestShape, JointShapes
     from sartor.designs.space import AcceleratorSpace
-    from sartor.model.reading import ModelReading
+    from sartor.model.workload import ModelReading
 
 # ------------------------------------------------------------------------------------------------ one point
 

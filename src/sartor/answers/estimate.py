@@ -35,8 +35,7 @@ from sartor.cost.price import Estimate
 from sartor.cost.uncertainty import IntervalPart, interval_parts
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower.setting import Kernels
-from sartor.model.reading import ModelReading
-from sartor.model.workload import ParallelDims, Phase, Workload
+from sartor.model.workload import ModelReading, ParallelDims, Phase, Workload
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBound, Operator, OperatorGraph, kind_name
 from sartor.run.run import Run, Turn
 from sartor.step.footprint import usable_of

@@ -25,7 +25,7 @@ from sartor.answers.field import (
     text,
 )
 from sartor.hardware.gpu import Gpu
-from sartor.model.reading import ModelReading
+from sartor.model.workload import ModelReading
 from sartor.units import Array, BoolArray, FloatArray
 
 POINT: Fields = (

@@ -30,14 +30,14 @@ from sartor.model.training import PipelineSchedule, Recompute
 from sartor.plans.fixed import settings
 from sartor.run.run import Run
 from sartor.step.mechanisms import parts
-from sartor.step.pipelined import devices_of_pools
+from sartor.step.pipeline import devices_of_pools
 from sartor.step.results import near_limit
 
 if TYPE_CHECKING:
     from sartor.cost.correction.calibration import Calibration
     from sartor.hardware.cluster import Cluster
-    from sartor.model.reading import ModelReading
     from sartor.model.training import TrainingJob, TrainingPlan
+    from sartor.model.workload import ModelReading
     from sartor.plans.next import DividedBatch, NextStep, Simpler
     from sartor.plans.result import PlanSearch, PricedPlan
     from sartor.plans.why_not import WhyNot

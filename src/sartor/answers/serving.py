@@ -31,7 +31,7 @@ from sartor.units import format_count, format_seconds
 
 if TYPE_CHECKING:
     from sartor.cost.cost import Source
-    from sartor.model.reading import ModelReading
+    from sartor.model.workload import ModelReading
     from sartor.run.run import Run
     from sartor.step.serving.batching import Steady
     from sartor.step.serving.served import Load, Server, Shortage

@@ -9,8 +9,7 @@ import numpy as np
 
 from sartor.answers.estimate import CollectiveAnswer
 from sartor.api.words import ClusterLike, GpuLike, cluster_and_device, given_size, refuse_on_a_chip, size_of, word_of
-from sartor.cost.collective.collective import collective_cost
-from sartor.cost.collective.tiers import members
+from sartor.cost.collective.collective import collective_cost, members
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.cost import Source
 from sartor.errors import InputError

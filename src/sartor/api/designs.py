@@ -14,15 +14,15 @@ from sartor.api.words import device_of, seconds, size_of
 from sartor.designs.options import DesignOptions, QuestionOptions, SpaceOptions
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
-from sartor.model.reading import ModelReading
+from sartor.model.workload import ModelReading
 from sartor.options import completed, declared, part_of, with_options
 
 if TYPE_CHECKING:
     from sartor.designs.baselines import NamedChip
+    from sartor.designs.candidates import Keep
+    from sartor.designs.candidates import Progress as DesignProgress
     from sartor.designs.front import NamedSearch
     from sartor.designs.question import DesignQuestion
-    from sartor.designs.result import Keep
-    from sartor.designs.result import Progress as DesignProgress
     from sartor.designs.shapes import ShapeDesign
     from sartor.designs.space import AcceleratorSpace
     from sartor.engine.run import Beside, EveryShape

@@ -23,9 +23,8 @@ from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import usual_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower import feasible, lower
-from sartor.model.reading import ModelReading
 from sartor.model.shape import TransformerShape
-from sartor.model.workload import ParallelDims, Phase, settled_seq_len
+from sartor.model.workload import ModelReading, ParallelDims, Phase, settled_seq_len
 from sartor.plans.fixed import named_values, with_recompute
 from sartor.plans.grid import grid_plans
 from sartor.plans.space import AXES

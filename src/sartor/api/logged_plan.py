@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from sartor.hardware.gpu import Gpu
     from sartor.launch.plan import LaunchReading
     from sartor.model.counts import FlopConvention
-    from sartor.model.reading import ModelReading
     from sartor.model.shape import TransformerShape
     from sartor.model.training import TrainingJob, TrainingPlan
+    from sartor.model.workload import ModelReading
     from sartor.plans.result import PricedPlan
     from sartor.traces.logs.run_log import RunLog
 
@@ -369,7 +369,7 @@ def _compare(shape: TransformerShape, said: Mapping[str, int], path: str) -> Non
 def model_of_launch(model: Model | None, options: Mapping[str, Any], changed_by: str) -> ModelReading:
     """The model that is named beside a launch file, else the file's own. Raises ``InputError``."""
     from sartor.launch.files import read_launch
-    from sartor.model.reading import ModelReading
+    from sartor.model.workload import ModelReading
 
     launch = options["launch"]
     beside = ("--launch", str(launch))
@@ -387,7 +387,7 @@ def launched_on(
     """A launch's job and plan with the options beside it, on as much of the cluster as it takes, and what was assumed.
     Raises ``InputError`` for devices that the cluster does not have, and for a precision that they do not."""
     from sartor.launch.options import with_options
-    from sartor.step.recipes import check_recipe
+    from sartor.step.question import check_recipe
 
     job, plan, assumptions = with_options(launch, run, shape=shape, gpus=cluster.gpus)
     device_counts(launch.num_devices, cluster)
@@ -408,8 +408,7 @@ def launched_question(
     from sartor.launch.options import OF_JOB as FIELDS_OF_JOB
     from sartor.plans.search import HeldPlan
     from sartor.plans.space import axes_of
-    from sartor.step.question import within_files
-    from sartor.step.recipes import workload_of
+    from sartor.step.question import within_files, workload_of
     from sartor.step.stage_table import waterfall
 
     path, cluster = run.get("launch"), where or usual_cluster(gpu)

@@ -119,7 +119,7 @@ def _held_against(
 ) -> LogDiagnosis:
     from sartor.launch.megatron_dialects import settled
     from sartor.plans.explain import explanations, open_plan
-    from sartor.step.recipes import check_recipe
+    from sartor.step.question import check_recipe
 
     job, devices = found.job, int(found.plan.num_devices)
     device_counts(devices, asked.cluster)

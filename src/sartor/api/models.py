@@ -14,7 +14,7 @@ from sartor.answers.field import Answer, Fields, Level, Scalar, flag, mapping, n
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
 from sartor.model.editing import edit_fields
-from sartor.model.reading import ModelReading
+from sartor.model.workload import ModelReading
 from sartor.model.zoo import model_entry
 from sartor.model.zoo.build import build_shape
 from sartor.read.config_text import fetch_config, parse_config

@@ -28,8 +28,8 @@ from sartor.step.results import step_source
 
 if TYPE_CHECKING:
     from sartor.cost.correction.calibration import Calibration
-    from sartor.model.reading import ModelReading
     from sartor.model.training import TrainingJob, TrainingPlan
+    from sartor.model.workload import ModelReading
     from sartor.plans.fixed import JobChoice
     from sartor.plans.result import PlanSearch, PricedPlan
     from sartor.plans.search import Progress

@@ -26,16 +26,22 @@ from sartor.hardware.cluster import UNSAID_BYTES_PER_S, Cluster
 from sartor.hardware.cluster_catalog import cluster_names, usual_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.counts import count_params
-from sartor.model.reading import ModelReading
 from sartor.model.shape import TransformerShape
-from sartor.model.workload import AttentionKernel, ParallelDims, Phase, Workload, settled_seq_len, usual_seq_len
+from sartor.model.workload import (
+    AttentionKernel,
+    ModelReading,
+    ParallelDims,
+    Phase,
+    Workload,
+    settled_seq_len,
+    usual_seq_len,
+)
 from sartor.operators import DType
 from sartor.plans.search import checked_headroom
 from sartor.rules.rule import largest_split
 from sartor.run.fields import FIELDS, RunOptions, check_names
 from sartor.run.run import Origin, Run
-from sartor.step.question import checked_skew
-from sartor.step.recipes import padded_vocab, workload_of
+from sartor.step.question import checked_skew, padded_vocab, workload_of
 from sartor.step.serving.inference import inference_memory, would_fit
 from sartor.step.serving.served import (
     VOCABULARY_MULTIPLE,

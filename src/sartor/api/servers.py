@@ -16,8 +16,7 @@ from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower import feasible
-from sartor.model.reading import ModelReading
-from sartor.model.workload import AttentionKernel, ParallelDims, Phase, too_long
+from sartor.model.workload import AttentionKernel, ModelReading, ParallelDims, Phase, too_long
 from sartor.operators import DType
 from sartor.run.fields import OF_ONE_PASS, RunOptions
 from sartor.run.run import Origin, Run

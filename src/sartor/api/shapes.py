@@ -48,7 +48,7 @@ from sartor.rules.rule import Grade, largest_split
 from sartor.run.fields import GridOptions, RunOptions
 from sartor.run.run import Origin, Turn
 from sartor.step.coefficients import InRun
-from sartor.step.recipes import as_trained, workload_of
+from sartor.step.question import as_trained, workload_of
 from sartor.step.serving.inference import serving
 from sartor.step.serving.served import ENGINES, in_an_engine
 from sartor.step.stage_table import of_slowest_stage

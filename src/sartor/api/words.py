@@ -13,7 +13,6 @@ import numpy as np
 
 from sartor.cost.chip.ownership import faults
 from sartor.cost.correction.attention import frameworks_of, kernels_measured
-from sartor.cost.correction.borrowing import sdpa_measured
 from sartor.cost.correction.calibration import ANY, TORCH, Calibration, load_calibration
 from sartor.cost.correction.calibration_file import load_own_calibration, read_calibration_file
 from sartor.cost.correction.gemm import (
@@ -23,6 +22,7 @@ from sartor.cost.correction.gemm import (
     libraries_of_gemms,
 )
 from sartor.cost.correction.gemm_features import quantizing_of, waits_for_the_host
+from sartor.cost.correction.relatives import sdpa_measured
 from sartor.cost.gpu.rates import as_run, widened_note
 from sartor.errors import InputError
 from sartor.hardware.accelerator_catalog import load_device

@@ -14,17 +14,15 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.model.lower.setting import check
-from sartor.model.reading import ModelReading
 from sartor.model.training import Recompute, Trainer, TrainingJob
-from sartor.model.workload import ParallelDims
+from sartor.model.workload import ModelReading, ParallelDims
 from sartor.plans.fixed import named_values
 from sartor.plans.result import PricedPlan
 from sartor.plans.search import HeldPlan, fastest_plan, fewest_devices, leanest_plan
 from sartor.plans.space import axes_of
 from sartor.run.fields import AXES, FIELDS
 from sartor.run.run import Origin, Run
-from sartor.step.question import training_job
-from sartor.step.recipes import as_trained
+from sartor.step.question import as_trained, training_job
 from sartor.step.trainers import PLAUSIBLE_TRAINERS, default_trainer, trainer_named
 
 TOKENS_PER_STEP = 4 * 2**20

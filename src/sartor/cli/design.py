@@ -24,8 +24,8 @@ from sartor.json_types import JsonMap
 
 if TYPE_CHECKING:
     from sartor.answers.design import DesignAnswer
+    from sartor.designs.candidates import Progress
     from sartor.designs.point import Evaluation
-    from sartor.designs.result import Progress
 
 
 Zigzag = Annotated[

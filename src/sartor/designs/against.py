@@ -19,9 +19,9 @@ import numpy as np
 
 from sartor.cost.chip.ownership import die_cost
 from sartor.cost.correction.calibration import load_calibration
+from sartor.designs.candidates import Baseline, Keep, Ranked, afresh
 from sartor.designs.point import ModelOutcome, ScheduleStore, evaluate_option
 from sartor.designs.question import DesignModel, DesignQuestion
-from sartor.designs.result import Baseline, Keep, Ranked, afresh
 from sartor.errors import InputError
 from sartor.hardware.accelerator import NODES_NM, Accelerator
 from sartor.hardware.cluster import Cluster

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sartor.designs.bounds import LoweredModel, bare_problem, lower_models, part_seconds, placed_rates
-from sartor.designs.candidates import alone
+from sartor.designs.candidates import Baseline, Keep, Ranked, afresh, alone
 from sartor.designs.infeasible import bare_width
 from sartor.designs.parts import CopySplit, ModelParts, parts_of
 from sartor.designs.point import (
@@ -30,7 +30,6 @@ from sartor.designs.point import (
     placement_problem,
 )
 from sartor.designs.question import EQUAL, AreaModel, DesignQuestion, ExpertPlan
-from sartor.designs.result import Baseline, Keep, Ranked, afresh
 from sartor.designs.shape_bounds import stacked_seconds
 from sartor.designs.space import AcceleratorSpace, taken
 from sartor.hardware.accelerator import IN_LONG_RUNS, Accelerator

@@ -12,11 +12,10 @@ import numpy as np
 
 from sartor.cost.chip.energy import energy_floor_j
 from sartor.designs.bounds import within_energy, work_rates
-from sartor.designs.candidates import candidates_of
+from sartor.designs.candidates import Incumbent, Progress, Ranked, candidates_of
 from sartor.designs.infeasible import memory_constraint
 from sartor.designs.point import Interval, Option
 from sartor.designs.question import DesignQuestion
-from sartor.designs.result import Incumbent, Progress, Ranked
 from sartor.designs.space import AcceleratorSpace
 from sartor.designs.tasks import PlanTask, Result, WorkTask, lowered
 from sartor.units import Array

@@ -25,10 +25,9 @@ from sartor.model.training import Recompute
 from sartor.operators import Operator, OperatorGraph
 from sartor.placement.many import ChainSet, batch_time_bounds, work_shares
 from sartor.placement.problem import PlacedLayer, PlacedOptimizer, PlacementProblem, Width, copies_together
-from sartor.schedules.makespan import UNIT_S, in_turn_s
-from sartor.schedules.many import makespan_bounds, makespan_floors
-from sartor.step.kept_bytes import WIDTH_BYTES
+from sartor.schedules.makespan import UNIT_S, in_turn_s, makespan_bounds, makespan_floors
 from sartor.step.mechanisms.optimizer import chip_update_s_per_param
+from sartor.step.rank_activations import WIDTH_BYTES
 from sartor.units import Array, Floats, ceil_div
 
 if TYPE_CHECKING:

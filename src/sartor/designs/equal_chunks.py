@@ -3,7 +3,7 @@ or 3.
 
 With S devices and v chunks each, a pipeline has v S chunks of as many layers each, as Megatron requires, the embedding
 in the first and the head in the last; the number of microbatches of a copy is a multiple of S. So a plan is S, v, the
-ZeRO stage and the number of copies, and its time and memory follow in closed form (`sartor.step.pipelined` has the same
+ZeRO stage and the number of copies, and its time and memory follow in closed form (`sartor.step.pipeline` has the same
 formulas), for thousands of chips at once.
 """
 
@@ -22,7 +22,7 @@ from sartor.designs.question import DesignQuestion
 from sartor.model.training import PipelineSchedule
 from sartor.placement.problem import PlacementProblem, Plan, Stage, copies_together, expert_replicas
 from sartor.placement.tabulate import ROUNDING
-from sartor.step.kept_bytes import in_flight
+from sartor.step.rank_activations import in_flight
 from sartor.units import Array
 
 GATHERED = 2.0

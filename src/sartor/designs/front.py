@@ -17,10 +17,19 @@ from typing import Any, Protocol
 import numpy as np
 
 from sartor.designs.bounds import LoweredModel, lower_models, plan_rates, work_rates
-from sartor.designs.candidates import Candidates, candidates_of, memory_usd, priced
+from sartor.designs.candidates import (
+    Candidates,
+    DesignStatus,
+    JointResult,
+    Keep,
+    Ranked,
+    afresh,
+    candidates_of,
+    memory_usd,
+    priced,
+)
 from sartor.designs.point import Option, Point, ScheduleStore, evaluate_point
 from sartor.designs.question import EQUAL, DesignQuestion
-from sartor.designs.result import DesignStatus, JointResult, Keep, Ranked, afresh
 from sartor.designs.search import search_design
 from sartor.designs.space import AcceleratorSpace
 from sartor.errors import InputError

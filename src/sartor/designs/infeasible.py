@@ -32,7 +32,7 @@ from sartor.model.lower.setting import contexts_divide
 from sartor.model.training import Recompute
 from sartor.placement.place import find_tightest
 from sartor.placement.problem import Edge, PlacedLayer, Width, copies_together
-from sartor.step.chip_blocks import block_graphs
+from sartor.step.block_times import block_graphs
 from sartor.units import Array, format_bytes
 
 

@@ -11,19 +11,17 @@ from typing import NamedTuple, TypedDict
 from sartor.designs.question import DesignModel, DesignQuestion
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator
-from sartor.model.blocks import BlockKind, layer_order
 from sartor.model.lower.setting import contexts_divide, sequence_divides
+from sartor.model.shape import BlockKind, layer_order
 from sartor.model.training import Optimizer, Recipe, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims, Workload
 from sartor.operators import DType, OperatorGraph
 from sartor.step.activations import rows_of
-from sartor.step.block_times import has_gaps
-from sartor.step.chip_blocks import BlockGraphs, check_one_stack, workload_graphs
-from sartor.step.held_bytes import block_params
-from sartor.step.kept_bytes import WIDTH_BYTES, block_stash, boundary_bytes
-from sartor.step.question import padded_shape
-from sartor.step.recipes import workload_of
+from sartor.step.block_times import BlockGraphs, check_one_stack, has_gaps, workload_graphs
+from sartor.step.question import padded_shape, workload_of
+from sartor.step.rank_activations import WIDTH_BYTES, block_stash, boundary_bytes
 from sartor.step.serving.inference import served_bytes
+from sartor.step.states import block_params
 from sartor.step.trainers.lockstep import LOCKSTEP
 from sartor.units import ceil_div
 

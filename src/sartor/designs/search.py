@@ -22,21 +22,22 @@ from math import inf
 import numpy as np
 
 from sartor.designs.bounding import Bounding
-from sartor.designs.candidates import Candidates, priced
-from sartor.designs.infeasible import LeastEnergy, least_energy, tightest_constraint
-from sartor.designs.point import Evaluation, Point
-from sartor.designs.question import EQUAL, DesignModel, DesignQuestion, Objective
-from sartor.designs.result import (
+from sartor.designs.candidates import (
     LATER_TIME,
     LEAST_POINTS,
     LONGEST_SCHEDULE_S,
     MORE_TIME,
     MOST_POINTS,
+    Candidates,
     DesignStatus,
     JointResult,
     Progress,
     next_limit_s,
+    priced,
 )
+from sartor.designs.infeasible import LeastEnergy, least_energy, tightest_constraint
+from sartor.designs.point import Evaluation, Point
+from sartor.designs.question import EQUAL, DesignModel, DesignQuestion, Objective
 from sartor.designs.space import AcceleratorSpace
 from sartor.designs.tasks import EvaluatedPoints, PointTask, Result, Task, lowered, run_task
 from sartor.interrupts import point

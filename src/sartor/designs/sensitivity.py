@@ -16,10 +16,9 @@ import numpy as np
 from sartor.cost.chip.ownership import excess, faults, too_hot
 from sartor.designs.baselines import point_on
 from sartor.designs.bounds import lower_models
-from sartor.designs.candidates import Candidates, alone, candidates_of
+from sartor.designs.candidates import Candidates, JointResult, Ranked, alone, candidates_of
 from sartor.designs.point import Option, ScheduleStore, evaluate_point
 from sartor.designs.question import EQUAL, DesignQuestion, Objective
-from sartor.designs.result import JointResult, Ranked
 from sartor.designs.space import AXES, LANES, AcceleratorSpace
 from sartor.hardware.accelerator import Accelerator
 from sartor.schedules.makespan import timing_fields

@@ -19,11 +19,10 @@ import numpy as np
 
 from sartor.designs.baselines import point_on
 from sartor.designs.bounds import LoweredModel
-from sartor.designs.candidates import candidates_of, priced
+from sartor.designs.candidates import LATER_TIME, MORE_TIME, JointResult, Progress, candidates_of, priced
 from sartor.designs.front import NamedSearch, plain_search
 from sartor.designs.point import Evaluation, ModelOutcome, Point, ScheduleStore, evaluate_point
 from sartor.designs.question import EQUAL, DesignModel, DesignQuestion, Objective
-from sartor.designs.result import LATER_TIME, MORE_TIME, JointResult, Progress
 from sartor.designs.search import RunTasks
 from sartor.designs.shape_bounds import ShapeAxes, ShapePairs, lowered_shapes
 from sartor.designs.shapes_proved import BestShape, JointShapes, over_shapes, undominated

@@ -11,20 +11,21 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from sartor.designs.candidates import Candidates, priced
-from sartor.designs.point import Evaluation, Interval, Option, Point
-from sartor.designs.question import EQUAL, DesignQuestion
-from sartor.designs.result import (
+from sartor.designs.candidates import (
     LATER_TIME,
     LEAST_POINTS,
     LONGEST_SCHEDULE_S,
     MORE_TIME,
     MOST_POINTS,
+    Candidates,
     Incumbent,
     Ranked,
     Spot,
     next_limit_s,
+    priced,
 )
+from sartor.designs.point import Evaluation, Interval, Option, Point
+from sartor.designs.question import EQUAL, DesignQuestion
 from sartor.designs.tasks import EvaluatedPoints, PointTask, Result, Row, SecondPairs, ShapeTask, Task, together
 from sartor.model.shape import TransformerShape
 from sartor.schedules.makespan import SCHEDULE_LIMIT_S

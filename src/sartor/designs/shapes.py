@@ -17,11 +17,11 @@ import numpy as np
 
 from sartor.designs.baselines import NamedChip, point_on
 from sartor.designs.bounds import lower_models
+from sartor.designs.candidates import DesignStatus, JointResult, Keep, afresh
 from sartor.designs.front import NamedSearch, plain_search
 from sartor.designs.parts import CopySplit
 from sartor.designs.point import ModelOutcome, Option, Point, ScheduleStore, evaluate_option, evaluate_point
 from sartor.designs.question import DesignModel, DesignQuestion
-from sartor.designs.result import DesignStatus, JointResult, Keep, afresh
 from sartor.designs.shape_bounds import ShapeVariant
 from sartor.designs.space import AcceleratorSpace
 from sartor.errors import InputError

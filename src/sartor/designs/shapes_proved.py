@@ -15,10 +15,9 @@ from functools import partial
 
 import numpy as np
 
-from sartor.designs.candidates import Candidates, candidates_of
+from sartor.designs.candidates import Candidates, DesignStatus, JointResult, Progress, Ranked, Spot, candidates_of
 from sartor.designs.front import NamedSearch, plain_search
 from sartor.designs.question import EQUAL, DesignQuestion
-from sartor.designs.result import DesignStatus, JointResult, Progress, Ranked, Spot
 from sartor.designs.search import OutOfTime, RunTasks, in_time, run_here
 from sartor.designs.shape_bounds import ShapeAxes, ShapeVariant
 from sartor.designs.shape_queue import Pairs, ShapeQueue, pairs_of

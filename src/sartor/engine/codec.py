@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from sartor.designs.candidates import Baseline, Ranked
 from sartor.designs.parts import CopySplit
 from sartor.designs.point import Evaluation, LayerTime, ModelOutcome, Option, Point
 from sartor.designs.question import DesignQuestion
-from sartor.designs.result import Baseline, Ranked
 from sartor.designs.space import AcceleratorSpace
 from sartor.hardware.accelerator import ARRAY_FIELDS, Accelerator, Dataflow, Memory
 from sartor.json_types import JsonDict, JsonMap

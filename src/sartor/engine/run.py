@@ -12,9 +12,9 @@ from typing import Protocol
 
 from sartor.designs.against import reasons
 from sartor.designs.baselines import compare
+from sartor.designs.candidates import Baseline, JointResult, Keep, Progress, afresh
 from sartor.designs.front import NamedSearch, ProvedFront, proved_front
 from sartor.designs.question import DesignQuestion
-from sartor.designs.result import Baseline, JointResult, Keep, Progress, afresh
 from sartor.designs.search import RunTasks, search_design
 from sartor.designs.shapes import ShapeDesign
 from sartor.designs.shapes_proved import JointShapes

@@ -18,10 +18,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sartor import interrupts
-from sartor.designs.candidates import alone
+from sartor.designs.candidates import Progress, alone
 from sartor.designs.point import Evaluation, Point
 from sartor.designs.question import DesignQuestion
-from sartor.designs.result import Progress
 from sartor.designs.space import AcceleratorSpace
 from sartor.designs.tasks import EvaluatedPoints, PointTask, Result, ShapeTask, Task
 from sartor.engine.codec import (

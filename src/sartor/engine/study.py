@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sartor.designs.candidates import Baseline, Ranked
 from sartor.designs.point import ModelOutcome
-from sartor.designs.result import Baseline, Ranked
 from sartor.engine.codec import architecture_dict, from_text
 from sartor.engine.schema import cannot, connect, is_locked, sound_rows
 from sartor.errors import InputError

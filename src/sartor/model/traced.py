@@ -127,7 +127,7 @@ class TracedPart:
 
 
 def traced_parts(traced: TracedModel) -> tuple[TracedPart, ...]:
-    """The parts of a traced model, as `sartor.model.blocks.blocks` orders them: embedding, kinds of layers, head."""
+    """The parts of a traced model, as `sartor.model.shape.blocks` orders them: embedding, kinds of layers, head."""
     inside = sum(layer.frozen_params * layer.weight_sets for layer in traced.layers)
     ends = (
         (traced.embedding_params, traced.frozen_embedding_params, traced.buffer_bytes),

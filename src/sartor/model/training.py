@@ -1,18 +1,22 @@
 """A training job, and a plan that spreads it over devices.
 
 A field of ``TrainingPlan`` is one number or an array; arrays broadcast, one entry per candidate plan.
+
+A trainer as a record: what it overlaps, pads, keeps in memory, and supports.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields, replace
+from enum import Enum
 from typing import Any
 
-from sartor.model.blocks import blocks
+from sartor.json_types import JsonMap
 from sartor.model.layer import AttentionMixer, LatentAttentionMixer, Layer, MoeFfn
-from sartor.model.shape import TransformerShape
-from sartor.model.trainer import Trainer
+from sartor.model.shape import TransformerShape, blocks
 from sartor.model.workload import (
+    VOCAB_MULTIPLE,
     AttentionKernel,
     ContextParallel,
     OffloadModule,
@@ -25,6 +29,271 @@ from sartor.model.workload import (
 )
 from sartor.operators import DType
 from sartor.units import Bools, Ints
+
+
+class Accumulation(Enum):
+    """How a microbatch's weight gradient reaches the step's gradient buffer."""
+
+    FUSED = "fused"
+    """The GEMM accumulates into it."""
+    ADDED = "added"
+    """A separate kernel reads gradient and sum, and writes the sum."""
+    COPIED = "copied"
+    """Copied into the buffer that is reduced (FSDP's shards)."""
+    KEPT = "kept"
+    """It stays where autograd or the compiler puts it: no extra traffic."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryHabits:
+    """How a trainer uses memory. Bytes are per parameter or per logit unless the name says otherwise."""
+
+    wide_weights: bool = False
+    """Weights are stored in fp32 only, and gathered or cast to 16 bits when used (FSDP, autocast, JAX); else 16-bit
+    weights are held, with fp32 main copies beside the optimizer."""
+    grad_bytes: float = 0.0
+    """Per parameter before sharding, overriding ``Trainer.grad_dtype``; 0: by that type."""
+    bf16_grad_bytes: float = 0.0
+    """The same for bf16 training, if it differs."""
+    fp16_step_bytes: float = 0.0
+    """Per parameter of the shard during the optimizer step of fp16 training: copies of its gradients."""
+    flat_grad_bytes: float = 0.0
+    """Per unsharded parameter during the optimizer step: a flat copy of all gradients for the reduction."""
+    narrow_inputs: bool = True
+    """FP8 and FP4 recipes save the inputs of linear layers in 8 or 4 bits for backward; else in 16 bits."""
+    narrow_weights: bool = True
+    """8- or 4-bit copies of the weights, one row-wise and one column-wise, are kept from the first microbatch on."""
+    dummy_wgrad: bool = True
+    """Weight gradients go directly to the main gradient, with a 16-bit placeholder for one layer's weights
+    (``gradient_accumulation_fusion``)."""
+    gathers_input: bool = True
+    """Sequence parallelism gathers an input again for backward instead of keeping it whole."""
+    logit_bytes: float = 6.0
+    """Per logit at the peak of the loss: 16-bit logits and their fp32 copy, turned into probabilities in place."""
+    split_logit_bytes: float = 0.0
+    """The same if tensor parallelism splits the vocabulary and it differs."""
+    fused_logit_bytes: float = 4.0
+    """The same with ``Trainer.fused_loss``: 16-bit logits and their gradients; the logits are kept."""
+    kept_logit_bytes: float = 4.0
+    """Per logit kept from forward to backward."""
+    layers_gathered: float = 2.0
+    """Layers of gathered weights held at once under ZeRO 3: the running one and the prefetched one."""
+    most_gathered: float = math.inf
+    """Gathered parameters above which nothing is prefetched."""
+    layers_graded: float = 1.0
+    """Layers of full gradients held at once under ZeRO 3."""
+    narrow_primary: bool = False
+    """FP8 recipes keep no 16-bit weights in addition to the 8-bit ones (``fp8_param_gather``)."""
+    buffer_bytes: float = 0.0
+    """Buckets of gradients and parameters outside the gradient buffer, in bytes of the device."""
+    keeps_outputs: bool = False
+    """A pipeline rank keeps its sent activations until the gradient comes back; else they are freed when sent
+    (``deallocate_pipeline_outputs``)."""
+    fragmentation: float = 1.11
+    """Ratio of allocator memory for activations and temporaries to their peak, from blocks that do not fit the next
+    tensor. States are allocated once and leave no gaps. *Fitted* on 58 rows of Megatron-DeepSpeed runs of 2022 in
+    data/end_to_end/training.csv (2026-11-21), with the contexts and buckets of these records."""
+    steps_in_own_blocks: bool = True
+    """Temporaries of the optimizer step do not fit blocks freed by activations and are allocated in addition (PyTorch's
+    native allocator never joins blocks of different requests to the driver)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """A change between releases: by year (``2021``) or container (``26.06``), on some GPU generations or all."""
+
+    first: tuple[int, ...] = (0,)
+    last: tuple[int, ...] = (9999,)
+    generations: tuple[str, ...] = ()
+    compiled: bool = False
+    """Applies only if its kernels are compiled."""
+    changes: JsonMap
+    source: str
+
+    def holds(self, version: tuple[int, ...], generation: str) -> bool:
+        """Whether a version, (year,) or (year, month), is in this range."""
+        alike = len(version) == max(len(self.first), len(self.last))
+        return alike and self.first <= version <= self.last and generation in (self.generations or (generation,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trainer:
+    """What a training framework does, keeps in memory and supports, for any plan."""
+
+    name: str = "megatron"
+    """Name of the fitted constants that apply (``[framework.NAME]`` of the table of training constants)."""
+    key: str = ""
+    """What users call it, if it shares another trainer's constants; else ``name``."""
+    title: str = ""
+    """What sentences call it, if its makers spell it otherwise than users."""
+    aliases: tuple[str, ...] = ()
+    """Other names users may give it."""
+    words: tuple[str, ...] = ()
+    """Parts of the names that published tables use for it and similar software."""
+    precedence: int = 0
+    """Of trainers that have a word of one table's name, the highest counts: it is built on the others."""
+    of_one_source: bool = False
+    """Known from one published source: rows of measurements name it, lists of choices leave it out."""
+    source: str = ""
+
+    # switches: a launch file or a table's row may set them differently
+    tp_overlap: bool = False
+    """Tensor-parallel collectives overlap in pieces with the GEMMs they feed (Transformer Engine userbuffers)."""
+    dp_overlap: bool = True
+    """Gradient reduction and parameter gathering overlap with compute."""
+    p2p_overlap: bool = True
+    """Transfers between pipeline stages overlap with compute (matters only with interleaving)."""
+    ep_overlap: bool = False
+    """With interleaving, the expert all-to-all of one microbatch overlaps with the compute of another (Megatron's
+    ``overlap_moe_expert_parallel_comm``)."""
+    fused_kernels: bool = True
+    """Norms, activation, rotary and loss fused (Apex, Transformer Engine or torch.compile); else eager PyTorch."""
+    fused_loss: bool = False
+    """The loss reads 16-bit logits and writes 16-bit gradients, with no fp32 copy (torch.compile over the loss;
+    Transformer Engine's cross-entropy)."""
+    fused_experts: bool = False
+    """Expert layers run without waiting for the host (token counts stay on the device, launches come from a graph) and
+    quantize inside their GEMMs: NVIDIA's trainers on Blackwell since mid-2026."""
+    pads_experts: bool = True
+    """Separate kernels copy rows of 8- and 4-bit experts to padded buffers and back."""
+    grad_fusion: bool = True
+    """``Accumulation.FUSED`` is switched on; else ``ADDED``."""
+    cuda_graphs: bool = False
+    grad_dtype: DType = DType.FP32
+    """Data type of the gradient buffer that is reduced."""
+    splits_experts: bool = False
+    """Tensor parallelism divides every expert (Megatron before ``expert_tensor_parallel_size``); else experts stay
+    whole, and the tensor ranks take part in expert parallelism: an expert has copies on tp x cp x dp / ep devices."""
+    dispatch_once: bool = False
+    """A token for several experts of one node is sent there once and copied there (DeepEP, HybridEP); else once per
+    expert (NCCL's all-to-all)."""
+    checkpoints_operators: bool = False
+    """With ``recompute_layers``, recomputation is per operator: outputs of every second GEMM and of attention are kept
+    in all layers (torchtitan's ``selective_ac_option = "op"``); else whole layers are recomputed."""
+
+    # habits: how its code works
+    accumulation: Accumulation = Accumulation.FUSED
+    fuses_sharded: bool = False
+    """GEMMs also add gradients that are sharded (ZeRO 2 and 3)."""
+    strided_heads: bool = True
+    """Unfused attention reads heads at a stride."""
+    fused_heads: int = 8
+    """Its fused attention takes head dimensions that are multiples of this."""
+    hides_tp_backward: bool = True
+    """Backward tensor-parallel communication that no GEMM waits for always overlaps with another GEMM."""
+    narrows_each_microbatch: bool = False
+    """8-bit linear layers quantize their weights in every microbatch (torchao); else once per step."""
+    broadcasts_shards: bool = False
+    """ZeRO 1 and 2 split parameters by whole tensors: after its update every owner broadcasts its own in turn
+    (InternEvo, FairScale's OSS, PyTorch's ZeroRedundancyOptimizer); else equal shards are gathered at once."""
+    vocab_multiple: int = VOCAB_MULTIPLE
+    """The vocabulary is padded to a multiple of this times tp (``--make-vocab-size-divisible-by``); 0: not padded."""
+    memory: MemoryHabits = field(default_factory=MemoryHabits)
+
+    lockstep: bool = False
+    """All stages of a pipeline advance together, at the pace of the slowest, and nothing overlaps (step.pipelined)."""
+
+    # limits: which plans it can run
+    pipelines: bool = True
+    interleaves: bool = True
+    schedules: tuple[PipelineSchedule, ...] = (PipelineSchedule.ONE_F_ONE_B,)
+    expert_parallel: bool = True
+    zero_bubble_chunks: int = 1
+    """Chunks per device that its zero-bubble schedule needs: one, or at least two."""
+    shards_fully: bool = False
+    """Gradients are sharded with the optimizer state (ZeRO 2, 3) or nothing is, even with a pipeline."""
+    reduces_rounds: bool = False
+    """ZeRO 2 in an interleaved pipeline: a chunk's gradients are reduced and freed after each run of pp microbatches
+    through it; else they stay unsharded until the last microbatch."""
+    offloads: tuple[OffloadModule, ...] = ()
+    """Activations that it can move to host memory."""
+    optimizers: tuple[Optimizer, ...] = tuple(Optimizer)
+    offloads_states_of: tuple[Optimizer, ...] = tuple(Optimizer)
+    """Optimizers whose states it can keep in host memory."""
+    offloads_unsharded: bool = True
+    """States can be in host memory where no ZeRO shards them."""
+    most_zero_with_muon: int = 3
+    narrow_moments: tuple[int, ...] = (0, 1, 2, 3)
+    """ZeRO stages under which Adam's moments may be narrower than fp32."""
+    offloads_layers_alone: bool = True
+    """Whole layers are offloaded only without recomputation, pipeline and CUDA graphs; modules in all layers, the input
+    of attention's projection only with that of its core (Megatron-Core's transformer_config.py, 0.16.1)."""
+    always_again: tuple[RecomputeModule, ...] = ()
+    """Modules that it always recomputes in backward."""
+    one_program: bool = False
+    """All devices run one program: stages and chunks have equal numbers of layers, microbatches come in rounds of pp,
+    and schedules other than 1F1B may interleave."""
+    optional_sequence_parallel: bool = True
+    """Sequence parallelism is a separate switch that a plan with tp may turn off."""
+    splits_sequence: bool = True
+    """Supports sequence parallelism with tensor parallelism."""
+    contexts: bool = True
+    """Supports context parallelism."""
+    most_zero_with_tp: int = 3
+    """Highest ZeRO stage supported with tensor parallelism."""
+    groups_shards: bool = True
+    """Supports sharding over fewer devices than hold replicas (HSDP)."""
+    recomputes_parts: bool = True
+    """Supports recomputing parts of a layer or some of the layers; else all layers or none."""
+    recomputes_by_chunk: bool = False
+    """Recomputed layers are counted per chunk: a stage recomputes a multiple of its chunks."""
+    overlaps_recomputed: bool = True
+    """``ep_overlap`` is supported with fully recomputed layers."""
+    experts_fill_groups: bool = False
+    """Expert ranks fill tp and cp first, and completely: ep is a multiple of tp x cp."""
+    spreads_mtp: bool = True
+    """Supports multi-token prediction with pipelines and context parallelism."""
+    launchable: bool = False
+    """Sartor can write its launch files."""
+    in_files: JsonMap = field(default_factory=dict)
+    """Limits (fields of this record) that apply to the launch files sartor writes for it."""
+    releases: tuple[Release, ...] = ()
+
+    # usual: assumed for a published run that does not say
+    usual_zero_stage: int = 0
+    plain_fp8: Recipe = Recipe.FP8_DELAYED
+    """What ``fp8`` means."""
+    usual_context_parallel: ContextParallel = ContextParallel.RING
+    drops_out: bool = False
+    """Dropout defaults to 0.1 for models like GPT-3."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What users may call it, the usual name first."""
+        return (self.key or self.name, *self.aliases)
+
+    @property
+    def called(self) -> str:
+        """Its name in a sentence."""
+        return self.title or self.names[0]
+
+    @property
+    def recomputes_some_layers(self) -> bool:
+        """Whether a stage may recompute some of its layers; else all or none."""
+        return self.recomputes_parts and not (self.lockstep or self.one_program)
+
+    @property
+    def adds_gradients(self) -> Accumulation:
+        """``accumulation``, after the switch ``grad_fusion``."""
+        off = self.accumulation is Accumulation.FUSED and not self.grad_fusion
+        return Accumulation.ADDED if off else self.accumulation
+
+    @property
+    def sharding_gradients(self) -> Trainer:
+        """This trainer at ZeRO 2 or 3: gradients that no GEMM adds are copied into the buffer that is reduced."""
+        copies = self.accumulation is Accumulation.FUSED and not self.fuses_sharded
+        return replace(self, accumulation=Accumulation.COPIED) if copies else self
+
+    @property
+    def habits(self) -> MemoryHabits:
+        """``memory``, after the switch ``fused_loss``."""
+        memory_habits = self.memory
+        if not self.fused_loss:
+            return memory_habits
+        return replace(
+            memory_habits, logit_bytes=memory_habits.fused_logit_bytes, split_logit_bytes=0.0, kept_logit_bytes=2.0
+        )
+
 
 __all__ = [
     "ContextParallel",

@@ -40,7 +40,7 @@ from sartor.plans.space import (
 from sartor.step.footprint import footprint
 from sartor.step.measured_run import MeasuredRun
 from sartor.step.mechanisms.mechanism import Rows
-from sartor.step.recipes import supports
+from sartor.step.question import supports
 from sartor.step.results import Footprint
 from sartor.step.step import step
 from sartor.units import Floats

@@ -15,14 +15,14 @@ import numpy as np
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
-from sartor.model.blocks import layer_order
+from sartor.model.shape import layer_order
 from sartor.model.training import ContextParallel, OffloadModule, Recipe, Recompute, RecomputeModule, TrainingJob
 from sartor.model.workload import AttentionKernel
 from sartor.operators import DType
 from sartor.plans.space import AXES, DIMS, STRUCTURE, check_job, job_limits, plan_space, size_of, structures
 from sartor.run.fields import FIELDS
 from sartor.step.mechanisms.mechanism import Rows
-from sartor.step.recipes import check_recipe, supports
+from sartor.step.question import check_recipe, supports
 from sartor.units import Array, Floats, nearest_divisors
 
 ANY = "any"

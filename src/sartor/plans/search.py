@@ -18,9 +18,8 @@ from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
-from sartor.model.blocks import blocks
 from sartor.model.lower.setting import check
-from sartor.model.shape import TransformerShape
+from sartor.model.shape import TransformerShape, blocks
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims
 from sartor.plans.evaluate import (
@@ -58,8 +57,7 @@ from sartor.plans.stages import WORTH, Placed, place_layers
 from sartor.step.block_times import compute_factors
 from sartor.step.coefficients import InRun, coefficients_for, in_a_run
 from sartor.step.footprint import every_stage, usable_bytes
-from sartor.step.question import padded_shape
-from sartor.step.recipes import as_trained, kernels_of
+from sartor.step.question import as_trained, kernels_of, padded_shape
 from sartor.step.tables import KnownBlocks
 
 HEADROOM = 0.05

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from sartor.errors import InputError
-from sartor.model.blocks import layer_order
+from sartor.model.shape import layer_order
 from sartor.model.training import Recompute, TrainingJob, TrainingPlan
 from sartor.model.workload import COMMON_SCHEDULES
 from sartor.run.fields import FIELDS

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sartor.model.blocks import BlockKind, blocks, layer_order
+from sartor.model.shape import BlockKind, blocks, layer_order
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.plans.evaluate import Evaluated, Pricer
 from sartor.plans.front import KEYS, chosen, keys_of, order

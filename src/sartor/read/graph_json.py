@@ -16,8 +16,8 @@ from sartor.bounded import MAX_BYTES, printable
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap, picked
 from sartor.model.lower.traced import traced_shape
-from sartor.model.reading import ModelReading
 from sartor.model.traced import Grows, TracedCall, TracedLayer, TracedModel
+from sartor.model.workload import ModelReading
 from sartor.operators import (
     Attention,
     Collective,

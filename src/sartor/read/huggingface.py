@@ -15,8 +15,8 @@ from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.model.counts import count_params
 from sartor.model.layer import AttentionMixer, MoeFfn
-from sartor.model.reading import ModelReading
 from sartor.model.shape import TransformerShape
+from sartor.model.workload import ModelReading
 from sartor.read.config_text import parse_config, read_config
 from sartor.read.families import model_types, read_part
 from sartor.read.families.tabled import is_tabled, with_table

@@ -23,7 +23,7 @@ from pathlib import Path
 from sartor.bounded import parse_json, read_bytes
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
-from sartor.model.reading import unread_words
+from sartor.model.workload import unread_words
 from sartor.read.config_text import packaged_json
 from sartor.read.family_table import family_rows
 from sartor.read.fields import Fields, Ledger, class_defaults, published_field_names

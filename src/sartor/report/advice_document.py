@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from sartor.answers.advice import Advice
     from sartor.cost.uncertainty import Comparison
-    from sartor.model.reading import ModelReading
+    from sartor.model.workload import ModelReading
     from sartor.shapes.codesign import CoDesign
     from sartor.shapes.mixes import Mix
     from sartor.shapes.quality import Quality, QualityCheck

@@ -15,8 +15,7 @@ from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.operators import Axis, CollectiveKind
-from sartor.step.orders import Work
-from sartor.step.rank_work import RankWork, expert_replicas, groups_of, step_work
+from sartor.step.orders import RankWork, Work, expert_replicas, groups_of, step_work
 
 COMP, SEND, RECV, COLLECTIVE = 4, 5, 6, 7
 """``NodeType``."""

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.answers.design import DesignAnswer, rate
+from sartor.designs.candidates import Ranked
 from sartor.designs.detail import area_parts
 from sartor.designs.front import value_of
-from sartor.designs.result import Ranked
 from sartor.report.design_words import AREA_WORDS, against_text, short_chips, unit_of
 from sartor.report.words import printable
 from sartor.units import GIGA, format_seconds, format_share

@@ -10,9 +10,9 @@ from sartor.answers.design import BASELINE, DESIGN_STAGE, RANKED, DesignAnswer, 
 from sartor.answers.design_reasons import why_texts
 from sartor.answers.field import number, text, through
 from sartor.designs.against import AgainstModel
+from sartor.designs.candidates import DesignStatus, Ranked
 from sartor.designs.detail import ModelDetail, area_parts, model_detail, power_parts
 from sartor.designs.question import AreaModel
-from sartor.designs.result import DesignStatus, Ranked
 from sartor.hardware.accelerator import SUSTAINED_SHARES
 from sartor.model.workload import Phase
 from sartor.report import document as d

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from sartor.answers.design import STEP_TIME, DesignAnswer, params_change, rate
 from sartor.designs.baselines import NamedChip
+from sartor.designs.candidates import Ranked
 from sartor.designs.detail import ModelDetail, layer_schedule, model_detail
 from sartor.designs.question import EQUAL, DesignQuestion
-from sartor.designs.result import Ranked
 from sartor.designs.shapes import ShapeDesign
 from sartor.designs.shapes_proved import JointShapes
 from sartor.json_types import JsonDict

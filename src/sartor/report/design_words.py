@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from sartor.answers.design import STEP_TIME, DesignAnswer, rate
 from sartor.cost.chip.ownership import faults
 from sartor.designs.bounds import evaluated_joules
+from sartor.designs.candidates import DesignStatus, Ranked
 from sartor.designs.detail import ModelDetail, plan_fields
 from sartor.designs.question import AreaModel, DesignQuestion, Mean, Objective
-from sartor.designs.result import DesignStatus, Ranked
 from sartor.designs.sensitivity import Nearby
 from sartor.hardware.accelerator import Accelerator
 from sartor.model.workload import Phase

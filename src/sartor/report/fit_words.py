@@ -13,9 +13,9 @@ from sartor.ask.complete import plan_sentence
 from sartor.cost.cost import Z80
 from sartor.cost.uncertainty import IntervalPart, Narrows
 from sartor.hardware.accelerator_catalog import accelerator_names
-from sartor.hardware.alignment import alignment_of
 from sartor.hardware.catalog import gpu_names
 from sartor.hardware.cluster_catalog import cluster_names
+from sartor.hardware.gpu import alignment_of
 from sartor.model.workload import Phase
 from sartor.report.words import count_text, interval_text, printable, unread_text
 from sartor.rules.rule import ragged

@@ -11,7 +11,7 @@ from sartor.plans.next import CLOSE, RIGHT
 from sartor.report.fit_words import close_text
 from sartor.report.words import interval_text, printable, three_digits, unread_text
 from sartor.step.footprint import usable_bytes
-from sartor.step.pipelined import devices_of_pools
+from sartor.step.pipeline import devices_of_pools
 from sartor.units import format_bytes, format_change, format_count, format_seconds, format_share, room_text
 
 if TYPE_CHECKING:

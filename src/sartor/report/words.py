@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sartor.cost.cost import Cost
-from sartor.model.reading import ModelReading
-from sartor.model.workload import Phase, Workload
+from sartor.model.workload import ModelReading, Phase, Workload
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, Operator
 from sartor.units import format_bytes, format_count, format_seconds
 

@@ -21,8 +21,7 @@ from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.cost.cost import Source
 from sartor.cost.price import Estimate, price
 from sartor.errors import InputError
-from sartor.hardware.alignment import Alignment, alignment_of
-from sartor.hardware.gpu import Gpu
+from sartor.hardware.gpu import Alignment, Gpu, alignment_of
 from sartor.model.layer import AttentionMixer, Mixer
 from sartor.model.lower import feasible, lower
 from sartor.model.lower.setting import Kernels

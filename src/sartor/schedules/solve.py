@@ -9,8 +9,7 @@ from functools import partial
 
 from sartor.errors import InputError
 from sartor.interrupts import asked
-from sartor.schedules import bounds, cp_sat, greedy, milp, prefixes, second_clock
-from sartor.schedules.check import violations
+from sartor.schedules import bounds, cp_sat, milp, prefixes, second_clock
 from sartor.schedules.problem import (
     CoreType,
     Mode,
@@ -23,6 +22,7 @@ from sartor.schedules.problem import (
     Status,
     successors,
     topological_order,
+    violations,
 )
 from sartor.schedules.split import (
     BlockAnswer,
@@ -164,7 +164,7 @@ def _by_work(block: OpBlock, answer: BlockAnswer, work: float) -> BlockAnswer:
 
 def _without_solver(block: OpBlock) -> BlockAnswer:
     """List scheduling and the bounds, which are the whole answer if they meet."""
-    timetable = greedy.best_greedy(block)
+    timetable = bounds.best_greedy(block)
     return BlockAnswer(timetable=timetable, lower_bound=bounds.lower_bound(block, timetable.makespan(block)).value)
 
 

@@ -25,9 +25,17 @@ from sartor.shapes.mixes import Mix, priced_mixes
 from sartor.shapes.near import build_space, grain_of
 from sartor.shapes.pricing import PricedPoints, fastest, price
 from sartor.shapes.quality import QualityGuard, freed_guard
-from sartor.shapes.result import Candidate, FrontPoint, ShapeSearch, SingleEdit, changes, shortlist, single_edits
+from sartor.shapes.result import (
+    Candidate,
+    FrontPoint,
+    ShapeSearch,
+    SingleEdit,
+    changes,
+    shortlist,
+    single_edits,
+    stability,
+)
 from sartor.shapes.space import Space, same_size
-from sartor.shapes.stability import stability
 from sartor.step.coefficients import InRun
 
 __all__ = ["Candidate", "FrontPoint", "ShapeSearch", "SingleEdit", "phase_workload", "search_shapes"]

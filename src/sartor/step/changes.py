@@ -14,7 +14,7 @@ from sartor.model.lower import feasible
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel
 from sartor.step.footprint import footprint, usable_bytes
-from sartor.step.recipes import as_trained
+from sartor.step.question import as_trained
 from sartor.step.step import step
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sartor.cost.collective.tiers import network_time_s
+from sartor.cost.collective.collective import network_time_s
 from sartor.cost.correction.calibration import Calibration
 from sartor.hardware.cluster import Cluster
 from sartor.model.training import TrainingJob, TrainingPlan

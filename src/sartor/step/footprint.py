@@ -12,11 +12,11 @@ import numpy as np
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.training import TrainingJob, TrainingPlan
-from sartor.step.held_bytes import HeldBytes, held_bytes, params_at, params_of
-from sartor.step.kept_bytes import KeptBytes, Ranks, kept_bytes, kept_in_lockstep, microbatch_of, ranks_of
-from sartor.step.kept_bytes import side_by_side as ranks_side_by_side
+from sartor.step.rank_activations import KeptBytes, Ranks, kept_bytes, kept_in_lockstep, microbatch_of, ranks_of
+from sartor.step.rank_activations import side_by_side as ranks_side_by_side
 from sartor.step.results import Footprint, check_sum
 from sartor.step.stages import distinct_rows, entries, flat_columns, is_v_shaped, plans_of, side_by_side, stage_counts
+from sartor.step.states import HeldBytes, held_bytes, params_at, params_of
 from sartor.units import Array, BoolArray, Bools, FloatArray, IntArray
 
 USABLE_SHARE = 0.99

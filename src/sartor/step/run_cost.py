@@ -12,7 +12,7 @@ from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.counts import count_params
 from sartor.model.training import Optimizer, TrainingJob
-from sartor.step.pipelined import devices_of_pools
+from sartor.step.pipeline import devices_of_pools
 
 POWER_SHARE = 1.0
 """Share of the device's TDP drawn in training, as public model cards assume (Llama 2, arXiv 2307.09288, table 2; Llama

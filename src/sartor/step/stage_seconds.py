@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sartor.model.trainer import Trainer
+from sartor.model.training import Trainer
 from sartor.step import mechanisms
 from sartor.step.coefficients import TrainingCoefficients
 from sartor.step.data_parallel import Exchange, grad_exchange, param_exchange

@@ -11,10 +11,10 @@ import numpy as np
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.price import Estimate, total_s
 from sartor.hardware.cluster import Cluster
-from sartor.model.blocks import BlockKind, blocks
+from sartor.model.shape import BlockKind, blocks
 from sartor.model.training import Recompute, TrainingJob, TrainingPlan
 from sartor.step.footprint import StageBytes, every_stage, stage_bytes, usable_bytes
-from sartor.step.pipelined import pools_of_stages
+from sartor.step.pipeline import pools_of_stages
 from sartor.step.stages import flat_columns, plan_counts, plans_of
 from sartor.step.step import tables_of
 from sartor.step.tables import KnownBlocks, PlanTables

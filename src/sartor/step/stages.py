@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from sartor.errors import InputError
-from sartor.model.blocks import BlockKind, blocks, layer_order
-from sartor.model.shape import TransformerShape
+from sartor.model.shape import BlockKind, TransformerShape, blocks, layer_order
 from sartor.model.training import PipelineSchedule, TrainingPlan
 from sartor.units import BoolArray, Floats, IntArray, Ints, remembered
 

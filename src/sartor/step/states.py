@@ -1,4 +1,4 @@
-"""Bytes of weights, gradients and optimizer states per parameter, by optimizer, precision and ZeRO stage.
+"""Bytes of weights, gradients and optimizer states: per parameter, and of everything a pipeline rank holds.
 
 Mixed-precision Adam holds 2 bytes of weight, a gradient, and an fp32 main weight and two moments: 16 bytes with a
 16-bit gradient (Rajbhandari et al. 2020, sec. 3.1), 18 with an fp32 one (Megatron).
@@ -6,14 +6,21 @@ Mixed-precision Adam holds 2 bytes of weight, a gradient, and an fp32 main weigh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from sartor.hardware.gpu import Gpu
-from sartor.model.trainer import Trainer
-from sartor.model.training import Optimizer, Recipe, TrainingJob, TrainingPlan
-from sartor.units import Bools, Floats, IntArray, Ints
+from sartor.model.lower.optimizer import expert_params, layer_params, outer_params, stack_params
+from sartor.model.lower.setting import Kernels, Setting
+from sartor.model.shape import Block, BlockKind, Stack, TransformerShape, blocks, text_stacks
+from sartor.model.traced import traced_parts
+from sartor.model.training import Optimizer, Recipe, Trainer, TrainingJob, TrainingPlan
+from sartor.model.workload import ParallelDims, Workload
+from sartor.step.stages import distinct_rows
+from sartor.units import BoolArray, Bools, FloatArray, Floats, IntArray, Ints, remembered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +44,7 @@ def dense_states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, *, in_layer: bo
     return _states(job, plan, gpu, _shards(plan, plan.dims.dp * plan.dims.cp), in_layer)
 
 
-def expert_states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu) -> StateBytes:
+def _expert_states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu) -> StateBytes:
     """Bytes per parameter of routed experts, which have fewer replicas."""
     return _states(job, plan, gpu, _shards(plan, expert_replicas(job, plan)), True)
 
@@ -161,3 +168,268 @@ def grad_bytes(job: TrainingJob) -> float:
         return 4.0
     narrow = habits.bf16_grad_bytes if job.recipe is not Recipe.FP16 else 0.0
     return narrow or habits.grad_bytes or job.trainer.grad_dtype.bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockParams:
+    """Parameters of one layer (or of embedding, MTP module, head) that one device holds, over arrays of tp and ep.
+
+    ``dense`` ones are replicated over all of dp x cp, ``expert`` ones over dp x cp / ep, or tp times as many devices if
+    experts are not split by tp (``Trainer.splits_experts``). ``tied`` is the token table that the head shares with the
+    embedding: it needs its own copy only if the two are on different stages.
+    """
+
+    dense: Ints
+    expert: Ints = 0
+    tied: Ints = 0
+    trained: float = 1.0
+    """Share of them that is trained: gradients and optimizer states are of these."""
+    buffer_bytes: float = 0.0
+    """Tensors besides the parameters."""
+
+
+def block_params(job: TrainingJob, dims: ParallelDims) -> tuple[BlockParams, ...]:
+    """Parameters of every block of ``job.shape`` (in the order of `blocks`) on one device of ``dims``, before sharding
+    over data-parallel ranks. A LAYER block's are those of one layer."""
+    return _params_of_blocks(job.shape, dims.tp, dims.ep, splits_experts=job.trainer.splits_experts)
+
+
+@remembered
+def _params_of_blocks(shape: TransformerShape, tp: Ints, ep: Ints, *, splits_experts: bool) -> tuple[BlockParams, ...]:
+    dims, kernels = ParallelDims(tp=tp, ep=ep), Kernels(splits_experts=splits_experts)
+    parts = tuple(_block_params(shape, dims, kernels, block) for block in blocks(shape))
+    if shape.traced is None:
+        return parts
+    pairs = zip(parts, traced_parts(shape.traced), strict=True)
+    return tuple(replace(p, trained=part.trained_share, buffer_bytes=part.buffer_bytes) for p, part in pairs)
+
+
+def _block_params(shape: TransformerShape, dims: ParallelDims, kernels: Kernels, block: Block) -> BlockParams:
+    setting = _setting(shape, dims, block.stack, kernels)
+    if block.layer is not None:
+        return _layer_params(setting, block)
+    outer = dict(outer_params(setting, shape))
+    tables: Ints = sum((stack_params(_setting(shape, dims, s), s) for s, _ in text_stacks(shape)), 0)
+    norms = _final_norms(block.stack)
+    if block.kind is BlockKind.EMBEDDING:
+        return BlockParams(dense=outer["embedding"] + tables - norms)
+    tied = shape.lm_head and shape.tied_embeddings
+    return BlockParams(dense=outer["head"] + norms, tied=outer["embedding"] - _positions(shape) if tied else 0)
+
+
+def _layer_params(setting: Setting, block: Block) -> BlockParams:
+    assert block.layer is not None
+    parts: Ints = sum((params for _, params in layer_params(setting, block.layer)), 0)
+    experts: Ints = sum((expert_params(setting, part) for part in block.layer.all_ffns), 0)
+    h = setting.hidden_size
+    joining = 2 * h**2 + 2 * h if block.kind is BlockKind.MTP else 0
+    return BlockParams(dense=parts - experts + joining, expert=experts)
+
+
+def _final_norms(stack: Stack) -> Ints:
+    return sum((norm.params(stack.hidden_size) for norm in stack.norms), 0)
+
+
+def _positions(shape: TransformerShape) -> Ints:
+    width = shape.hidden_size if shape.embedding_size is None else shape.embedding_size
+    return shape.learned_positions * width
+
+
+def _setting(shape: TransformerShape, dims: ParallelDims, stack: Stack, kernels: Kernels | None = None) -> Setting:
+    return Setting(
+        workload=Workload(shape=shape, seq_len=1),
+        dims=dims,
+        hidden_size=stack.hidden_size,
+        seq_q=1,
+        seq_kv=1,
+        kernels=kernels or Kernels(),
+    )
+
+
+CONTEXT_BYTES: Mapping[str, float] = {
+    "volta": 0.6e9,
+    "turing": 0.5e9,
+    "ampere": 0.9e9,
+    "ada": 0.6e9,
+    "hopper": 1.1e9,
+    "blackwell": 1.3e9,
+}
+"""CUDA context with the kernels of PyTorch, cuBLAS and cuDNN loaded, by generation (recalled: nvidia-smi minus
+``torch.cuda.memory_reserved`` of a fresh process that has run a matrix multiplication, CUDA 11-12)."""
+
+OTHER_CONTEXT_BYTES = 0.8e9
+"""Context of GPUs not listed (ROCm: recalled)."""
+TPU_CONTEXT_BYTES = 0.3e9
+"""Reserved by the TPU runtime (recalled)."""
+COMMUNICATOR_BYTES = 0.3e9
+"""NCCL's channels and buffers for one group of devices (recalled: 16-24 channels of 4-10 MiB per peer)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldBytes:
+    """Bytes [devices, plans]."""
+
+    weights: FloatArray
+    narrow_weights: FloatArray
+    grads: FloatArray
+    optimizer: FloatArray
+    step_peak: FloatArray
+    """Extra bytes of the optimizer step, when no activations are kept."""
+    gathered: FloatArray
+    """Whole weights and gradients of layers that ZeRO 3 shards."""
+    placeholders: FloatArray
+    """Stand-ins for weight gradients that were added to the main gradient."""
+    buckets: FloatArray
+    context: FloatArray
+    """CUDA context, libraries and NCCL: outside the framework's allocator."""
+
+    @property
+    def states(self) -> FloatArray:
+        return self.weights + self.narrow_weights + self.grads + self.optimizer
+
+
+Params = list[tuple[Block, BlockParams]]
+"""Every block with its parameters on a device, for every plan."""
+
+
+def held_bytes(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, params: Params, counts: IntArray) -> HeldBytes:
+    """Bytes of pipeline ranks that hold ``counts`` [devices, plans, blocks]; ``plan`` has flat arrays."""
+    shape = (len(counts), len(plan.zero_stage))  # type: ignore[arg-type]
+    habits, several = job.trainer.memory, np.greater(plan.dims.dp, 1)
+    return HeldBytes(
+        **_held_states(job, plan, gpu, params, counts),
+        gathered=_gathered(job, plan, params, counts),
+        placeholders=_placeholders(job, plan, params, counts),
+        buckets=np.broadcast_to(np.where(several, habits.buffer_bytes, 0.0), shape),
+        context=np.broadcast_to(context_bytes(plan, gpu), shape),
+    )
+
+
+def params_of(job: TrainingJob, plan: TrainingPlan) -> Params:
+    few, back = distinct_rows([plan.dims.tp, plan.dims.ep])
+    params = block_params(job, ParallelDims(tp=few[0], ep=few[1]))
+    whole = few[0] * 0
+    full = [replace(p, dense=p.dense + whole, expert=p.expert + whole, tied=p.tied + whole) for p in params]
+    return params_at(list(zip(blocks(job.shape), full, strict=True)), back)
+
+
+def params_at(params: Params, index: Any) -> Params:
+    """The parameters of some plans."""
+    return [(b, replace(p, dense=p.dense[index], expert=p.expert[index], tied=p.tied[index])) for b, p in params]  # type: ignore[index]
+
+
+OF_FROZEN_TOO = ("weights", "narrow_weights")
+"""What is held of parameters that are not trained."""
+
+
+def _held_states(
+    job: TrainingJob, plan: TrainingPlan, gpu: Gpu, params: Params, counts: IntArray
+) -> dict[str, FloatArray]:
+    several = np.greater(plan.dims.pp, 1)
+    states = (
+        dense_states(job, plan, gpu),
+        dense_states(job, plan, gpu, in_layer=False),
+        _expert_states(job, plan, gpu),
+    )
+    all_params, trained = (_counted(params, counts, several, trained=only) for only in (False, True))
+    names = {
+        "weights": "weight",
+        "narrow_weights": "narrow",
+        "grads": "grad",
+        "optimizer": "optimizer",
+        "step_peak": "step",
+    }
+    bytes_of = {
+        name: sum(
+            count * getattr(state, field)
+            for count, state in zip(all_params if name in OF_FROZEN_TOO else trained, states, strict=True)
+        )
+        for name, field in names.items()
+    }
+    buffers = sum(counts[..., i] * _share(block) * p.buffer_bytes for i, (block, p) in enumerate(params))
+    return {**bytes_of, "weights": bytes_of["weights"] + buffers}
+
+
+def _counted(
+    params: Params, counts: IntArray, copies_table: BoolArray, *, trained: bool
+) -> tuple[Floats, Floats, Floats]:
+    """Parameters of devices [devices, plans], or those that are ``trained``: in layers, outside of them, in experts.
+    ``copies_table``: the head has its own copy of a tied embedding table."""
+    layers: Floats = 0.0
+    outer: Floats = 0.0
+    experts: Floats = 0.0
+    for i, (block, p) in enumerate(params):
+        n = counts[..., i] * (p.trained if trained else 1.0)
+        if block.layer is None:
+            outer = outer + n * (p.dense + copies_table * p.tied)
+            continue
+        share = _share(block)
+        layers = layers + n * share * p.dense
+        experts = experts + n * share * p.expert
+    return layers, outer, experts
+
+
+def _share(block: Block) -> Floats:
+    """Sets of weights per layer: fewer than 1 where layers share them."""
+    return block.weight_sets / block.count if block.kind is BlockKind.LAYER else 1.0
+
+
+def _largest(
+    params: Params, plan: TrainingPlan, counts: IntArray, *, single_expert: bool, trained: bool = False
+) -> FloatArray:
+    """Parameters (or those ``trained``) of the largest kind of layer on every device, with all its experts or one."""
+    best = np.zeros((len(counts), len(plan.zero_stage)))  # type: ignore[arg-type]
+    for i, (block, p) in enumerate(params):
+        if block.layer is None:
+            continue
+        experts: Floats = p.expert
+        if single_expert:
+            number = max((int(getattr(part, "num_experts", 1)) for part in block.layer.all_ffns), default=1)
+            experts = experts / np.maximum(number // np.asarray(plan.dims.ep), 1)
+        size = (p.dense + experts) * (p.trained if trained else 1.0)
+        best = np.maximum(best, np.where(counts[..., i] > 0, size, 0.0))
+    return best
+
+
+def _gathered(job: TrainingJob, plan: TrainingPlan, params: Params, counts: IntArray) -> FloatArray:
+    """ZeRO 3: gathered weights of the active layers, one layer's full gradients in 16 bits and, during reduction, in
+    the reduction's type, and the tables of embedding and head, which stay gathered; in lockstep weights and gradients
+    of one block."""
+    is_3 = np.greater_equal(plan.zero_stage, 3)
+    if not is_3.any():
+        return np.zeros((len(counts), is_3.size))
+    width, habits = weight_bytes(job), job.trainer.memory
+    if job.trainer.lockstep:
+        return np.where(is_3, _largest_block(params, plan, counts) * (width + job.trainer.grad_dtype.bytes), 0.0)
+    outer = sum(counts[..., i] * 1.0 * p.dense for i, (block, p) in enumerate(params) if block.layer is None)
+    grads = (width + job.trainer.grad_dtype.bytes) if job.trains_weights else 0.0
+    layer = _largest(params, plan, counts, single_expert=False)
+    live = np.maximum(layer * habits.layers_gathered / 2, habits.most_gathered)
+    weights = np.minimum(layer * habits.layers_gathered, live)
+    graded = _largest(params, plan, counts, single_expert=False, trained=True)
+    whole = weights * width + graded * habits.layers_graded * grads + outer * width
+    return np.where(is_3, whole, 0.0)
+
+
+def _largest_block(params: Params, plan: TrainingPlan, counts: IntArray) -> FloatArray:
+    """Parameters of the largest block on every device, tables included."""
+    best = np.zeros((len(counts), len(plan.zero_stage)))  # type: ignore[arg-type]
+    for i, (_, p) in enumerate(params):
+        best = np.maximum(best, np.where(counts[..., i] > 0, p.dense + p.expert + p.tied, 0.0))
+    return best
+
+
+def _placeholders(job: TrainingJob, plan: TrainingPlan, params: Params, counts: IntArray) -> FloatArray:
+    layer = _largest(params, plan, counts, single_expert=True, trained=True)
+    return layer * weight_bytes(job) * (1 if job.trainer.memory.dummy_wgrad and job.trains_weights else 0)
+
+
+def context_bytes(plan: TrainingPlan, gpu: Gpu) -> Floats:
+    """CUDA context with libraries, and NCCL's buffers for every group a device belongs to."""
+    d = plan.dims
+    if gpu.accelerator is not None:
+        return np.asarray(0.0)
+    if gpu.generation.startswith("tpu"):
+        return np.asarray(TPU_CONTEXT_BYTES)
+    groups = sum(np.greater(degree, 1).astype(int) for degree in (d.tp, d.pp, d.dp, d.cp, d.ep))
+    return CONTEXT_BYTES.get(gpu.generation, OTHER_CONTEXT_BYTES) + COMMUNICATOR_BYTES * groups

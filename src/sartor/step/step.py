@@ -21,11 +21,11 @@ from sartor.model.traced import products_dtype
 from sartor.model.training import PipelineSchedule, TrainingJob, TrainingPlan
 from sartor.operators import DType
 from sartor.step import mechanisms
-from sartor.step.chip_blocks import LOG_SIGMA
+from sartor.step.block_times import LOG_SIGMA
 from sartor.step.coefficients import TrainingCoefficients
 from sartor.step.mechanisms.mechanism import Mechanism
 from sartor.step.orders import check_schedule
-from sartor.step.pipelined import (
+from sartor.step.pipeline import (
     exchange_of,
     known_of,
     mean_peak_flops_per_s,
@@ -34,7 +34,7 @@ from sartor.step.pipelined import (
     stretches_of,
     worked,
 )
-from sartor.step.recipes import as_trained
+from sartor.step.question import as_trained
 from sartor.step.results import StepEstimate, check_none_negative
 from sartor.step.stage_seconds import StageExchange, StepWork, Worked
 from sartor.step.stages import distinct_rows, flat_columns, is_v_shaped, side_by_side

@@ -9,19 +9,18 @@ import numpy as np
 
 from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.hardware.cluster import Cluster
-from sartor.model.blocks import BlockKind, blocks
+from sartor.model.shape import BlockKind, blocks
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims, PipelineSchedule
 from sartor.operators import CollectiveKind
 from sartor.step.block_times import BlockSeconds, block_seconds, row_times
 from sartor.step.coefficients import TrainingCoefficients, coefficients_for, in_a_run
 from sartor.step.data_parallel import DataTraffic, data_traffic, network_cost
-from sartor.step.held_bytes import block_params
 from sartor.step.mechanisms.offload import offload_seconds
 from sartor.step.mechanisms.optimizer import OptimizerLine, optimizer_line
 from sartor.step.results import BlockTimes
 from sartor.step.stages import BlockRows, block_rows, distinct_rows, plans_of
-from sartor.step.states import gathered_bytes, weight_bytes
+from sartor.step.states import block_params, gathered_bytes, weight_bytes
 from sartor.units import BoolArray, FloatArray, IntArray
 
 

@@ -21,7 +21,7 @@ from sartor.step.coefficients import TrainingCoefficients
 from sartor.step.footprint import every_stage, stage_bytes, usable_bytes
 from sartor.step.mechanisms.mechanism import Mechanism
 from sartor.step.orders import Event, PipelineTimes, Work, simulate
-from sartor.step.pipelined import chunk_by_chunk, exchange_of, lockstep_load, pools_of_stages, stage_seconds
+from sartor.step.pipeline import chunk_by_chunk, exchange_of, lockstep_load, pools_of_stages, stage_seconds
 from sartor.step.results import check_sum
 from sartor.step.stage_seconds import StageSeconds, StepWork, Worked
 from sartor.step.stages import StageRows, each_device, flat_columns, plan_counts, plans_of

@@ -15,9 +15,8 @@ from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.cost.cost import Cost
 from sartor.cost.price import operator_costs
 from sartor.errors import InputError
-from sartor.hardware.alignment import alignment_of
 from sartor.hardware.cluster import Cluster
-from sartor.hardware.gpu import Gpu
+from sartor.hardware.gpu import Gpu, alignment_of
 from sartor.json_types import JsonDict
 from sartor.operators import Attention, Collective, CollectiveKind, DType, Gemm, Pass
 from sartor.step.measured_run import PricedKernels

@@ -19,7 +19,7 @@ from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import cluster_from_table, load_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap
-from sartor.model.reading import ModelReading
+from sartor.model.workload import ModelReading
 from sartor.model.zoo import load_model
 from sartor.read.config_text import parse_config
 from sartor.read.huggingface import read_model

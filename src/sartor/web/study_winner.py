@@ -10,10 +10,10 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from sartor.answers.design import STEP_TIME
 from sartor.answers.field import to_json
+from sartor.designs.candidates import Ranked
 from sartor.designs.detail import area_parts, model_detail, power_parts
 from sartor.designs.point import Evaluation, Point
 from sartor.designs.question import DesignQuestion
-from sartor.designs.result import Ranked
 from sartor.engine.study import StudyPoint, StudyRecord
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator, Dataflow, Memory

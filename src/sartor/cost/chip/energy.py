@@ -17,10 +17,9 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from sartor.cost.chip.area import die_area
+from sartor.cost.chip.area import SRAM_PJ_PER_64BIT, die_area, energy_between_nodes, mac_energy_pj, packed_energy_pj
 from sartor.cost.chip.operator_latency import operator_floor
 from sartor.cost.chip.systolic import Product, product_cost, product_of
-from sartor.cost.chip.technology import SRAM_PJ_PER_64BIT, energy_between_nodes, mac_energy_pj, packed_energy_pj
 from sartor.cost.chip.vector_core import attention_cost, attention_products, vector_cost
 from sartor.cost.collective.links import link_time_s, volume
 from sartor.hardware.accelerator import Accelerator

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sartor.cost.chip.area import die_area
+from sartor.cost.chip.area import CLUSTERING, DEFECTS_PER_MM2, WAFER_USD, die_area
 from sartor.cost.chip.energy import power
-from sartor.cost.chip.technology import CLUSTERING, DEFECTS_PER_MM2, WAFER_USD
 from sartor.hardware.accelerator import Accelerator
 from sartor.units import GIGA, MEGA, Floats, plain
 

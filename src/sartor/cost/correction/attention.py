@@ -19,8 +19,7 @@ from sartor.cost.correction.coefficients import AttentionCoefficients
 from sartor.cost.correction.network import Mask, Residual, Weights, applicable, moved_by, residual_records
 from sartor.cost.cost import Cost
 from sartor.cost.gpu.rates import peak_flops_per_s
-from sartor.hardware.alignment import FLASH_MULTIPLE
-from sartor.hardware.gpu import Gpu
+from sartor.hardware.gpu import FLASH_MULTIPLE, Gpu
 from sartor.json_types import JsonDict
 from sartor.operators import Attention, attention_pairs
 from sartor.units import Array, Ints, shaped

@@ -17,7 +17,7 @@ from sartor.cost.correction.carrying import (
     widened,
     within_power,
 )
-from sartor.cost.correction.coefficients import GemmCoefficients
+from sartor.cost.correction.coefficients import GemmCoefficients, coefficients, table_of
 from sartor.cost.correction.relatives import (
     OTHER_UNITS,
     SAME_SM,
@@ -30,7 +30,6 @@ from sartor.cost.correction.relatives import (
     known_gpu,
     relative_of,
 )
-from sartor.cost.correction.tables import coefficients, table_of
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap
 from sartor.operators import DType

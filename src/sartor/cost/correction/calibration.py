@@ -18,13 +18,6 @@ from enum import Enum
 import numpy as np
 
 from sartor.cost.collective.links import NetworkCoefficients, network_coefficients
-from sartor.cost.correction.borrowing import (
-    attention_families,
-    grouped_families,
-    section_coefficients,
-    streaming_coefficients,
-    torch_streams,
-)
 from sartor.cost.correction.borrowing_gemm import fewest_m, gemm_coefficients
 from sartor.cost.correction.coefficients import (
     AttentionCoefficients,
@@ -34,9 +27,19 @@ from sartor.cost.correction.coefficients import (
     MemoryBoundCoefficients,
     PowerCoefficients,
     TorchStreams,
+    coefficients,
+    generation,
+    table_of,
 )
-from sartor.cost.correction.relatives import collective_coefficients, relative_of
-from sartor.cost.correction.tables import coefficients, generation, table_of
+from sartor.cost.correction.relatives import (
+    attention_families,
+    collective_coefficients,
+    grouped_families,
+    relative_of,
+    section_coefficients,
+    streaming_coefficients,
+    torch_streams,
+)
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
 from sartor.operators import DType

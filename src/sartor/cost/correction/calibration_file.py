@@ -27,9 +27,13 @@ from typing import Any
 
 from sartor.bounded import read_toml
 from sartor.cost.correction.calibration import Calibration, OwnRows, load_calibration, own_rows_of
-from sartor.cost.correction.coefficients import AttentionCoefficients, GemmCoefficients, MemoryBoundCoefficients
+from sartor.cost.correction.coefficients import (
+    AttentionCoefficients,
+    GemmCoefficients,
+    MemoryBoundCoefficients,
+    table_of,
+)
 from sartor.cost.correction.network import find_residual
-from sartor.cost.correction.tables import table_of
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu

@@ -30,8 +30,8 @@ from sartor.cost.correction.coefficients import (
     GemmCoefficients,
     GroupedCoefficients,
     MemoryBoundCoefficients,
+    table_of,
 )
-from sartor.cost.correction.tables import table_of
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict
 from sartor.operators import DType

@@ -30,8 +30,8 @@ from sartor.cost.correction.coefficients import (
     Coefficients,
     GemmCoefficients,
     GroupedCoefficients,
+    table_of,
 )
-from sartor.cost.correction.tables import table_of
 from sartor.cost.cost import Z80
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap

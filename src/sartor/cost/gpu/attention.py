@@ -20,8 +20,7 @@ from sartor.cost.correction.network import Mask
 from sartor.cost.cost import Z80, Cost, Source, select_cost
 from sartor.cost.gpu.memory_bound import memory_bound_cost
 from sartor.cost.gpu.rates import lasting_s, long_run, peak_flops_per_s
-from sartor.hardware.alignment import FLASH_MULTIPLE
-from sartor.hardware.gpu import Gpu
+from sartor.hardware.gpu import FLASH_MULTIPLE, Gpu
 from sartor.operators import Attention, DType, MemoryBound, MemoryBoundKind
 from sartor.units import Floats, plain
 

@@ -153,7 +153,7 @@ def _optimizer_steps(traced: TracedModel) -> Iterator[MemoryBound]:
 
 
 def _block(op: Operator, call: TracedCall, last: int) -> int:
-    """Index of an operator's block in `sartor.model.blocks.blocks`: embedding, kinds of layers, head."""
+    """Index of an operator's block in `sartor.model.shape.blocks`: embedding, kinds of layers, head."""
     if op.part is Part.LAYER:
         return 1 + (call.layer or 0)
     return 0 if op.part is Part.EMBEDDING else last

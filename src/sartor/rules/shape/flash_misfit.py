@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sartor.hardware.alignment import FLASH_MULTIPLE, flash_head_dims
+from sartor.hardware.gpu import FLASH_MULTIPLE, flash_head_dims
 from sartor.model.layer import AttentionMixer
 from sartor.model.workload import AttentionKernel, Phase
 from sartor.operators import Role

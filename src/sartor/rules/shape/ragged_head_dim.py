@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sartor.hardware.alignment import flash_head_dims
+from sartor.hardware.gpu import flash_head_dims
 from sartor.model.workload import AttentionKernel
 from sartor.operators import Role
 from sartor.rules.rule import Context, Grade, Rule, Suspicion, head_fixes, matrix_units

@@ -31,7 +31,7 @@ from sartor.step.results import BlockTimes
 from sartor.units import Array, FloatArray, Floats
 
 if TYPE_CHECKING:
-    from sartor.step.pipelined import Pipelined
+    from sartor.step.pipeline import Pipelined
     from sartor.step.stage_seconds import StageSeconds, StepWork
 
 

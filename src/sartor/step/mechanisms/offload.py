@@ -17,9 +17,9 @@ from sartor.hardware.cluster import Cluster
 from sartor.model.training import OffloadModule, Recompute, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims
 from sartor.step.activations import Activations
-from sartor.step.kept_bytes import microbatch_of, moved_bytes, share_moved
 from sartor.step.mechanisms.mechanism import COMPUTE, OVERHEAD, Condition, Limits, Mechanism, StageShare
 from sartor.step.mechanisms.recompute import again_s, full_share, mean_layers
+from sartor.step.rank_activations import microbatch_of, moved_bytes, share_moved
 from sartor.step.stages import BlockRows, summed
 from sartor.units import FloatArray, Floats
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sartor.model.blocks import layer_order
+from sartor.model.shape import layer_order
 from sartor.model.training import PipelineSchedule, TrainingJob
 from sartor.step.mechanisms.mechanism import BUBBLE, Condition, Limits, Mechanism, Rows, num_microbatches
 from sartor.units import Array, FloatArray
 
 if TYPE_CHECKING:
-    from sartor.step.pipelined import Pipelined
+    from sartor.step.pipeline import Pipelined
 
 UNEVEN_CHUNKS = 8
 """Virtual stages up to which chunks may be uneven; beyond, only numbers that divide the layers are tried."""

@@ -8,7 +8,7 @@ from sartor.step.mechanisms.mechanism import COMPUTE, TRANSFERS, Mechanism
 from sartor.units import FloatArray
 
 if TYPE_CHECKING:
-    from sartor.step.pipelined import Pipelined
+    from sartor.step.pipeline import Pipelined
 
 
 def _at_pipeline(pipeline: Pipelined) -> FloatArray:

@@ -20,7 +20,7 @@ from sartor.model.training import TrainingPlan
 from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.operators import Collective, DType, Gemm, GroupedGemm, OperatorGraph
 from sartor.step.footprint import usable_of
-from sartor.step.held_bytes import context_bytes
+from sartor.step.states import context_bytes
 from sartor.units import Bools, Floats, Ints, ceil_div
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)

@@ -17,8 +17,7 @@ from sartor.cost.price import Estimate, price
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower import lower
-from sartor.model.lower.served import ATTENTION
-from sartor.model.lower.setting import EngineKernels, Kernels, feasible
+from sartor.model.lower.setting import ATTENTION, EngineKernels, Kernels, feasible
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import AttentionKernel, ParallelDims, Phase, Workload
 from sartor.operators import CollectiveLibrary, DType, Gemm, GroupedGemm, OperatorGraph

@@ -14,7 +14,7 @@ from pkgutil import iter_modules
 
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
-from sartor.model.trainer import Trainer
+from sartor.model.training import Trainer
 from sartor.model.workload import COMMON_SCHEDULES
 from sartor.operators import DType
 from sartor.step.trainers.megatron import UNFUSED

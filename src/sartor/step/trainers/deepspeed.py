@@ -9,7 +9,7 @@ third of a layer (4 h^2 of 12 h^2 if f = 4h).
 
 from __future__ import annotations
 
-from sartor.model.trainer import Accumulation, MemoryHabits, Trainer
+from sartor.model.training import Accumulation, MemoryHabits, Trainer
 from sartor.model.workload import ContextParallel
 from sartor.operators import DType
 

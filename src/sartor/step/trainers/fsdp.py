@@ -8,7 +8,7 @@ bits (accelerate's set_mixed_precision; reduce_dtype defaults to param_dtype) an
 
 from __future__ import annotations
 
-from sartor.model.trainer import Accumulation, MemoryHabits, Trainer
+from sartor.model.training import Accumulation, MemoryHabits, Trainer
 from sartor.model.workload import COMMON_SCHEDULES, Optimizer
 from sartor.operators import DType
 

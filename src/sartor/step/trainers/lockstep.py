@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sartor.model.trainer import MemoryHabits, Trainer
+from sartor.model.training import MemoryHabits, Trainer
 from sartor.operators import DType
 
 LOCKSTEP = Trainer(

@@ -7,7 +7,7 @@ gradients scattered one by one. A gather and its GEMM are split into pieces that
 
 from __future__ import annotations
 
-from sartor.model.trainer import Accumulation, MemoryHabits, Trainer
+from sartor.model.training import Accumulation, MemoryHabits, Trainer
 from sartor.model.workload import ContextParallel, OffloadModule, PipelineSchedule, Recipe, RecomputeModule
 
 AGAIN = (RecomputeModule.LAYERNORM, RecomputeModule.MOE_ACT)

@@ -7,7 +7,7 @@ pipeline_parallel/schedules.py (1F1B, interleaved; as of 2026-11). Megatron-FSDP
 
 from __future__ import annotations
 
-from sartor.model.trainer import Release, Trainer
+from sartor.model.training import Release, Trainer
 from sartor.model.workload import OffloadModule, Optimizer, PipelineSchedule
 
 UNFUSED = Release(

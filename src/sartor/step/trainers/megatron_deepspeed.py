@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sartor.model.trainer import Accumulation, Release, Trainer
+from sartor.model.training import Accumulation, Release, Trainer
 from sartor.model.workload import COMMON_SCHEDULES
 from sartor.step.trainers.deepspeed import HABITS
 

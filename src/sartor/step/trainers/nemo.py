@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sartor.model.trainer import MemoryHabits, Release, Trainer
+from sartor.model.training import MemoryHabits, Release, Trainer
 from sartor.operators import DType
 from sartor.step.trainers.megatron import ADAM_AND_SGD, MEGATRON, OFFLOADS, UNFUSED
 

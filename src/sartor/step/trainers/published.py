@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sartor.model.trainer import Accumulation, MemoryHabits, Trainer
+from sartor.model.training import Accumulation, MemoryHabits, Trainer
 from sartor.model.workload import COMMON_SCHEDULES, ContextParallel, PipelineSchedule, Recipe, RecomputeModule
 from sartor.operators import DType
 from sartor.step.trainers.fsdp import FSDP, HABITS

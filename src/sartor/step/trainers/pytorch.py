@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sartor.model.trainer import Accumulation
+from sartor.model.training import Accumulation
 from sartor.operators import DType
 from sartor.step.trainers.fsdp import FSDP
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sartor.model.trainer import Release
+from sartor.model.training import Release
 from sartor.model.workload import ContextParallel, Optimizer, PipelineSchedule, Recipe
 from sartor.operators import DType
 from sartor.step.trainers.fsdp import FSDP

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 
 from sartor.hardware.gpu import Gpu
-from sartor.model.blocks import Block, BlockKind, blocks
+from sartor.model.shape import Block, BlockKind, blocks
 from sartor.model.training import OffloadModule, PipelineSchedule, Recompute, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims
 from sartor.step.activations import Activations, Rows, layer_activations, rows_of
-from sartor.step.held_bytes import block_params
 from sartor.step.stages import distinct_rows, entries, summed
-from sartor.step.states import weight_bytes
+from sartor.step.states import block_params, weight_bytes
 from sartor.units import FloatArray, Floats, IntArray, Ints, ceil_div
 
 WORKSPACE_BYTES = {"hopper": 64e6, "blackwell": 64e6}
