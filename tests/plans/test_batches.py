@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import sartor
+from sartor.report.fit_words import headline as first_lines
 from sartor.report.plan_words import headline
 
 
@@ -37,6 +38,17 @@ def test_the_json_has_the_batches_with_their_plans(sixty: sartor.PlanAnswer) -> 
     for row in rows:
         rate = row["global_batch_size"] * 4096 / row["step_s"] / 60
         assert row["tokens_per_s_per_device"] == pytest.approx(rate)
+
+
+def test_every_command_about_the_shape_names_the_batches_of_plan(sixty: sartor.PlanAnswer) -> None:
+    run = {"cluster": "dgx-h100", "num_devices": 60, "global_batch_size": 512}
+    estimate = sartor.estimate("llama-3-8b", **run)
+    bases = (estimate, sartor.lint("llama-3-8b", **run).base, sartor.advise("llama-3-8b", top=1, **run).base)
+    for base in bases:
+        assert base.batches == sixty.batches
+        assert "A batch of 480 would train" in list(first_lines(base, "Keep this shape."))[2]
+    assert estimate.to_dict()["batches"] == sixty.to_dict()["batches"]
+    assert sartor.estimate("llama-3-8b", **run | {"global_batch_size": 480}).batches == ()
 
 
 @pytest.mark.parametrize(("devices", "batch"), [(8, 32), (8, 12), (64, 72), (12, 1), (1, 3)])

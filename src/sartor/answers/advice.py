@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from sartor.answers.estimate import FIT, INTERVAL, MODEL, QUESTION, SUBJECT, TOTALS, WORKLOAD, ModelEstimate
+from sartor.answers.estimate import BATCHES, FIT, INTERVAL, MODEL, QUESTION, SUBJECT, TOTALS, WORKLOAD, ModelEstimate
 from sartor.answers.field import (
     Answer,
     Fields,
@@ -57,7 +57,7 @@ LINT: Fields = (
     field("model", MODEL, path="base.question"),
     field("workload", WORKLOAD, path="base"),
     *through("base.question", QUESTION),
-    *through("base", FIT),
+    *through("base", (*FIT, BATCHES)),
     rows("findings", FINDING, "findings", form=lambda findings: str(len(findings)), level=Level.HEADLINE,
          help="most severe first"),
     text("worst_grade", "worst", path=lambda answer: worst_grade_of(answer.findings), null=True, level=Level.HEADLINE),

@@ -26,7 +26,7 @@ from sartor.answers.field import (
     texts,
     through,
 )
-from sartor.answers.plan import PRICED, TURN, VALUE, Sourced
+from sartor.answers.plan import BATCH, PRICED, TURN, VALUE, Sourced
 from sartor.cost.collective.links import volume
 from sartor.cost.correction.calibration import ANY, Calibration, load_calibration
 from sartor.cost.cost import Cost, Source
@@ -45,6 +45,7 @@ from sartor.units import Floats
 if TYPE_CHECKING:
     from sartor.hardware.cluster import Cluster
     from sartor.model.shape import TransformerShape
+    from sartor.plans.next import DividedBatch
     from sartor.plans.result import PricedPlan
     from sartor.plans.search import HeldPlan
     from sartor.step.coefficients import InRun
@@ -377,6 +378,7 @@ INTERVAL_PART: Fields = (
     rows("kernels", Scalar.TEXT),
     number("log_sigma_without"),
 )
+BATCHES = rows("batches", BATCH, help="global batches next to this one, which the devices do not divide, if faster")
 ESTIMATE: Fields = (
     field("model", MODEL, path="question"),
     field("workload", WORKLOAD, path=lambda answer: answer),
@@ -384,6 +386,7 @@ ESTIMATE: Fields = (
     rows("operators", OPERATOR, path=lambda answer: answer.pairs),
     field("totals", TOTALS, path=lambda answer: answer),
     rows("interval_parts", INTERVAL_PART, help="contributions to the operators' interval"),
+    BATCHES,
 )
 
 
@@ -416,6 +419,8 @@ class ModelEstimate(Answer):
     """Training only: the device's calibration and kernels within that run."""
     serving: Serving | None = None
     """Inference only: memory, and the usual serving metrics."""
+    batches: tuple[DividedBatch, ...] = ()
+    """Training only: global batches next to this one, which the devices do not divide, that train faster."""
 
     @property
     def pairs(self) -> list[tuple[Operator, Cost]]:

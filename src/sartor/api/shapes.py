@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack, overload
 
@@ -28,6 +29,7 @@ from sartor.api.words import (
     with_library_of,
     word_of,
 )
+from sartor.ask.complete import stated_axes
 from sartor.cost.correction.attention import kernels_measured
 from sartor.cost.correction.calibration import ANY, Calibration, Clock, load_calibration
 from sartor.cost.correction.gemm import frameworks_of_gemms
@@ -43,7 +45,8 @@ from sartor.model.lower import feasible, lower
 from sartor.model.lower.setting import check
 from sartor.model.workload import AttentionKernel, Phase
 from sartor.operators import Gemm, Layout, OperatorGraph, Part, Role
-from sartor.plans.search import HeldPlan
+from sartor.plans.next import divided_batches
+from sartor.plans.search import HeldPlan, fastest_plan
 from sartor.rules.rule import Grade, largest_split
 from sartor.run.fields import GridOptions, RunOptions
 from sartor.run.run import Origin, Turn
@@ -119,8 +122,18 @@ def estimate(  # type: ignore[misc]
 
     if arrays_of(options):
         return estimate_grid(model, gpu, options)
-    answer = answer_question(checked_question(ask(model, gpu, **options)))
+    answer = _with_batches(answer_question(checked_question(ask(model, gpu, **options))))
     return replace(answer, question=with_template_turns(answer.question, answer, answer_question))
+
+
+def _with_batches(answer: ModelEstimate) -> ModelEstimate:
+    """The estimate with the global batches that its devices divide, where those train faster."""
+    question, held = answer.question, answer.question.held
+    if held is None or not answer.fits:
+        return answer
+    limits = {"fixed": stated_axes(question.run), "calibration": question.calibration, "headroom": held.kept_free}
+    fastest = partial(fastest_plan, cluster=held.cluster, num_devices=held.num_devices, **limits)
+    return replace(answer, batches=divided_batches(held.job, held.num_devices, answer.priced, fastest))
 
 
 def checked_question(question: Question) -> Question:
@@ -377,7 +390,8 @@ def lint(
         For what cannot be run, in one sentence that names the field and a value that works.
     """
     reading = model_asked(model, options, changed_by="lint")
-    return lint_question(completed_question(reading, gpu, options, splits=True), allow)
+    lint = lint_question(completed_question(reading, gpu, options, splits=True), allow)
+    return replace(lint, base=_with_batches(lint.base))
 
 
 def lint_question(asked: Question, allow: Sequence[str] = ()) -> Lint:
@@ -537,7 +551,8 @@ def advise(
         if weights
         else None
     )
-    return Advice(base=checked.base, gpus=gpus, findings=checked.findings, search=found, after=after, codesign=common)
+    base = _with_batches(checked.base)
+    return Advice(base=base, gpus=gpus, findings=checked.findings, search=found, after=after, codesign=common)
 
 
 def _calibrations(question: Question, gpus: Sequence[Gpu]) -> dict[str, Calibration]:

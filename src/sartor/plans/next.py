@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -22,7 +22,6 @@ from sartor.operators import DType
 from sartor.plans.evaluate import Pricer
 from sartor.plans.fixed import module_sets, modules_named, offload_sets
 from sartor.plans.result import PlanSearch, PricedPlan
-from sartor.plans.search import fastest_plan
 from sartor.run.fields import FIELDS
 
 WORTH = 0.01
@@ -142,22 +141,18 @@ class DividedBatch:
     priced: PricedPlan
 
 
-def divided_batches(search: PlanSearch, calibration: Calibration | None = None) -> tuple[DividedBatch, ...]:
-    """The batches next to the job's that train more tokens per second, best first, if the devices do not divide it."""
-    job, best, faster = search.job, search.best, []
+def divided_batches(
+    job: TrainingJob, num_devices: int, best: PricedPlan | None, fastest: Callable[[TrainingJob], PricedPlan | None]
+) -> tuple[DividedBatch, ...]:
+    """The batches next to the job's that train more tokens per second than its ``best`` plan, best first, if the
+    devices do not divide it; ``fastest`` finds the plan of another batch."""
     if best is None:
         return ()
-    for batch in _near_batches(job.global_batch_size, search.num_devices):
+    faster = []
+    for batch in _near_batches(job.global_batch_size, num_devices):
         variant, plan = replace(job, global_batch_size=batch), None
         with suppress(InputError):  # a stated axis that this batch does not allow
-            plan = fastest_plan(
-                variant,
-                search.cluster,
-                search.num_devices,
-                search.fixed,
-                calibration=calibration,
-                headroom=search.headroom,
-            )
+            plan = fastest(variant)
         if plan is not None:
             speedup = (variant.tokens_per_step / plan.step_s) / (job.tokens_per_step / best.step_s)
             faster.append(DividedBatch(global_batch_size=batch, speedup=speedup, priced=plan))

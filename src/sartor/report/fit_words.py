@@ -17,11 +17,11 @@ from sartor.hardware.catalog import gpu_names
 from sartor.hardware.cluster_catalog import cluster_names
 from sartor.hardware.gpu import alignment_of
 from sartor.model.workload import Phase
+from sartor.report.plan_words import batches_text, close_text
 from sartor.report.words import count_text, interval_text, printable, unread_text
 from sartor.rules.rule import ragged
 from sartor.run.fields import AXES
 from sartor.run.run import Origin
-from sartor.step.results import MAY_FIT, PEAK_ERROR, near_limit
 from sartor.units import format_bytes, format_change, format_count, format_seconds, format_share, room_text
 
 if TYPE_CHECKING:
@@ -38,16 +38,6 @@ NAMES = {
     "kv_cache_bytes": "KV cache",
     "workspace_bytes": "workspace",
 }
-
-
-def close_text(peak_bytes: float, limit_bytes: float) -> str:
-    """The end of a sentence about a training run whose peak is closer to the limit than its error; else nothing."""
-    if not near_limit(peak_bytes, limit_bytes):
-        return ""
-    if peak_bytes <= limit_bytes:
-        return f", closer than the error of a predicted peak ({PEAK_ERROR:.0%}): it may run out of memory"
-    over = format_bytes(peak_bytes - limit_bytes)
-    return f", {over} too much; {MAY_FIT}"
 
 
 def does_not_fit(answer: ModelEstimate) -> str:
@@ -208,7 +198,7 @@ def headline(answer: ModelEstimate, change: str = "") -> Iterator[str]:
     yield f"{_subject(answer)}: {_fits(answer)}"
     yield _speed(answer)
     if change and answer.fits and not answer.question.reading.unread:
-        yield change
+        yield batches_text(answer.batches) + change
     if unread := unread_text(answer.question.reading):
         yield unread
     for turn in answer.question.depends_on:

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from sartor.report.document import PageBlock, bullets_block, document_text, grid_block, opening, section
-from sartor.report.fit_words import close_text
 from sartor.report.grid import Grid, grid_of
 from sartor.report.lint_formats import GRADE_STYLES
 from sartor.report.plan_document import parts_grid
-from sartor.report.plan_words import bound_text, devices_text, plan_words
+from sartor.report.plan_words import bound_text, close_text, devices_text, plan_words
 from sartor.report.words import count_text, interval_text, printable
 from sartor.units import format_bytes, format_count, format_seconds, format_share, room_text
 

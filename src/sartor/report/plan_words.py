@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from sartor.answers.plan import PARTS
 from sartor.model.training import PipelineSchedule, Recompute, TrainingPlan
 from sartor.plans.next import CLOSE, RIGHT
-from sartor.report.fit_words import close_text
 from sartor.report.words import interval_text, printable, three_digits, unread_text
 from sartor.step.footprint import usable_bytes
 from sartor.step.pipeline import devices_of_pools
+from sartor.step.results import MAY_FIT, PEAK_ERROR, near_limit
 from sartor.units import format_bytes, format_change, format_count, format_seconds, format_share, room_text
 
 if TYPE_CHECKING:
     from sartor.answers.plan import PlanAnswer
     from sartor.hardware.cluster import Cluster
-    from sartor.plans.next import Simpler
+    from sartor.plans.next import DividedBatch, Simpler
     from sartor.plans.result import PricedPlan
     from sartor.plans.why_not import WhyNot
     from sartor.step.run_cost import RunCost
@@ -70,7 +70,7 @@ def plan_lines(answer: PlanAnswer) -> Iterator[str]:
 def _change(answer: PlanAnswer, best: PricedPlan) -> str:
     """The change that gains most; else the largest loss."""
     if answer.batches:
-        return _batches_text(answer).strip()
+        return batches_text(answer.batches).strip()
     if answer.next_steps:
         first = max(answer.next_steps, key=lambda step: step.speedup)
         return f"Try next: {first.change}: {first.speedup:.2f}x tokens per second."
@@ -103,24 +103,35 @@ def headline(answer: PlanAnswer) -> str:
     assert best is not None
     among = "Only one plan fits" if found.fitting == 1 else f"Best of {found.fitting:,} plans that fit"
     rate, unread = float(best.step.tokens_per_s_per_device), unread_text(answer.reading)
+    batches = batches_text(answer.batches)
     return (
         f"{unread and f'{unread} '}{among}: {plan_words(best.plan)}. A training step takes "
         f"{interval_text(best.step_s, best.low_s, best.high_s)}: {format_count(rate)} tokens/s per device, "
-        f"{format_share(float(best.step.mfu))} of dense peak (MFU). {_batches_text(answer)}The fullest device needs "
+        f"{format_share(float(best.step.mfu))} of dense peak (MFU). {batches}The fullest device needs "
         f"{memory_text(best, *limit_of(answer))}. {bound_text(best)}{_simpler(answer)}"
     )
 
 
-def _batches_text(answer: PlanAnswer) -> str:
+def batches_text(batches: Sequence[DividedBatch]) -> str:
     """``A batch of 480 would train 1.42x as many tokens per second (dp 60, ...); 540: 1.42x.``"""
-    if not answer.batches:
+    if not batches:
         return ""
-    first, *rest = answer.batches
+    first, *rest = batches
     also = "".join(f"; {batch.global_batch_size:,}: {batch.speedup:.2f}x" for batch in rest)
     return (
         f"A batch of {first.global_batch_size:,} would train {first.speedup:.2f}x as many tokens per second "
         f"({plan_words(first.priced.plan, short=True)}){also}. "
     )
+
+
+def close_text(peak_bytes: float, limit_bytes: float) -> str:
+    """The end of a sentence about a training run whose peak is closer to the limit than its error; else nothing."""
+    if not near_limit(peak_bytes, limit_bytes):
+        return ""
+    if peak_bytes <= limit_bytes:
+        return f", closer than the error of a predicted peak ({PEAK_ERROR:.0%}): it may run out of memory"
+    over = format_bytes(peak_bytes - limit_bytes)
+    return f", {over} too much; {MAY_FIT}"
 
 
 def limit_of(answer: PlanAnswer) -> tuple[float, float]:
