@@ -451,7 +451,10 @@ def test_one_degree_that_does_not_divide_several_sizes_is_one_fault() -> None:
 def test_advice_for_a_degree_that_does_not_divide_starts_from_a_shape_that_splits(
     model: str, axes: dict[str, int], start: str
 ) -> None:
-    advice = api.advise(model, "h100", tp=axes.get("tp", 1), ep=axes.get("ep", 1))
+    advice = api.advise(model, "h100", tp=axes.get("tp", 1), ep=axes.get("ep", 1), num_devices=64)
+    held = advice.base.question.held
+    assert held is not None
+    assert held.num_devices == 64  # as stated, though another shape or degree is priced
     assert any(f"the search starts from {start}" in note for note in advice.base.question.assumptions)
     assert all(int(candidate.shape.num_heads) % axes.get("tp", 1) == 0 for candidate in advice.search.candidates)
 
@@ -471,3 +474,6 @@ def test_a_tp_that_does_not_split_the_heads_is_answered_with_the_nearest_heads_a
             api.estimate("qwen2.5-7b", "h100", tp=8, phase=phase)
         assert (caught.value.field, caught.value.nearest) == ("tp", "4")
         assert caught.value.must == "does not split num_heads=28 (24 and 32 do)"
+    with pytest.raises(InputError) as caught:
+        api.plan("qwen2.5-7b", "dgx-h100", num_devices=16, global_batch_size=64, tp=8)
+    assert str(caught.value) == "tp=8: does not split num_heads=28 (24 and 32 do); nearest: 2 or 4"

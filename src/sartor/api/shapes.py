@@ -42,7 +42,6 @@ from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
 from sartor.model.lower import feasible, lower
-from sartor.model.lower.setting import check
 from sartor.model.workload import AttentionKernel, Phase
 from sartor.operators import Gemm, Layout, OperatorGraph, Part, Role
 from sartor.plans.next import divided_batches
@@ -525,7 +524,7 @@ def advise(
     words = {**options, "phase": options.get("phase") or objective}
     asked = completed_question(reading, first, words, splits=True)
     padded = _trained(asked).vocab_size != reading.shape.vocab_size
-    asked, checked = _that_splits(asked, lint_question(asked))
+    asked, checked = _that_splits(lint_question(asked), first, words)
     gpus = (asked.gpu, *(device_of(name) for name in others if name is not None))
     runs = _runs(checked.base, gpus[1:], words)
     found = search_shapes(
@@ -566,24 +565,27 @@ def _calibrations(question: Question, gpus: Sequence[Gpu]) -> dict[str, Calibrat
     } | known
 
 
-def _that_splits(question: Question, lint: Lint) -> tuple[Question, Lint]:
-    """The question and its findings; if the shape does not split as requested, the question with the fixes of the
-    findings that say so, from which the search starts. Raises ``InputError`` if there is none."""
+def _that_splits(lint: Lint, gpu: GpuLike | None, words: JsonMap) -> tuple[Question, Lint]:
+    """The question and its findings; if the shape does not split as requested, the question completed with the fixes of
+    the findings that say so, from which the search starts. Raises ``InputError`` if there is none."""
     from sartor.rules.lint import changed
 
+    question = lint.base.question
     if feasible(question.workload.shape, question.dims):
         return question, lint
     if feasible(trained := _trained(question), question.dims):
         return question.with_shape(trained), lint
     fix = {name: value for finding in lint.findings if finding.axis for name, value in finding.fix.items()}
-    workload, dims, _ = changed(question.workload, question.dims, fix)
-    held = question.held and question.held.split(tp=int(dims.tp), ep=int(dims.ep))
-    words = ", ".join(f"{name}={value}" for name, value in fix.items())
-    note = f"the shape does not split as requested: the search starts from {words}"
-    runnable = replace(question, dims=dims, held=held, assumptions=(note, *question.assumptions))
-    trained = _trained(runnable.with_shape(workload.shape))
-    check(trained, dims)
-    return runnable.with_shape(trained), replace(lint, base=_base(runnable.with_shape(trained)))
+    workload, dims, of_shape = changed(question.workload, question.dims, fix)
+    sets = ", ".join(f"{name}={value}" for name, value in fix.items())
+    name = f"{workload.shape.name} with {sets}" if of_shape else workload.shape.name
+    reading = replace(question.reading, shape=replace(workload.shape, name=name))
+    degrees = {axis: int(getattr(dims, axis)) for axis in fix if axis not in of_shape}
+    runnable = completed_question(reading, gpu, {**words, **degrees})
+    note = f"the shape does not split as requested: the search starts from {sets}"
+    runnable = replace(runnable, assumptions=(note, *runnable.assumptions))
+    runnable = runnable.with_shape(_trained(runnable))
+    return runnable, replace(lint, base=_base(runnable))
 
 
 def _common(

@@ -15,14 +15,15 @@ import numpy as np
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
+from sartor.model.lower.setting import check
 from sartor.model.shape import layer_order
 from sartor.model.training import ContextParallel, OffloadModule, Recipe, Recompute, RecomputeModule, TrainingJob
-from sartor.model.workload import AttentionKernel
+from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.operators import DType
 from sartor.plans.space import AXES, DIMS, STRUCTURE, check_job, job_limits, plan_space, size_of, structures
 from sartor.run.fields import FIELDS
 from sartor.step.mechanisms.mechanism import Rows
-from sartor.step.question import check_recipe, supports
+from sartor.step.question import as_trained, check_recipe, supports
 from sartor.units import Array, Floats, nearest_divisors
 
 ANY = "any"
@@ -387,6 +388,8 @@ def _impossible(job: TrainingJob, num_devices: int, axis: str, value: int, legal
     """The error for a value that no plan has: what rules it out, and the nearest values that some plan has."""
     if axis in DIMS and num_devices % value:
         why = f"must divide num_devices={num_devices}"
+    elif unsplit := _unsplit(job, axis, value):
+        why = unsplit
     elif axis == "ep":
         within = "dp x cp" if job.trainer.splits_experts else "tp x dp x cp"
         why = f"must divide the model's experts and {within}" if job.shape.moe_ffn else "the model has no experts"
@@ -395,6 +398,18 @@ def _impossible(job: TrainingJob, num_devices: int, axis: str, value: int, legal
         why = max(rejected, key=lambda reason: rejected[reason]) if rejected else "no plan has it"
     nearest = sorted(sorted(legal.tolist(), key=lambda v: (abs(v - value), v))[:2])
     return InputError(f"{option}{axis}", value, why, " or ".join(map(str, nearest)))
+
+
+def _unsplit(job: TrainingJob, axis: str, degree: int) -> str:
+    """``does not split num_heads=28 (24 and 32 do)``: the size of the model that a degree does not divide."""
+    if axis not in ("tp", "ep"):
+        return ""
+    split = ParallelDims(**{axis: degree})
+    try:
+        check(as_trained(job, split), split)
+    except InputError as error:
+        return error.must
+    return ""
 
 
 def _no_plan(job: TrainingJob, num_devices: int, rejected: Mapping[str, int]) -> InputError:
