@@ -202,8 +202,14 @@ def _explained(
     if best is None:
         return answer
     job, own, where, num_devices = answer.job, answer.calibration, search.cluster, search.num_devices
-    held = {"fixed": search.fixed, "calibration": own, "headroom": search.headroom}
-    fastest = partial(fastest_plan, cluster=where, num_devices=num_devices, **held)
+    fastest = partial(
+        fastest_plan,
+        cluster=where,
+        num_devices=num_devices,
+        fixed=search.fixed,
+        calibration=own,
+        headroom=search.headroom,
+    )
     pricer = make_pricer(job, where, own, headroom=headroom)
     costs = tuple(_cost(job, where, each, tokens) for each in answer.searches)
     asked = None if why_not is None else beside_best(search, why_not, own)

@@ -130,8 +130,14 @@ def _with_batches(answer: ModelEstimate) -> ModelEstimate:
     question, held = answer.question, answer.question.held
     if held is None or not answer.fits:
         return answer
-    limits = {"fixed": stated_axes(question.run), "calibration": question.calibration, "headroom": held.kept_free}
-    fastest = partial(fastest_plan, cluster=held.cluster, num_devices=held.num_devices, **limits)
+    fastest = partial(
+        fastest_plan,
+        cluster=held.cluster,
+        num_devices=held.num_devices,
+        fixed=stated_axes(question.run),
+        calibration=question.calibration,
+        headroom=held.kept_free,
+    )
     return replace(answer, batches=divided_batches(held.job, held.num_devices, answer.priced, fastest))
 
 

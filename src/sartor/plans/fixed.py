@@ -404,7 +404,7 @@ def _unsplit(job: TrainingJob, axis: str, degree: int) -> str:
     """``does not split num_heads=28 (24 and 32 do)``: the size of the model that a degree does not divide."""
     if axis not in ("tp", "ep"):
         return ""
-    split = ParallelDims(**{axis: degree})
+    split = ParallelDims(tp=degree) if axis == "tp" else ParallelDims(ep=degree)
     try:
         check(as_trained(job, split), split)
     except InputError as error:
