@@ -362,7 +362,7 @@ def test_a_cluster_that_nobody_stated_is_never_called_stated() -> None:
 
 def test_a_size_that_is_not_read_stands_in_the_first_lines_of_an_estimate(tmp_path: Path) -> None:
     from sartor.report.fit_words import headline
-    from sartor.report.plan_words import headline as plan_headline
+    from sartor.report.plan_words import plan_lines
 
     config = {"model_type": "llama", "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 4}
     config |= {"num_attention_heads": 8, "vocab_size": 32000, "adapter_inner_size": 512}
@@ -371,5 +371,5 @@ def test_a_size_that_is_not_read_stands_in_the_first_lines_of_an_estimate(tmp_pa
     lines = list(headline(api.estimate(path, "h100")))
     assert lines[2].startswith("adapter_inner_size=512 is not read")
     assert "without it" in lines[2]
-    planned = plan_headline(api.plan(path, num_devices=8, global_batch_size=64))
-    assert planned.startswith("adapter_inner_size=512 is not read")
+    planned = list(plan_lines(api.plan(path, num_devices=8, global_batch_size=64)))
+    assert planned[2].startswith("adapter_inner_size=512 is not read")

@@ -6,7 +6,7 @@ import pytest
 
 import sartor
 from sartor.report.fit_words import headline as first_lines
-from sartor.report.plan_words import headline
+from sartor.report.plan_words import plan_lines
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def test_a_batch_that_the_devices_divide_is_named_with_its_gain(sixty: sartor.Pl
         assert batch.speedup == pytest.approx(tokens / (512 / sixty.best.step_s))
         assert batch.speedup > 1.3
         assert int(batch.priced.plan.dims.dp) == 60
-    said = headline(sixty)
+    said = " ".join(plan_lines(sixty))
     assert f"A batch of 480 would train {below.speedup:.2f}x as many tokens per second (dp 60, 8 microbatches" in said
 
 
@@ -57,7 +57,7 @@ def test_no_batch_is_tried_where_the_devices_divide_it_or_none_is_near(devices: 
     answer = sartor.plan("gpt2-large", "dgx-h100", num_devices=devices, global_batch_size=batch)
     assert answer.best is not None
     assert answer.batches == ()
-    assert "would train" not in headline(answer)
+    assert "would train" not in " ".join(plan_lines(answer))
 
 
 def test_a_batch_keeps_what_was_stated_of_the_plan() -> None:

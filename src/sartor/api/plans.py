@@ -194,22 +194,14 @@ def _explained(
 ) -> PlanAnswer:
     """The answer with details of its best plan: stages, next steps, costs, and why not another plan."""
     from sartor.plans.next import divided_batches, next_steps, roomier, simpler
-    from sartor.plans.search import fastest_plan, make_pricer
+    from sartor.plans.search import make_pricer
     from sartor.step.footprint import usable_bytes
     from sartor.step.stage_table import stage_table
 
     best, search = answer.best, answer.search
     if best is None:
         return answer
-    job, own, where, num_devices = answer.job, answer.calibration, search.cluster, search.num_devices
-    fastest = partial(
-        fastest_plan,
-        cluster=where,
-        num_devices=num_devices,
-        fixed=search.fixed,
-        calibration=own,
-        headroom=search.headroom,
-    )
+    job, own, where = answer.job, answer.calibration, search.cluster
     pricer = make_pricer(job, where, own, headroom=headroom)
     costs = tuple(_cost(job, where, each, tokens) for each in answer.searches)
     asked = None if why_not is None else beside_best(search, why_not, own)
@@ -218,7 +210,7 @@ def _explained(
         cluster=where,
         stages=stage_table(job, best.plan, where, own),
         next_steps=next_steps(pricer, best),
-        batches=divided_batches(job, num_devices, best, fastest),
+        batches=divided_batches(job, where, best, search.fixed, own, search.headroom),
         roomier=roomier(search, usable_bytes(where)),
         simpler=simpler(search, own),
         cost=_cost(job, where, search, tokens),

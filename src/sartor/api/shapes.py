@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack, overload
 
@@ -45,7 +44,7 @@ from sartor.model.lower import feasible, lower
 from sartor.model.workload import AttentionKernel, Phase
 from sartor.operators import Gemm, Layout, OperatorGraph, Part, Role
 from sartor.plans.next import divided_batches
-from sartor.plans.search import HeldPlan, fastest_plan
+from sartor.plans.search import HeldPlan
 from sartor.rules.rule import Grade, largest_split
 from sartor.run.fields import GridOptions, RunOptions
 from sartor.run.run import Origin, Turn
@@ -127,18 +126,11 @@ def estimate(  # type: ignore[misc]
 
 def _with_batches(answer: ModelEstimate) -> ModelEstimate:
     """The estimate with the global batches that its devices divide, where those train faster."""
-    question, held = answer.question, answer.question.held
-    if held is None or not answer.fits:
+    held, priced, fixed = answer.question.held, answer.priced, stated_axes(answer.question.run)
+    if held is None or priced is None or not answer.fits:
         return answer
-    fastest = partial(
-        fastest_plan,
-        cluster=held.cluster,
-        num_devices=held.num_devices,
-        fixed=stated_axes(question.run),
-        calibration=question.calibration,
-        headroom=held.kept_free,
-    )
-    return replace(answer, batches=divided_batches(held.job, held.num_devices, answer.priced, fastest))
+    near = divided_batches(held.job, held.cluster, priced, fixed, answer.question.calibration, held.kept_free)
+    return replace(answer, batches=near)
 
 
 def checked_question(question: Question) -> Question:
@@ -551,13 +543,9 @@ def advise(
     best = found.smallest_edit or (found.candidates[0] if found.candidates else None)
     after = None if best is None else answer_question(asked.with_shape(best.shape))
     space = {"rule": rule, "params_tolerance": params_tolerance, "guard": guard, "freeze": freeze, "free": free}
-    common = (
-        _common(asked, runs, known, gpus, weights, context_len, options.get("microbatch_size"), space)
-        if weights
-        else None
-    )
-    base = _with_batches(checked.base)
-    return Advice(base=base, gpus=gpus, findings=checked.findings, search=found, after=after, codesign=common)
+    common = _common(asked, runs, known, gpus, weights, context_len, options.get("microbatch_size"), space)
+    base, findings = _with_batches(checked.base), checked.findings
+    return Advice(base=base, gpus=gpus, findings=findings, search=found, after=after, codesign=common)
 
 
 def _calibrations(question: Question, gpus: Sequence[Gpu]) -> dict[str, Calibration]:
@@ -603,8 +591,10 @@ def _common(
     context_len: int | None,
     microbatch_size: int | None,
     space: JsonMap,
-) -> CoDesign:
-    """One shape for every phase of the objective on every device."""
+) -> CoDesign | None:
+    """One shape for every phase of the objective on every device, if the objective has weights."""
+    if not weights:
+        return None
     from sartor.shapes.codesign import codesign
     from sartor.shapes.evaluate import Evaluator
     from sartor.shapes.search import phase_workload

@@ -78,10 +78,6 @@ ModelOrLaunch = Annotated[
         metavar="MODEL", help="Model (config.json, zoo name or org/name); optional if --launch has the sizes."
     ),
 ]
-SetField = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="FIELD=VALUE", help="Change the shape: `--set num_heads=20`. May be repeated."),
-]
 
 MODEL = partial(typer.Option, "--model", metavar="MODEL")
 ModelsToTrain = Annotated[

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
+from sartor.hardware.cluster import Cluster
 from sartor.model.training import (
     ContextParallel,
     OffloadModule,
@@ -22,6 +23,7 @@ from sartor.operators import DType
 from sartor.plans.evaluate import Pricer
 from sartor.plans.fixed import module_sets, modules_named, offload_sets
 from sartor.plans.result import PlanSearch, PricedPlan
+from sartor.plans.search import fastest_plan
 from sartor.run.fields import FIELDS
 
 WORTH = 0.01
@@ -142,17 +144,19 @@ class DividedBatch:
 
 
 def divided_batches(
-    job: TrainingJob, num_devices: int, best: PricedPlan | None, fastest: Callable[[TrainingJob], PricedPlan | None]
+    job: TrainingJob,
+    cluster: Cluster,
+    best: PricedPlan,
+    fixed: Mapping[str, int | str] | Mapping[str, int],
+    calibration: Calibration | None,
+    headroom: float | None,
 ) -> tuple[DividedBatch, ...]:
-    """The batches next to the job's that train more tokens per second than its ``best`` plan, best first, if the
-    devices do not divide it; ``fastest`` finds the plan of another batch."""
-    if best is None:
-        return ()
-    faster = []
+    """Batches near the job's, which the devices of its ``best`` plan do not divide, that train faster, best first."""
+    faster, num_devices = [], int(best.plan.num_devices)
     for batch in _near_batches(job.global_batch_size, num_devices):
         variant, plan = replace(job, global_batch_size=batch), None
         with suppress(InputError):  # a stated axis that this batch does not allow
-            plan = fastest(variant)
+            plan = fastest_plan(variant, cluster, num_devices, fixed, calibration=calibration, headroom=headroom)
         if plan is not None:
             speedup = (variant.tokens_per_step / plan.step_s) / (job.tokens_per_step / best.step_s)
             faster.append(DividedBatch(global_batch_size=batch, speedup=speedup, priced=plan))

@@ -27,7 +27,6 @@ from sartor.report.plan_words import (
     SMALL,
     cost_text,
     heading_text,
-    headline,
     limit_of,
     next_lines,
     plan_lines,
@@ -203,7 +202,7 @@ def _feasible(answer: PlanAnswer, best: PricedPlan) -> list[d.PageBlock]:
     ]
     return [
         d.opening(plan_lines(answer)),
-        d.PageBlock(words=headline(answer), verdict=True, place=d.Place.PAGE),
+        d.PageBlock(words=" ".join(plan_lines(answer)), verdict=True, place=d.Place.PAGE),
         d.PageBlock(cards=_cards(answer, best), place=d.Place.PAGE),
         *(d.in_full(time) if compares else time),
         d.section("Memory by stage", "memory", "Memory", d.Place.REST),

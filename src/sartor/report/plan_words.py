@@ -12,7 +12,7 @@ from sartor.report.words import interval_text, printable, three_digits, unread_t
 from sartor.step.footprint import usable_bytes
 from sartor.step.pipeline import devices_of_pools
 from sartor.step.results import MAY_FIT, PEAK_ERROR, near_limit
-from sartor.units import format_bytes, format_change, format_count, format_seconds, format_share, room_text
+from sartor.units import format_bytes, format_change, format_count, format_seconds, format_share
 
 if TYPE_CHECKING:
     from sartor.answers.plan import PlanAnswer
@@ -97,21 +97,6 @@ def _without(simple: Simpler) -> str:
     return f"without {', '.join(simple.without)}"
 
 
-def headline(answer: PlanAnswer) -> str:
-    """One paragraph: the best plan, its step, throughput, memory and largest loss."""
-    found, best = answer.search, answer.search.best
-    assert best is not None
-    among = "Only one plan fits" if found.fitting == 1 else f"Best of {found.fitting:,} plans that fit"
-    rate, unread = float(best.step.tokens_per_s_per_device), unread_text(answer.reading)
-    batches = batches_text(answer.batches)
-    return (
-        f"{unread and f'{unread} '}{among}: {plan_words(best.plan)}. A training step takes "
-        f"{interval_text(best.step_s, best.low_s, best.high_s)}: {format_count(rate)} tokens/s per device, "
-        f"{format_share(float(best.step.mfu))} of dense peak (MFU). {batches}The fullest device needs "
-        f"{memory_text(best, *limit_of(answer))}. {bound_text(best)}{_simpler(answer)}"
-    )
-
-
 def batches_text(batches: Sequence[DividedBatch]) -> str:
     """``A batch of 480 would train 1.42x as many tokens per second (dp 60, ...); 540: 1.42x.``"""
     if not batches:
@@ -140,24 +125,12 @@ def limit_of(answer: PlanAnswer) -> tuple[float, float]:
     return (1 - headroom) * usable_bytes(answer.cluster), headroom
 
 
-def memory_text(best: PricedPlan, limit: float, headroom: float = 0.0) -> str:
-    """``61.2 GiB of 75.2 GiB (79.2 GiB less 5% headroom)``; if the allocator fills the device completely, the
-    memory in use."""
-    if headroom or best.peak_bytes < limit * (1 - 1e-6):
-        return f"{format_bytes(best.peak_bytes)} of {room_text(limit, headroom)}{close_text(best.peak_bytes, limit)}"
+def memory_text(best: PricedPlan, limit: float) -> str:
+    """``61.2 GiB of 75.2 GiB``; if the allocator fills the device completely, the memory in use."""
+    if best.peak_bytes < limit * (1 - 1e-6):
+        return f"{format_bytes(best.peak_bytes)} of {format_bytes(limit)}{close_text(best.peak_bytes, limit)}"
     used = format_bytes(float(best.footprint.allocated_bytes))
     return f"all of {format_bytes(limit)}, {used} of it in use: the allocator gives idle blocks back to stay inside"
-
-
-def _simpler(answer: PlanAnswer) -> str:
-    """The simpler plan to prefer, and how much slower it is."""
-    found = answer.simpler
-    if found is None:
-        return ""
-    return (
-        f" Simpler, {_without(found)}: {plan_words(found.priced.plan)}; step {format_seconds(found.priced.step_s)} "
-        f"({format_change(found.slower)}; pairs of plans this close are ranked correctly {RIGHT:.0%} of the time)."
-    )
 
 
 def beside_best(plan: PricedPlan, best: PricedPlan | None) -> str:

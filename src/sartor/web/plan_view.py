@@ -76,14 +76,16 @@ def _fixed_axes(axes: JsonMap | None, field: str = "fix") -> JsonDict:
 def figures_body(answer: PlanAnswer) -> JsonDict:
     """The figures' records by name; empty if no plan fits."""
     from sartor.report.plan_points import PlanCloud, plan_points
-    from sartor.report.plan_words import headline, plan_words
+    from sartor.report.plan_words import plan_lines, plan_words
 
     points = plan_points(answer, MOST_TASKS)
     figures = {
         name: record(_fewer(figure) if isinstance(figure, PlanCloud) else figure) for name, figure in points.items()
     }
-    words = {} if answer.best is None else {"headline": headline(answer), "best": plan_words(answer.best.plan)}
-    return {"status": answer.search.status.value, **words, "figures": plain(figures)}
+    best, said = answer.best, {}
+    if best is not None:
+        said = {"headline": " ".join(plan_lines(answer)), "best": plan_words(best.plan)}
+    return {"status": answer.search.status.value, **said, "figures": plain(figures)}
 
 
 def _fewer(cloud: Any) -> Any:
