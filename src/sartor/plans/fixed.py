@@ -402,9 +402,7 @@ def _impossible(job: TrainingJob, num_devices: int, axis: str, value: int, legal
 
 def _unsplit(job: TrainingJob, axis: str, degree: int) -> str:
     """``does not split num_heads=28 (24 and 32 do)``: the size of the model that a degree does not divide."""
-    if axis not in ("tp", "ep"):
-        return ""
-    split = ParallelDims(tp=degree) if axis == "tp" else ParallelDims(ep=degree)
+    split = ParallelDims(tp=degree if axis == "tp" else 1, ep=degree if axis == "ep" else 1)
     try:
         check(as_trained(job, split), split)
     except InputError as error:

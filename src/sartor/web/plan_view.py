@@ -82,10 +82,9 @@ def figures_body(answer: PlanAnswer) -> JsonDict:
     figures = {
         name: record(_fewer(figure) if isinstance(figure, PlanCloud) else figure) for name, figure in points.items()
     }
-    best, said = answer.best, {}
-    if best is not None:
-        said = {"headline": " ".join(plan_lines(answer)), "best": plan_words(best.plan)}
-    return {"status": answer.search.status.value, **said, "figures": plain(figures)}
+    best = answer.best
+    words = {} if best is None else {"headline": " ".join(plan_lines(answer)), "best": plan_words(best.plan)}
+    return {"status": answer.search.status.value, **words, "figures": plain(figures)}
 
 
 def _fewer(cloud: Any) -> Any:
