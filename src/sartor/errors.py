@@ -14,11 +14,11 @@ NOT_GIVEN = "not given"
 """The value of a missing option."""
 
 
-class Shown(str):
+class _Shown(str):
     """A value in words, which messages show as they are."""
 
 
-class Stated(Shown):
+class Stated(_Shown):
     """What is wrong with a field, in words that follow its name: ``is empty``."""
 
 
@@ -88,7 +88,7 @@ def quoted(value: object) -> object:
     >>> str(InputError("array_rows", quoted("128"), "must be a number"))
     'array_rows="128" (a string): must be a number'
     """
-    return Shown(f"{json.dumps(value[:40])} (a string)") if isinstance(value, str) else value
+    return _Shown(f"{json.dumps(value[:40])} (a string)") if isinstance(value, str) else value
 
 
 def check_positive(field: str, value: float, otherwise: str = "") -> None:
@@ -116,7 +116,7 @@ def visible(text: str) -> str:
 def _show(value: object, limit: int = 60) -> str:
     """A value as files spell it, safe to print: control characters escaped, long values (except paths) cut."""
     text = _spelled(value)
-    if isinstance(value, Shown):
+    if isinstance(value, _Shown):
         return str(value)
     if isinstance(value, str) and value.isprintable() and " " not in value and value:
         text = value

@@ -242,7 +242,7 @@ class MemoryBoundKind(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorBase:
+class _OperatorBase:
     """The place of an operator in a model.
 
     ``count`` is how often it runs in the workload, over all layers that have it. ``role`` is None for an operator that
@@ -258,7 +258,7 @@ class OperatorBase:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gemm(OperatorBase):
+class Gemm(_OperatorBase):
     """``batch`` independent products C[m,n] = A[m,k] B[k,n].
 
     ``bytes_moved`` is the least traffic: each operand read once, the result written once.
@@ -288,7 +288,7 @@ class Gemm(OperatorBase):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupedGemm(OperatorBase):
+class GroupedGemm(_OperatorBase):
     """One GEMM per expert: ``groups`` weights [k,n] on one device, ``rows`` token rows over all of them.
 
     ``groups`` is a fraction where it is the expected number of experts that have rows.
@@ -337,7 +337,7 @@ class GroupedGemm(OperatorBase):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attention(OperatorBase):
+class Attention(_OperatorBase):
     """A fused (flash) attention kernel: score, softmax and over-value without an s x s tensor in HBM.
 
     ``batch`` sequences, ``num_heads`` query and ``num_kv_heads`` key/value heads on this device; ``seq_q`` new
@@ -398,7 +398,7 @@ class Attention(OperatorBase):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryBound(OperatorBase):
+class MemoryBound(_OperatorBase):
     """A memory-bound kernel of size ``rows`` x ``cols``; ``bytes_moved`` is what it reads and writes."""
 
     kind: MemoryBoundKind
@@ -414,7 +414,7 @@ class MemoryBound(OperatorBase):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Collective(OperatorBase):
+class Collective(_OperatorBase):
     """Communication among ``group_size`` devices; ``message_bytes`` is the full (unsharded) buffer per device."""
 
     kind: CollectiveKind

@@ -39,7 +39,7 @@ from sartor.units import GIGA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Needed:
+class _Needed:
     """Factor by which the chip must become faster to equal the GPU's throughput per mm2, per watt and per dollar of die
     and memory; at most 1 if it already does. None: not in the GPU's datasheet."""
 
@@ -53,15 +53,15 @@ class AgainstModel:
     """One model on the GPU: its best plan (None: none fits), and the comparison with the chip of the design."""
 
     model: str
-    plan: PricedPlan | GpuPass | None
+    plan: PricedPlan | _GpuPass | None
     chip_step_s: float | None
-    needed: Needed | None
+    needed: _Needed | None
     ratio: float | None
     """The chip's throughput over the GPU's: above 1 the chip is faster, device for device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuPass:
+class _GpuPass:
     """A served model on a GPU, as in a design: copies of ``tp`` devices, each running one batch after another."""
 
     tp: int
@@ -110,8 +110,8 @@ def _on(question: DesignQuestion, best: Ranked | None, gpu: Gpu) -> Against:
         outcome = best.evaluation.outcomes[m] if best else None
         chip_s = outcome.step_s if outcome else None
         slower, best_plan = None, _best_pass if model.served else _best_plan
-        plan: GpuPass | PricedPlan | None = best_plan(question, model, cluster)
-        if outcome and isinstance(plan, GpuPass):
+        plan: _GpuPass | PricedPlan | None = best_plan(question, model, cluster)
+        if outcome and isinstance(plan, _GpuPass):
             slower = plan.sequences_per_s / outcome.sequences_per_s
         elif chip_s and plan:
             slower = chip_s / plan.step_s
@@ -144,7 +144,7 @@ def _best_plan(question: DesignQuestion, model: DesignModel, cluster: Cluster) -
     return search_plans(job, cluster, question.num_devices, top=1).best
 
 
-def _best_pass(question: DesignQuestion, model: DesignModel, cluster: Cluster) -> GpuPass | None:
+def _best_pass(question: DesignQuestion, model: DesignModel, cluster: Cluster) -> _GpuPass | None:
     """The pass with the most sequences per second over the design's widths and batches, within memory and latency."""
     passes = (
         gpu_pass
@@ -155,7 +155,7 @@ def _best_pass(question: DesignQuestion, model: DesignModel, cluster: Cluster) -
     return max(passes, key=lambda gpu_pass: gpu_pass.sequences_per_s, default=None)
 
 
-def _passes(question: DesignQuestion, model: DesignModel, cluster: Cluster, tp: int) -> Iterator[GpuPass]:
+def _passes(question: DesignQuestion, model: DesignModel, cluster: Cluster, tp: int) -> Iterator[_GpuPass]:
     dims, sizes, gpu = ParallelDims(tp=tp), np.array(model.batch_sizes), cluster.gpu
     server = Server(shape=padded(model.shape, tp), gpu=gpu, dtype=DType.BF16, tp=tp)
     workload = server.workload(model.phase, sizes, model.seq_len, model.context_len)
@@ -168,13 +168,13 @@ def _passes(question: DesignQuestion, model: DesignModel, cluster: Cluster, tp: 
         alone = replace(workload, microbatch_size=size)
         if time_s <= (model.latency_s or inf) and inference_memory(alone, dims, gpu).fits:
             copies = question.num_devices // tp
-            yield GpuPass(tp=tp, copies=copies, batch_size=size, step_s=time_s, low_s=low_s, high_s=high_s)
+            yield _GpuPass(tp=tp, copies=copies, batch_size=size, step_s=time_s, low_s=low_s, high_s=high_s)
 
 
-def _needed(question: DesignQuestion, gpu: Gpu, best: Ranked, slower: float) -> Needed:
+def _needed(question: DesignQuestion, gpu: Gpu, best: Ranked, slower: float) -> _Needed:
     """The needed factors; ``slower`` is the chip's step time over the GPU's."""
     usd = _gpu_usd(question, gpu)
-    return Needed(
+    return _Needed(
         area=slower * best.area_mm2 / gpu.die_mm2 if gpu.die_mm2 else None,
         power=slower * best.power_w / gpu.tdp_w,
         cost=slower * best.usd / usd if usd and best.usd else None,

@@ -165,13 +165,13 @@ def design_question(
         global_batch_size=max(microbatch_sizes) if global_batch_size is None else global_batch_size,
         microbatch_sizes=tuple(dict.fromkeys(microbatch_sizes)),
         recomputes=tuple(dict.fromkeys(_recompute(text) for text in settings["recompute"])),
-        optimizer=word(Optimizer, "optimizer", settings["optimizer"]),
+        optimizer=_word(Optimizer, "optimizer", settings["optimizer"]),
         zero_stages=tuple(dict.fromkeys(settings["zero_stage"])) or (0,),
         context_widths=tuple(dict.fromkeys(settings["cp"])) or (1,),
         virtual_stages=tuple(dict.fromkeys(settings["virtual_stages"])) or (1,),
         budgets=budgets,
         objective=objective,
-        mean=word(Mean, "mean", settings["mean"]),
+        mean=_word(Mean, "mean", settings["mean"]),
         costs=_costs(space, settings),
         dtypes=space.dtypes,
     )
@@ -195,7 +195,7 @@ def _costs(space: AcceleratorSpace, settings: QuestionOptions) -> DesignCosts:
     area, usd = settings["area_model"], settings["hbm_usd_per_gb"]
     years, per_kwh = settings["years"], settings["usd_per_kwh"]
     return DesignCosts(
-        area=space.area_model if area is None else word(AreaModel, "area_model", area),
+        area=space.area_model if area is None else _word(AreaModel, "area_model", area),
         wafer_usd=settings["wafer_usd"],
         hbm_usd_per_gb=HBM_USD_PER_GB if usd is None else usd,
         years=YEARS if years is None else years,
@@ -213,7 +213,7 @@ def _refuse_training_options(settings: QuestionOptions) -> None:
             raise InputError(name, shown, "is of training, which the objective does not name", "--objective throughput")
 
 
-def word(enum: Any, field: str, text: str) -> Any:
+def _word(enum: Any, field: str, text: str) -> Any:
     """The enum member that a word names; ``-`` and ``_`` are equal."""
     value = str(text).lower().replace("-", "_")
     for member in enum:

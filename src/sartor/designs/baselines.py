@@ -233,10 +233,10 @@ def _notes(*words: str) -> str:
 
 def _plans(ranked: Ranked) -> str:
     """``t4 p32 d8 b1 recompute`` of every model."""
-    return ", ".join(plan_words(outcome) for outcome in ranked.evaluation.outcomes if outcome)
+    return ", ".join(_plan_words(outcome) for outcome in ranked.evaluation.outcomes if outcome)
 
 
-def plan_words(outcome: ModelOutcome) -> str:
+def _plan_words(outcome: ModelOutcome) -> str:
     """A plan in short words: width, stages, copies, experts, contexts, chunks, ZeRO, sequences per microbatch,
     recomputation."""
     plan, experts = outcome.plan, outcome.plan.expert_parallel

@@ -33,7 +33,7 @@ MOST_CHUNKS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
+class _Chunk:
     """Candidates to be bounded together: ``rates`` [options, memories, candidates] by the first bound, and tasks for
     those that may still beat the incumbent, each with the rows and columns that it fills."""
 
@@ -44,7 +44,7 @@ class Chunk:
     fills: tuple[tuple[slice, Array], ...]
 
 
-class Sharper(NamedTuple):
+class _Sharper(NamedTuple):
     """The task of a postponed second bound, and the options that it bounds."""
 
     rows: slice
@@ -148,7 +148,7 @@ class Bounding(Incumbent):
 
     # The second bound
 
-    def next_chunks(self) -> list[Chunk]:
+    def next_chunks(self) -> list[_Chunk]:
         """The next chunks to bound, in the order of the first bound."""
         count = min(MOST_CHUNKS, max(1, self.rounds // MOST_CHUNKS))
         chunks, start = [], self.bounded
@@ -160,7 +160,7 @@ class Bounding(Incumbent):
             chunks.append(self._chunk(start, index[self.loose_joint[index] > self.enough()]))
         return chunks
 
-    def _chunk(self, end: int, index: Array) -> Chunk:
+    def _chunk(self, end: int, index: Array) -> _Chunk:
         question, candidates = self.question, self.candidates
         loose, hbm, num_recomputes = self.loose[:, index], candidates.hbm_bytes[:, index], len(question.recomputes)
         rates, tasks, fills = np.zeros((len(self.options), *hbm.shape)), [], []
@@ -177,9 +177,9 @@ class Bounding(Incumbent):
             if len(worth):
                 tasks.append(self._plan_task(row, index[worth]))
                 fills.append((slice(row, row + num_recomputes), worth))
-        return Chunk(end=end, index=index, rates=rates, tasks=tuple(tasks), fills=tuple(fills))
+        return _Chunk(end=end, index=index, rates=rates, tasks=tuple(tasks), fills=tuple(fills))
 
-    def keep(self, chunks: Sequence[Chunk], results: Iterator[Result]) -> None:
+    def keep(self, chunks: Sequence[_Chunk], results: Iterator[Result]) -> None:
         """Store the second bounds of the chunks and queue the points that may beat the incumbent."""
         for chunk in chunks:
             rates, index, hbm = chunk.rates, chunk.index, self.candidates.hbm_bytes[:, chunk.index]
@@ -210,7 +210,7 @@ class Bounding(Incumbent):
         """The objective's bound [memories, candidates] from those of options [options, memories, candidates]."""
         return np.asarray(self.question.together(self._best(rates))) / self.candidates.divisor[:, index]
 
-    def next_blunt(self) -> list[Sharper]:
+    def next_blunt(self) -> list[_Sharper]:
         """The postponed second bounds (of splits with poor first ones) of the best waiting candidates."""
         if not self.waiting() or self.heap[0][1] not in self.blunt:
             return []
@@ -225,7 +225,7 @@ class Bounding(Incumbent):
             hopeful = (joint / self.candidates.divisor[:, index] > self.enough()).any(axis=0)
             few = index[hopeful & blunt[row]]
             if len(few):
-                out.append(Sharper(slice(row, row + num_recomputes), self._plan_task(row, few)))
+                out.append(_Sharper(slice(row, row + num_recomputes), self._plan_task(row, few)))
         return out
 
     def _plan_task(self, row: int, index: Array) -> PlanTask:
@@ -238,7 +238,7 @@ class Bounding(Incumbent):
             hbm_bytes=self.candidates.hbm_bytes[:, index],
         )
 
-    def sharpen(self, sharper: Sequence[Sharper], results: Iterable[Result]) -> None:
+    def sharpen(self, sharper: Sequence[_Sharper], results: Iterable[Result]) -> None:
         """Update waiting points with the second bounds of their postponed splits."""
         for entry, result in zip(sharper, results, strict=True):
             for k, i in enumerate(entry.task.index.tolist()):

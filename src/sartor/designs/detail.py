@@ -39,7 +39,7 @@ accelerator of the template has been measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageDetail:
+class _StageDetail:
     """One pipeline stage, or chunk of one: its layers, devices per copy, seconds per microbatch, bytes per device (of
     all its chunks)."""
 
@@ -60,7 +60,7 @@ class ModelDetail:
     outcome: ModelOutcome
     step: StepEstimate
     """As `sartor.step` prices it, but for what microbatches exchange, which is part of the stage's compute."""
-    stages: tuple[StageDetail, ...]
+    stages: tuple[_StageDetail, ...]
     num_microbatches: int
     """Microbatches per copy."""
     low_s: float
@@ -108,7 +108,7 @@ def _served_detail(question: DesignQuestion, point: Point, outcome: ModelOutcome
     assert parts.served is not None
     step = _estimate(question, point, outcome, parts, {COMPUTE.key: outcome.step_s})
     low_s, high_s = interval_s(outcome.step_s, float(step.mfu))
-    stage = StageDetail(
+    stage = _StageDetail(
         stage=0,
         num_layers=len(parts.order),
         holds=tuple(dict.fromkeys(layer.name for layer in outcome.layers)),
@@ -190,7 +190,7 @@ def _step_parts(
 
 def _stages(
     question: DesignQuestion, outcome: ModelOutcome, parts: ModelParts, problem: PlacementProblem
-) -> tuple[StageDetail, ...]:
+) -> tuple[_StageDetail, ...]:
     plan = outcome.plan
     kinds = (0, *parts.order, len(parts.parts) - 1)
     held_bytes = _held_bytes(question, plan, parts, problem)
@@ -198,7 +198,7 @@ def _stages(
     for chunk, stage in enumerate(plan.stages):
         mine = [kinds[id_ + 1] for id_ in stage.layers]
         out.append(
-            StageDetail(
+            _StageDetail(
                 stage=chunk % plan.num_stages,
                 num_layers=sum(0 < k < len(parts.parts) - 1 for k in mine),
                 holds=tuple(dict.fromkeys(outcome.layers[k].name for k in mine)),
@@ -267,7 +267,7 @@ def power_parts(accelerator: Accelerator) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerSchedule:
+class _LayerSchedule:
     """The schedules of a model's most frequent kind of layer, forward and backward, in units of ``UNIT_S``."""
 
     name: str
@@ -276,13 +276,13 @@ class LayerSchedule:
     backward: ScheduleResult
 
 
-def layer_schedule(question: DesignQuestion, point: Point, outcome: ModelOutcome) -> LayerSchedule:
+def layer_schedule(question: DesignQuestion, point: Point, outcome: ModelOutcome) -> _LayerSchedule:
     """Solve the schedules again: the search only keeps their seconds."""
     parts, _ = _problem(question, point, outcome)
     k = 1 + int(np.argmax(parts.counts))
     part: ModelPart = parts.parts[k]
     answer = partial(_solved, point.accelerator, max(point.schedule_limit_s, SCHEDULE_LIMIT_S))
-    return LayerSchedule(
+    return _LayerSchedule(
         name=part.name, count=parts.counts[k - 1], forward=answer(part.forward), backward=answer(part.backward)
     )
 

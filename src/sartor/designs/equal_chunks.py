@@ -100,7 +100,7 @@ def equal_plan(
     layers, order = problem.widths[0].layers, (0, *parts.order, len(parts.parts) - 1)
     of_part = [layers[order.index(k)] for k in range(len(parts.parts))]
     forward, backward = (np.array([[getattr(x, name)] for x in of_part]) for name in ("forward_s", "backward_s"))
-    best: tuple[float, Ways, int] | None = None
+    best: tuple[float, _Ways, int] | None = None
     for ways in _ways_of(_cuts_of(question, parts), parts, problem):
         rates = problem.link_bytes_per_s, problem.update_s_per_byte
         times = _times(ways, forward, backward, problem, *rates)[:, 0]
@@ -114,7 +114,7 @@ def equal_plan(
     return _plan(parts, ways, way, time_s, loads[ways.chunks.which])
 
 
-def _plan(parts: ModelParts, ways: Ways, way: int, time_s: float, loads: Array) -> Plan:
+def _plan(parts: ModelParts, ways: _Ways, way: int, time_s: float, loads: Array) -> Plan:
     cut, split = ways.cut, parts.split
     layers = [tuple(numbers.tolist()) for numbers in np.array_split(np.arange(len(parts.order)), cut.chunks)]
     layers[0] = (-1, *layers[0])
@@ -138,7 +138,7 @@ def _plan(parts: ModelParts, ways: Ways, way: int, time_s: float, loads: Array) 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ways:
+class _Ways:
     """A cut in every number of copies that fits and may be fastest [ways], and its distinct chunks [chunks]."""
 
     cut: Cut
@@ -147,7 +147,7 @@ class Ways:
     ranks: Array
     """Replicas of the dense parameters; ``expert_ranks``: of the experts."""
     expert_ranks: Array
-    chunks: EqualChunks
+    chunks: _EqualChunks
     dense_bytes: float
     """Parameters of the first device."""
     expert_bytes: float
@@ -163,7 +163,7 @@ class Ways:
 
 
 def _times(
-    ways: Ways,
+    ways: _Ways,
     forward_s: Array,
     backward_s: Array,
     problem: PlacementProblem,
@@ -187,7 +187,7 @@ def _times(
     return np.asarray(slots * ways.microbatches[:, None] + filled + once)
 
 
-def _loads(ways: Ways, forward_s: Array, backward_s: Array, problem: PlacementProblem, rate: Array) -> Array:
+def _loads(ways: _Ways, forward_s: Array, backward_s: Array, problem: PlacementProblem, rate: Array) -> Array:
     """Seconds of a microbatch in the distinct chunks [chunks, candidates]."""
     chunks = ways.chunks
     forward, backward = chunks.distinct @ forward_s, chunks.distinct @ backward_s
@@ -201,7 +201,7 @@ def _loads(ways: Ways, forward_s: Array, backward_s: Array, problem: PlacementPr
 # --------------------------------------------------------------------------------------------- copies that fit
 
 
-def _ways_of(cuts: Iterable[Cut], parts: ModelParts, problem: PlacementProblem) -> Iterator[Ways]:
+def _ways_of(cuts: Iterable[Cut], parts: ModelParts, problem: PlacementProblem) -> Iterator[_Ways]:
     """The cuts that fit in some number of copies."""
     limits = problem.memory_bytes, problem.num_devices, problem.num_microbatches, problem.states
     sizes = sizes_of(parts)
@@ -211,7 +211,7 @@ def _ways_of(cuts: Iterable[Cut], parts: ModelParts, problem: PlacementProblem) 
             yield ways
 
 
-class EqualChunks(NamedTuple):
+class _EqualChunks(NamedTuple):
     """What equal chunks of layers hold: the number of each part [chunks, parts], of all and of the distinct ones."""
 
     contents: Array
@@ -225,7 +225,7 @@ class EqualChunks(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def _chunks(order: tuple[int, ...], parts: int, virtual: int, devices: int) -> EqualChunks:
+def _chunks(order: tuple[int, ...], parts: int, virtual: int, devices: int) -> _EqualChunks:
     chunks = virtual * devices
     of_layers, numbers = np.eye(parts)[list(order)], np.arange(chunks)
     contents = np.stack([group.sum(axis=0) for group in np.array_split(of_layers, chunks)])
@@ -235,10 +235,10 @@ def _chunks(order: tuple[int, ...], parts: int, virtual: int, devices: int) -> E
     distinct, which = np.unique(rows, axis=0, return_inverse=True)
     first, last = (distinct[:, i] > 0 for i in (-2, -1))
     numbered = tuple(np.unique(group) for group in which.reshape(virtual, devices))
-    return EqualChunks(contents, distinct[:, :-2], first, last, which.reshape(-1), numbered)
+    return _EqualChunks(contents, distinct[:, :-2], first, last, which.reshape(-1), numbered)
 
 
-class PartSizes(NamedTuple):
+class _PartSizes(NamedTuple):
     """What memory depends on: the order of layers, bytes of every part on one device, and devices: of a stage, those
     of them that hold the same parameters, and copies that share experts."""
 
@@ -252,7 +252,7 @@ class PartSizes(NamedTuple):
     expert_parallel: int
     tied_bytes: float
 
-    def chunks(self, cut: Cut) -> EqualChunks:
+    def chunks(self, cut: Cut) -> _EqualChunks:
         return _chunks(self.order, len(self.dense_bytes), cut.virtual_stages, cut.num_stages)
 
     def device_bytes(self, cut: Cut) -> tuple[Array, Array]:
@@ -262,9 +262,9 @@ class PartSizes(NamedTuple):
         return np.asarray(on_device @ self.dense_bytes) - tied, np.asarray(on_device @ self.expert_bytes)
 
 
-def sizes_of(parts: ModelParts) -> PartSizes:
+def sizes_of(parts: ModelParts) -> _PartSizes:
     kinds, split = parts.parts, parts.split
-    return PartSizes(
+    return _PartSizes(
         order=parts.order,
         dense_bytes=tuple(part.param_bytes - part.expert_param_bytes for part in kinds),
         expert_bytes=tuple(part.expert_param_bytes for part in kinds),
@@ -279,8 +279,8 @@ def sizes_of(parts: ModelParts) -> PartSizes:
 
 @lru_cache(maxsize=8192)
 def _ways(
-    sizes: PartSizes, cut: Cut, memory: float, num_devices: int, batches: int, states: float, recompute: bool
-) -> Ways | None:
+    sizes: _PartSizes, cut: Cut, memory: float, num_devices: int, batches: int, states: float, recompute: bool
+) -> _Ways | None:
     copies = _copies(sizes, cut, num_devices, batches)
     peak = peak_bytes(sizes, cut, copies, batches, states, recompute=recompute).max(axis=0, initial=0.0)
     copies = copies[peak <= memory * (1 + ROUNDING)]
@@ -288,7 +288,7 @@ def _ways(
         return None
     dense, experts = sizes.device_bytes(cut)
     ranks = copies * sizes.context_parallel
-    return Ways(
+    return _Ways(
         cut=cut,
         copies=copies,
         microbatches=batches // copies,
@@ -301,7 +301,7 @@ def _ways(
     )
 
 
-def _copies(sizes: PartSizes, cut: Cut, num_devices: int, batches: int) -> Array:
+def _copies(sizes: _PartSizes, cut: Cut, num_devices: int, batches: int) -> Array:
     """Numbers of copies that the devices hold, with microbatches in whole rounds of the pipeline."""
     together = copies_together(sizes.expert_parallel, sizes.context_parallel)
     most_copies = min(num_devices // (sizes.devices * cut.num_stages), batches)
@@ -309,7 +309,7 @@ def _copies(sizes: PartSizes, cut: Cut, num_devices: int, batches: int) -> Array
     return np.asarray(copies[batches % (copies * cut.num_stages) == 0])
 
 
-def peak_bytes(sizes: PartSizes, cut: Cut, copies: Array, batches: int, states: float, *, recompute: bool) -> Array:
+def peak_bytes(sizes: _PartSizes, cut: Cut, copies: Array, batches: int, states: float, *, recompute: bool) -> Array:
     """Bytes on every device [devices, copies], if ``batches`` microbatches are divided over the copies."""
     ranks = copies * sizes.context_parallel
     dense, experts = (column[:, None] for column in sizes.device_bytes(cut))
@@ -321,7 +321,7 @@ def peak_bytes(sizes: PartSizes, cut: Cut, copies: Array, batches: int, states: 
     return np.asarray(states * optimizer + gradients + weights + gathered + stash)
 
 
-def _kept_bytes(sizes: PartSizes, cut: Cut, microbatches: Array, *, recompute: bool) -> Array:
+def _kept_bytes(sizes: _PartSizes, cut: Cut, microbatches: Array, *, recompute: bool) -> Array:
     """Bytes that backward needs on every device [devices, copies]: all activations of one chunk's microbatch, and of
     the others in flight all or, with recomputation, the chunk's input."""
     v, devices = cut.virtual_stages, cut.num_stages

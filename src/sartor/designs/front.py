@@ -46,7 +46,7 @@ CHUNK = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Front:
+class _Front:
     """``points``, best objective first. ``complete``: for every point of the space, one of these is as good in all
     metrics, within ``tolerance`` of the objective; else ``open_points`` were not evaluated in time."""
 
@@ -81,7 +81,7 @@ def pareto_front(
     time_limit_s: float = float("inf"),
     on_point: Callable[[Ranked], None] | None = None,
     keep: Keep = afresh,
-) -> Front:
+) -> _Front:
     """The front of two or more of `METRICS` over every architecture, memory, plan and microbatch of the space.
 
     Without the objective only the front itself is evaluated; points that ``keep`` has are not evaluated again.
@@ -92,7 +92,7 @@ def pareto_front(
     start = time.perf_counter()
     candidates, why = candidates_of(question, space)
     if why:
-        return Front(
+        return _Front(
             metrics=names,
             points=(),
             tolerance=tolerance,
@@ -109,7 +109,7 @@ def pareto_front(
             on_point(point)
     left = sum(not search.covered(i, h) for _, i, h in search.heap)
     points = search.front()
-    return Front(
+    return _Front(
         metrics=names,
         points=points,
         tolerance=tolerance,

@@ -80,7 +80,7 @@ class ModelPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class _Served:
     """A serving pass instead of a training step: bytes that each device holds (weights, key/value cache, working
     memory), tokens computed per sequence, and the latency limit of a pass."""
 
@@ -99,7 +99,7 @@ class ModelParts:
     boundary_bytes: float
     tied_bytes: float = 0.0
     """The token table of embedding and head, counted in both: a single stage holds it once."""
-    served: Served | None = None
+    served: _Served | None = None
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -224,10 +224,10 @@ def _trained(job: TrainingJob, plan: TrainingPlan, graphs: Sequence[BlockGraphs]
     return part_bytes, float(boundary_bytes(job, rows)), WIDTH_BYTES * float(sum(params.tied for params in all_params))
 
 
-def _served(model: DesignModel, workload: Workload, dims: ParallelDims) -> Served:
+def _served(model: DesignModel, workload: Workload, dims: ParallelDims) -> _Served:
     """Bytes that every device of a copy holds for serving, and the latency limit of a pass."""
     device_bytes = float(served_bytes(workload, dims))
-    return Served(device_bytes=device_bytes, new_tokens=int(workload.new_tokens), latency_s=model.latency_s or inf)
+    return _Served(device_bytes=device_bytes, new_tokens=int(workload.new_tokens), latency_s=model.latency_s or inf)
 
 
 def _together(name: str, parts: Sequence[ModelPart]) -> ModelPart:

@@ -109,7 +109,7 @@ SWINGS = tuple((name, change) for name in ASSUMED for change in CHANGES if name 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Swing:
+class _Swing:
     """The best chip when an assumption changes by ``change``: its objective then, and the best of all priced."""
 
     assumption: str
@@ -129,7 +129,7 @@ class Nearby:
     """``near_best``: by axis, values around the best chip's that reach 99% of its objective, other axes unchanged."""
 
     near_best: dict[str, tuple[float, float]]
-    swings: tuple[Swing, ...]
+    swings: tuple[_Swing, ...]
 
 
 class _Price(Protocol):
@@ -216,7 +216,7 @@ def _near(best: Ranked, values: dict[float, Accelerator | None], price: _Price) 
     return reached
 
 
-def _swings(best: Accelerator, rivals: list[Accelerator], price: _Price) -> Iterator[Swing]:
+def _swings(best: Accelerator, rivals: list[Accelerator], price: _Price) -> Iterator[_Swing]:
     def changed(name: str, change: float, chip: Accelerator) -> Accelerator:
         fields = {field: value * (1 + change) for field, value in ASSUMED[name](chip).items()}
         return replace(chip, **fields)  # type: ignore[arg-type]
@@ -224,7 +224,7 @@ def _swings(best: Accelerator, rivals: list[Accelerator], price: _Price) -> Iter
     for name, change in ((name, change) for name, change in SWINGS if any(ASSUMED[name](best).values())):
         mine = price(best, 0.0, changed(name, change, best)).objective
         best_objective = max([mine, *(price(rival, mine, changed(name, change, rival)).objective for rival in rivals)])
-        yield Swing(
+        yield _Swing(
             assumption=name, change=change, objective=mine, best_objective=best_objective, num_rivals=len(rivals)
         )
 

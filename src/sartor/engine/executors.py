@@ -248,7 +248,7 @@ SCHEMES = ("tcp", "tls", "ws", "wss", "ucx", "inproc")
 
 
 @dataclass
-class DaskWorkers:
+class _DaskWorkers:
     """A Dask client and its scheduler's workers, which continue after the client closes."""
 
     name: str
@@ -280,7 +280,7 @@ class DaskWorkers:
         self.client.close(timeout=REACH_S)
 
 
-def _connect_dask(address: str) -> DaskWorkers:
+def _connect_dask(address: str) -> _DaskWorkers:
     """Connect to the workers of a scheduler.
 
     Raises ``MissingExtraError`` without the package, ``InputError`` if the scheduler does not answer or has no workers.
@@ -306,7 +306,7 @@ def _connect_dask(address: str) -> DaskWorkers:
         client.close()
         must = f"the scheduler has no workers; start some with `dask worker {address} --nthreads 1`"
         raise InputError("executor", address, must, "local") from None
-    return DaskWorkers(name=address, client=client, through=Submitting(name=address, start=lambda: _executor(client)))
+    return _DaskWorkers(name=address, client=client, through=Submitting(name=address, start=lambda: _executor(client)))
 
 
 def _executor(client: Any) -> Executor:

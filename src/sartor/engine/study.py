@@ -52,7 +52,7 @@ class StudyPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StudyStep:
+class _StudyStep:
     """The search after a step; ``seconds`` counts all sessions. ``bound`` and ``left_s`` are None while unknown."""
 
     step: int
@@ -67,7 +67,7 @@ class StudyStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StudySession:
+class _StudySession:
     """One run of the program on the study; ``ending`` is running, complete, interrupted (or killed), time or disk."""
 
     started: str
@@ -89,8 +89,8 @@ class StudyRecord:
     fingerprint: str
     question: JsonMap
     points: tuple[StudyPoint, ...]
-    history: tuple[StudyStep, ...]
-    sessions: tuple[StudySession, ...]
+    history: tuple[_StudyStep, ...]
+    sessions: tuple[_StudySession, ...]
     stored: tuple[tuple[str, Any], ...] = ()
     """Other stored results by key (`designs.result`), in the order of the keys."""
 
@@ -160,7 +160,7 @@ def _read(path: Path, connection: sqlite3.Connection, scope: str) -> StudyRecord
         question=json.loads(search["question"]),
         points=tuple(_point(last.pop(key)) for key in list(last)),  # frees each row once its point is made
         history=tuple(
-            StudyStep(**{key: value for key, value in row.items() if key != "search"}) for row in rows("history", mine)
+            _StudyStep(**{key: value for key, value in row.items() if key != "search"}) for row in rows("history", mine)
         ),
         sessions=_sessions(path, rows("sessions")),
         stored=tuple((row["key"], from_text(row["value"])) for row in rows("kept", mine)),
@@ -178,10 +178,10 @@ def _point(row: JsonDict) -> StudyPoint:
     )
 
 
-def _sessions(path: Path, rows: list[JsonDict]) -> tuple[StudySession, ...]:
+def _sessions(path: Path, rows: list[JsonDict]) -> tuple[_StudySession, ...]:
     """The sessions in their order. A session that was killed could not say how it ended: it is interrupted."""
     names = ("started", "executor", "version", "seconds", "evaluated", "ending")
-    sessions = [StudySession(**{name: row[name] for name in names}) for row in rows]
+    sessions = [_StudySession(**{name: row[name] for name in names}) for row in rows]
     return tuple(
         replace(session, ending="interrupted")
         if session.ending == "running" and not (session is sessions[-1] and is_locked(Path(os.path.realpath(path))))

@@ -50,7 +50,7 @@ class ParamCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlopCounts:
+class _FlopCounts:
     """FLOPs of the matrix multiplications of one forward pass: two per multiply-add.
 
     ``linear``: weights times tokens, routed experts ``experts_per_token`` times per token, logits of all positions.
@@ -135,7 +135,7 @@ def forward_matmul_flops(
     seq_len: Ints,
     *,
     square: AttentionSquare = AttentionSquare.FULL,
-) -> FlopCounts:
+) -> _FlopCounts:
     """FLOPs of one forward pass of ``batch`` sequences of ``seq_len`` text tokens (encoder and decoder alike).
 
     Stacks that text does not pass (vision towers) count 0; a tower that is the whole model works on its own ``tokens``.
@@ -149,7 +149,7 @@ def forward_matmul_flops(
         attended = attended + _stack_attention_flops(shape, stack, tokens, seq_len, square)
     main_tokens = _tokens(shape, shape.main, seq_len)
     linear = linear + _linears_flops(shape.linears, main_tokens) + _lm_head_flops(shape, main_tokens)
-    return FlopCounts(linear=batch * linear, attention=_whole(batch * attended))
+    return _FlopCounts(linear=batch * linear, attention=_whole(batch * attended))
 
 
 # -- parameters -------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ StageLayers = Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PricedPlacement:
+class _PricedPlacement:
     """A placement with its price and its errors, one sentence each."""
 
     plan: Plan
@@ -29,7 +29,7 @@ class PricedPlacement:
     faults: tuple[str, ...]
 
 
-def price(problem: PlacementProblem, width: Width, stages: StageLayers, data_parallel: int) -> PricedPlacement:
+def price(problem: PlacementProblem, width: Width, stages: StageLayers, data_parallel: int) -> _PricedPlacement:
     """Price ``stages`` (layer ids, first stage first) in ``data_parallel`` copies at ``width``."""
     num_stages = len(stages)
     faults = _structure_faults(width, stages)
@@ -73,7 +73,7 @@ def price(problem: PlacementProblem, width: Width, stages: StageLayers, data_par
         ),
         time_per_batch_s=time_s,
     )
-    return PricedPlacement(plan=plan, time_per_batch_s=time_s, memory_bytes=tuple(memory), faults=tuple(faults))
+    return _PricedPlacement(plan=plan, time_per_batch_s=time_s, memory_bytes=tuple(memory), faults=tuple(faults))
 
 
 def _structure_faults(width: Width, stages: StageLayers) -> list[str]:
@@ -97,11 +97,11 @@ def _load(problem: PlacementProblem, width: Width, stage: Sequence[int], is_last
     arriving, returning = _transfers(problem, width, inside)
     down = [(e.source, e.dest) for e in width.edges if e.source in inside and e.dest in inside]
     up = [(dest, source) for source, dest in down]
-    first = run(forward, down, arriving, 0.0)
+    first = _run(forward, down, arriving, 0.0)
     if problem.recompute and not is_last:
-        recomputed = run(forward, down, {}, 0.0)
-        return first + run(backward, up, returning, recomputed)
-    return first + run(backward, up, returning, 0.0)
+        recomputed = _run(forward, down, {}, 0.0)
+        return first + _run(backward, up, returning, recomputed)
+    return first + _run(backward, up, returning, 0.0)
 
 
 def _transfers(problem: PlacementProblem, width: Width, inside: set[int]) -> tuple[dict[int, float], dict[int, float]]:
@@ -120,7 +120,7 @@ def _transfers(problem: PlacementProblem, width: Width, inside: set[int]) -> tup
     return arriving, returning
 
 
-def run(seconds: dict[int, float], needs: list[tuple[int, int]], arrivals: dict[int, float], start: float) -> float:
+def _run(seconds: dict[int, float], needs: list[tuple[int, int]], arrivals: dict[int, float], start: float) -> float:
     """End time of a device that runs one layer at a time and never idles while one is ready."""
     waiting = dict.fromkeys(seconds, 0)
     after: dict[int, list[int]] = {id_: [] for id_ in seconds}
@@ -185,7 +185,7 @@ def fixed_strategy_stages(problem: PlacementProblem) -> list[list[int]] | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PricedWithTerms:
+class _PricedWithTerms:
     """A plan with its stage times, total time and errors, one sentence each."""
 
     plan: Plan
@@ -193,7 +193,7 @@ class PricedWithTerms:
     faults: tuple[str, ...]
 
 
-def price_with_terms(problem: PlacementProblem, terms: PlacementTerms, plan: Plan) -> PricedWithTerms:
+def price_with_terms(problem: PlacementProblem, terms: PlacementTerms, plan: Plan) -> _PricedWithTerms:
     """Price ``plan`` from its layers, devices, types, copies, chunks and ZeRO stage; its own times are ignored."""
     check = _Check(problem, terms, plan)
     loads = [check.load(index) for index in range(len(plan.stages))]
@@ -203,7 +203,7 @@ def price_with_terms(problem: PlacementProblem, terms: PlacementTerms, plan: Pla
     share = 0.5 if plan.zero_stage == 3 else 1.0
     time_s += plan.virtual_stages * share * max(check.agreement(index) for index in stages_that_agree)
     stages = tuple(replace(stage, load_s=load) for stage, load in zip(plan.stages, loads, strict=True))
-    return PricedWithTerms(
+    return _PricedWithTerms(
         plan=replace(plan, stages=stages, time_per_batch_s=time_s),
         time_per_batch_s=time_s,
         faults=tuple(check.faults(per_copy)),
@@ -309,9 +309,9 @@ class _Check:
         backward = {layer.id: layer.backward_s * slowdown for layer in layers}
         arriving = self._arrivals(inside, self.tier_between(index - 1), inward=True) if index else {}
         returning = self._arrivals(inside, self.tier_between(index), inward=False) if index < last else {}
-        load = run(forward, inner, arriving, 0.0)
-        again = run(forward, inner, {}, 0.0) if self.problem.recompute and index < last else 0.0
-        load += run(backward, [(dest, source) for source, dest in inner], returning, again)
+        load = _run(forward, inner, arriving, 0.0)
+        again = _run(forward, inner, {}, 0.0) if self.problem.recompute and index < last else 0.0
+        load += _run(backward, [(dest, source) for source, dest in inner], returning, again)
         return load + (self.agreement(index) if self.plan.zero_stage == 3 else 0.0)
 
     def _arrivals(self, inside: set[int], tier: Tier, *, inward: bool) -> dict[int, float]:

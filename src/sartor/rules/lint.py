@@ -86,7 +86,7 @@ def _alike(first: Finding, second: Finding) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class _Offer:
     """A change's device-seconds per token relative to the baseline, at equal work, and its 80% interval's factor;
     ``kept`` is the work that it keeps, of the baseline's."""
 
@@ -101,12 +101,12 @@ class _Choice:
     step with the fix, at equal work."""
 
     fix: Fix
-    offer: Offer
+    offer: _Offer
     reference: float = 1.0
     step_s: float | None = None
 
 
-_NO_CHOICE = _Choice(fix={}, offer=Offer(relative=1.0, spread=1.0, kept=1.0))
+_NO_CHOICE = _Choice(fix={}, offer=_Offer(relative=1.0, spread=1.0, kept=1.0))
 
 
 def _priced_findings(context: Context, suspicions: Sequence[tuple[Rule, Suspicion]]) -> tuple[Finding, ...]:
@@ -126,7 +126,7 @@ def _priced_findings(context: Context, suspicions: Sequence[tuple[Rule, Suspicio
 
 def _price(
     context: Context, fixes: Iterable[Fix], remedies: Sequence[TransformerShape]
-) -> tuple[dict[Key, Offer], dict[int, Offer]]:
+) -> tuple[dict[Key, _Offer], dict[int, _Offer]]:
     """Offers by fix (without those the model cannot run) and by the id of the remedy, all priced in one pass."""
     groups: dict[tuple[str, ...], dict[Key, Fix]] = {}
     for fix in fixes:
@@ -139,7 +139,7 @@ def _price(
         for change, priced in zip(changes, prices, strict=False)
         for key, offer in _by_fix(change, priced).items()
     }
-    remedied = (Offer(*map(float, remedy)) for remedy in prices[len(changes) :])
+    remedied = (_Offer(*map(float, remedy)) for remedy in prices[len(changes) :])
     return offers, {id(shape): offer for shape, offer in zip(remedies, remedied, strict=True)}
 
 
@@ -175,11 +175,11 @@ def _whole(context: Context, shape: TransformerShape) -> _Change:
     return _Change(fixes=(), workload=workload, dims=dims, of_shape=False, graph=lower(workload, dims, context.kernels))
 
 
-def _by_fix(change: _Change, priced: tuple[Any, Any, Any]) -> dict[Key, Offer]:
+def _by_fix(change: _Change, priced: tuple[Any, Any, Any]) -> dict[Key, _Offer]:
     fits = feasible(change.workload.shape, change.dims)
     *columns, fits = (np.broadcast_to(column, (len(change.fixes),)) for column in (*priced, fits))
     return {
-        _key_of(fix): Offer(*(float(column[i]) for column in columns)) for i, fix in enumerate(change.fixes) if fits[i]
+        _key_of(fix): _Offer(*(float(column[i]) for column in columns)) for i, fix in enumerate(change.fixes) if fits[i]
     }
 
 
@@ -193,7 +193,7 @@ def changed(workload: Workload, dims: ParallelDims, changes: JsonMap) -> tuple[W
 
 
 def _relative(context: Context, changes: Sequence[_Change]) -> list[tuple[Any, Any, Any]]:
-    """The fields of ``Offer`` for each change."""
+    """The fields of ``_Offer`` for each change."""
     after = price_all([change.graph for change in changes], context.gpu, context.calibration)
     return [_offered(context, change, estimate) for change, estimate in zip(changes, after, strict=True)]
 
@@ -222,8 +222,8 @@ def _per_token(estimate: Estimate, amount: Floats, dims: ParallelDims) -> Floats
 def _choose(
     context: Context,
     suspicion: Suspicion,
-    offers: Mapping[Key, Offer],
-    remedied: Mapping[int, Offer],
+    offers: Mapping[Key, _Offer],
+    remedied: Mapping[int, _Offer],
     heard: set[tuple[str, int]],
 ) -> _Choice:
     if suspicion.blocking:

@@ -44,14 +44,14 @@ EXACT = 1 << 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MakespanBound:
+class _MakespanBound:
     """A lower bound on the makespan, and the modes that a better schedule than the known one may still use."""
 
     value: int
     modes: Modes
 
 
-def lower_bound(block: OpBlock, upper: int) -> MakespanBound:
+def lower_bound(block: OpBlock, upper: int) -> _MakespanBound:
     """The best bound over all weights, given a schedule of makespan ``upper``; at most ``upper``.
 
     A mode that would raise the bound to ``upper`` cannot be part of a better schedule. Ruling it out raises the bounds
@@ -68,11 +68,11 @@ def lower_bound(block: OpBlock, upper: int) -> MakespanBound:
             for i, (may_single, may_split) in enumerate(modes)
         )
         if value >= upper or not all(map(any, useful)):
-            return MakespanBound(value=upper, modes=modes)
+            return _MakespanBound(value=upper, modes=modes)
         if useful == modes:
             break
         modes = useful
-    return MakespanBound(value=value, modes=modes)
+    return _MakespanBound(value=value, modes=modes)
 
 
 def tails(block: OpBlock, durations: Sequence[int]) -> list[int]:

@@ -29,7 +29,7 @@ SCHEDULE_LIMIT_S = 0.05
 """Default limit for proving the schedule of one layer, in seconds of solver work."""
 
 
-class Makespan(NamedTuple):
+class _Makespan(NamedTuple):
     """Seconds of a block: proved lower bound, and reached."""
 
     lower_bound_s: float
@@ -41,12 +41,12 @@ def makespan_s(
     accelerator: Accelerator,
     limit_s: float = SCHEDULE_LIMIT_S,
     cache: ScheduleCache | None = None,
-) -> Makespan:
+) -> _Makespan:
     """Makespan of a block on the chip's cores [s]. Raises ``KeyboardInterrupt`` if Ctrl-C ended the solver's search."""
     answer = solve(schedule_problem(graph, accelerator), limit_s, cache=cache, by_work=True)
     if answer.interrupted:
         raise KeyboardInterrupt
-    return Makespan(answer.lower_bound * UNIT_S, answer.makespan * UNIT_S)
+    return _Makespan(answer.lower_bound * UNIT_S, answer.makespan * UNIT_S)
 
 
 def known_makespan_s(graph: OperatorGraph, accelerator: Accelerator) -> float:
@@ -71,7 +71,7 @@ class _Block:
 
 
 @lru_cache(maxsize=4096)
-def _known(block: _Block) -> Makespan:
+def _known(block: _Block) -> _Makespan:
     return makespan_s(block.graph, block.accelerator)
 
 
@@ -115,7 +115,7 @@ MOST_UNITS = 2**52
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FusedGraph:
+class _FusedGraph:
     """Operators of a graph, some of them fused, with edges between positions."""
 
     operators: tuple[Operator | Fused, ...]
@@ -141,13 +141,13 @@ def schedule_problems(
     graph: OperatorGraph, accelerator: Accelerator, *, fuse: bool = True, unit_s: float = UNIT_S, name: str = ""
 ) -> Iterator[ScheduleProblem]:
     """One problem per candidate of ``accelerator``, in the order of its flattened arrays; all priced in one call."""
-    fused = fuse_graph(graph) if fuse else FusedGraph(operators=graph.operators, edges=_edges(graph))
+    fused = fuse_graph(graph) if fuse else _FusedGraph(operators=graph.operators, edges=_edges(graph))
     count = max(int(np.prod(accelerator.shape, dtype=np.int64)), 1)
     single, split = whole_latencies(fused, accelerator, unit_s)
     shared = _shared_times(fused, accelerator, unit_s)
     tensor = np.broadcast_to(accelerator.num_tensor_cores, accelerator.shape).reshape(-1)
     vector = np.broadcast_to(accelerator.num_vector_cores, accelerator.shape).reshape(-1)
-    types = [core_type(op) for op in fused.operators]
+    types = [_core_type(op) for op in fused.operators]
     names = [op.name for op in fused.operators]
     for i in range(count):
         yield ScheduleProblem(
@@ -168,7 +168,7 @@ def schedule_problems(
         )
 
 
-def whole_latencies(fused: FusedGraph, accelerator: Accelerator, unit_s: float = UNIT_S) -> tuple[Any, Any]:
+def whole_latencies(fused: _FusedGraph, accelerator: Accelerator, unit_s: float = UNIT_S) -> tuple[Any, Any]:
     """Latencies of every operator on one core and on all cores, in whole units: two integer arrays (operators,
     candidates), candidates in the order of the accelerator's flattened arrays. An operator's runs (``count``: the
     kernels of ring attention, say) follow each other."""
@@ -180,14 +180,14 @@ def whole_latencies(fused: FusedGraph, accelerator: Accelerator, unit_s: float =
     return _units(alone, unit_s).reshape(rows), _units(together, unit_s).reshape(rows)
 
 
-def _shared_times(fused: FusedGraph, accelerator: Accelerator, unit_s: float = UNIT_S) -> dict[str, Any]:
+def _shared_times(fused: _FusedGraph, accelerator: Accelerator, unit_s: float = UNIT_S) -> dict[str, Any]:
     """Time that memory, global buffer and links take at full rate for the operators' traffic: whole units [candidates]
     of each."""
     floors = _operator_floors(fused, accelerator)
     return {name: _units(time_s.reshape(-1), unit_s) for name, time_s in _shared_s(floors, accelerator.shape).items()}
 
 
-def _operator_floors(fused: FusedGraph, accelerator: Accelerator) -> list[OperatorFloor]:
+def _operator_floors(fused: _FusedGraph, accelerator: Accelerator) -> list[OperatorFloor]:
     """The floor of all runs of each operator."""
     return [operator_floor(op, accelerator).times(op.count) for op in fused.operators]
 
@@ -200,14 +200,14 @@ def _shared_s(floors: Iterable[OperatorFloor], shape: tuple[int, ...]) -> dict[s
     }
 
 
-def core_type(op: Operator | Fused) -> CoreType:
+def _core_type(op: Operator | Fused) -> CoreType:
     """Which cores an operator needs."""
     if isinstance(op, Fused | Attention):
         return CoreType.FUSED
     return CoreType.TC if isinstance(op, Gemm | GroupedGemm) else CoreType.VC
 
 
-def fuse_graph(graph: OperatorGraph) -> FusedGraph:
+def fuse_graph(graph: OperatorGraph) -> _FusedGraph:
     """Each GEMM fuses an elementwise operator that follows it, if that has no dependencies the GEMM lacks and nothing
     else depends on the GEMM's own result."""
     edges = _edges(graph)
@@ -230,7 +230,7 @@ def fuse_graph(graph: OperatorGraph) -> FusedGraph:
     return _merged(graph, edges, into)
 
 
-def _merged(graph: OperatorGraph, edges: tuple[tuple[int, int], ...], into: dict[int, int]) -> FusedGraph:
+def _merged(graph: OperatorGraph, edges: tuple[tuple[int, int], ...], into: dict[int, int]) -> _FusedGraph:
     absorbed = {i: j for j, i in into.items()}
     remaining = [i for i in range(len(graph.operators)) if i not in into]
     place = {i: position for position, i in enumerate(remaining)}
@@ -245,7 +245,7 @@ def _merged(graph: OperatorGraph, edges: tuple[tuple[int, int], ...], into: dict
         else:
             operators.append(op)
     moved = ((place[into.get(a, a)], place[into.get(b, b)]) for a, b in edges)
-    return FusedGraph(operators=tuple(operators), edges=tuple(dict.fromkeys((a, b) for a, b in moved if a != b)))
+    return _FusedGraph(operators=tuple(operators), edges=tuple(dict.fromkeys((a, b) for a, b in moved if a != b)))
 
 
 def _ancestors(before: dict[int, set[int]]) -> dict[int, set[int]]:
@@ -279,7 +279,7 @@ WHOLE = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Makespans:
+class _Makespans:
     """Bounds on the makespan of each candidate, in whole units of the schedule: integer arrays [candidates]."""
 
     lower: npt.NDArray[np.int64]
@@ -287,7 +287,7 @@ class Makespans:
     """One operator after another, each in its shorter mode."""
 
 
-def makespan_bounds(graph: OperatorGraph, accelerator: Accelerator, unit_s: float = UNIT_S) -> Makespans:
+def makespan_bounds(graph: OperatorGraph, accelerator: Accelerator, unit_s: float = UNIT_S) -> _Makespans:
     """Bounds for every candidate of ``accelerator`` (flattened), operators fused as ``schedule_problems`` fuses them.
 
     Raises ``InputError`` if a collective has no link to run on.
@@ -303,7 +303,7 @@ def makespan_bounds(graph: OperatorGraph, accelerator: Accelerator, unit_s: floa
         rows = list(positions)
         lower += _part_bound(block, single[rows], split[rows], tensor, vector)
     lower = np.maximum.reduce([lower, *_shared_times(fused, accelerator, unit_s).values()])
-    return Makespans(lower=lower, upper=upper)
+    return _Makespans(lower=lower, upper=upper)
 
 
 def makespan_floors(graph: OperatorGraph, accelerator: Accelerator) -> FloatArray:
@@ -328,7 +328,7 @@ def makespan_floors(graph: OperatorGraph, accelerator: Accelerator) -> FloatArra
     return np.asarray(np.maximum.reduce([np.asarray(total), *_shared_s(floors, accelerator.shape).values()]))
 
 
-def _parts(fused: FusedGraph) -> Iterator[tuple[tuple[int, ...], OpBlock]]:
+def _parts(fused: _FusedGraph) -> Iterator[tuple[tuple[int, ...], OpBlock]]:
     """The graph split in series: positions of each part, and the part (its latencies are placeholders)."""
     size = len(fused.operators)
     after = [0] * size
@@ -341,7 +341,7 @@ def _parts(fused: FusedGraph) -> Iterator[tuple[tuple[int, ...], OpBlock]]:
     whole = OpBlock(
         num_tc=size,
         num_vc=size,
-        core_types=tuple(map(core_type, fused.operators)),
+        core_types=tuple(map(_core_type, fused.operators)),
         latency=(1,) * size,
         intra_latency=(1,) * size,
         after=tuple(after),

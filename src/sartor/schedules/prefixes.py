@@ -48,7 +48,7 @@ FAR = 1 << 60
 
 def applies(block: OpBlock) -> bool:
     """Whether operators share nothing but cores, and there are not too many."""
-    return 1 < block.size <= MOST_OPERATORS and not block.traffic and fits(block)
+    return 1 < block.size <= MOST_OPERATORS and not block.traffic and _fits(block)
 
 
 def improve(
@@ -213,7 +213,7 @@ GRID = 4
 EXACT = 1 << 60
 
 
-def fits(block: OpBlock) -> bool:
+def _fits(block: OpBlock) -> bool:
     """Whether all sums fit in 64 bits."""
     return _scale(block) * (sum(block.latency) + sum(block.intra_latency)) < EXACT
 

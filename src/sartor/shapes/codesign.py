@@ -32,7 +32,7 @@ class Regret(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Want:
+class _Want:
     """The best shape for one device in one phase (within ``NOISE`` of the best, the one with the fewest changed fields)
     and the gain of the common shape there; gains are speedups at equal parameters and FLOPs."""
 
@@ -53,7 +53,7 @@ class CoDesign:
     changed: Mapping[str, tuple[int, int]]
     regret: float
     baseline_regret: float
-    wants: tuple[Want, ...]
+    wants: tuple[_Want, ...]
 
 
 def codesign(
@@ -91,7 +91,7 @@ def codesign(
     sure = hopeful[_surely_gains(tried, hopeful, weights, losses, rule)]
     best = _fewest(total, outcomes.count, sure) if len(sure) else base
     wants = [
-        Want(
+        _Want(
             gpu=gpu.name,
             phase=phase.value,
             weight=weights[phase],

@@ -25,7 +25,7 @@ from sartor.units import FloatArray, Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prices:
+class _Prices:
     """Seconds [N] of the objective by GPU, and of every phase on the first GPU; ``baseline`` is a position."""
 
     by_gpu: tuple[FloatArray, ...]
@@ -53,7 +53,7 @@ class Prices:
 
 def price(
     points: Points, phases: Mapping[Phase, Workload], objective: Phase, gpus: tuple[Gpu, ...], evaluator: Evaluator
-) -> Prices:
+) -> _Prices:
     """Every point in every phase on the first GPU, and in the objective's phase on all GPUs."""
     by_phase = {
         phase: evaluator.times(points, workload, gpus if phase is objective else gpus[:1])
@@ -68,7 +68,7 @@ def price(
         equal = _of_steps(equal, baseline, gpus, evaluator.runs)
     if Phase.TRAIN in by_phase:
         by_phase[Phase.TRAIN] = _of_steps(by_phase[Phase.TRAIN], baseline, gpus, evaluator.runs)
-    return Prices(
+    return _Prices(
         by_gpu=by_phase[objective],
         by_phase={phase: times[0] for phase, times in by_phase.items()},
         baseline=baseline,
@@ -100,7 +100,7 @@ class PricedPoints:
     """The points of one search; its methods describe one point by position."""
 
     points: Points
-    prices: Prices
+    prices: _Prices
     kinds: Changes
     workload: Workload
     gpus: tuple[Gpu, ...]

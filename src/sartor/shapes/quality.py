@@ -80,7 +80,7 @@ class Evidence(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Criterion:
+class _Criterion:
     """One quantity, the product of the fields ``over`` divided by that of the fields ``under``, with its bounds and the
     evidence for it."""
 
@@ -125,10 +125,10 @@ class Criterion:
 
 
 @cache
-def criteria() -> tuple[Criterion, ...]:
+def criteria() -> tuple[_Criterion, ...]:
     """Every quantity with its bounds and evidence."""
     table, lists = packaged_toml("shapes", "criteria.toml"), ("over", "under", "published", "best")
-    return tuple(Criterion(**row | {key: tuple(row[key]) for key in lists if key in row}) for row in table["criteria"])
+    return tuple(_Criterion(**row | {key: tuple(row[key]) for key in lists if key in row}) for row in table["criteria"])
 
 
 def allowed(guard: QualityGuard, fields: Fields, baseline: Fields) -> Bools:
@@ -141,12 +141,12 @@ def allowed(guard: QualityGuard, fields: Fields, baseline: Fields) -> Bools:
     return mask  # type: ignore[no-any-return]
 
 
-def judged(fields: Fields, baseline: Fields) -> tuple[Criterion, ...]:
+def judged(fields: Fields, baseline: Fields) -> tuple[_Criterion, ...]:
     """The criteria that apply: both sides have the fields, and none is zero in the baseline."""
     return tuple(c for c in criteria() if all(name in fields and baseline.get(name) for name in c.needs))
 
 
-def bounds(criterion: Criterion, guard: QualityGuard, baseline: Fields) -> tuple[float, float]:
+def bounds(criterion: _Criterion, guard: QualityGuard, baseline: Fields) -> tuple[float, float]:
     """Smallest and largest value the guard allows, always including the baseline's own."""
     center = float(criterion.quantity(baseline))
     low_factor, high_factor = criterion.factors(guard)
@@ -221,7 +221,7 @@ def quality_of(guard: QualityGuard, fields: Fields, baseline: Fields, num_params
 
 
 def _check(
-    criterion: Criterion, guard: QualityGuard, fields: Fields, baseline: Fields, num_params: float
+    criterion: _Criterion, guard: QualityGuard, fields: Fields, baseline: Fields, num_params: float
 ) -> QualityCheck:
     value, center = float(criterion.quantity(fields)), float(criterion.quantity(baseline))
     (low, high), (low_factor, high_factor) = (

@@ -63,7 +63,7 @@ class StabilityRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StabilityGrid:
+class _StabilityGrid:
     """Batch sizes x sequence lengths together: shares of all tested pairs."""
 
     axis: str
@@ -85,7 +85,7 @@ def stability(
     evaluator: Evaluator,
     candidates: Sequence[Mapping[str, int]],
     work: Sequence[float] | None = None,
-) -> tuple[StabilityRange | StabilityGrid, ...]:
+) -> tuple[StabilityRange | _StabilityGrid, ...]:
     """Ranges for shapes given as fields, the best first; empty without candidates. ``work`` is the share of the
     baseline's work that each shape does, to compare times at equal work."""
     if not candidates:
@@ -160,9 +160,9 @@ def _range(axis: str, requested: int, tested: list[int], times: npt.NDArray[np.f
     )
 
 
-def _grid(axis: str, times: npt.NDArray[np.float64]) -> StabilityGrid:
+def _grid(axis: str, times: npt.NDArray[np.float64]) -> _StabilityGrid:
     beats, best, speedup = _verdicts(times)
-    return StabilityGrid(
+    return _StabilityGrid(
         axis=axis,
         tested=int(beats.size),
         share_beats=float(beats.mean()),
@@ -279,7 +279,7 @@ class ShapeSearch:
     mixes: tuple[Mix, ...]
     """Other mixtures of experts at equal total and active parameters, also coarser ones; empty without experts."""
     single_edits: tuple[SingleEdit, ...]
-    stability: tuple[StabilityRange | StabilityGrid, ...]
+    stability: tuple[StabilityRange | _StabilityGrid, ...]
     grid_size: int
     """Combinations of the grid, all sizes."""
     evaluated: int

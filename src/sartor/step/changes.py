@@ -19,7 +19,7 @@ from sartor.step.step import step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class _PlanChange:
     """One change that makes a plan fit; the number of devices and the global batch stay the same."""
 
     field: str
@@ -41,7 +41,7 @@ def what_to_change(
     cluster: Cluster,
     calibration: Calibration | None = None,
     limit_bytes: float | None = None,
-) -> tuple[Change, ...]:
+) -> tuple[_PlanChange, ...]:
     """For each field the smallest change with which the plan fits, fastest predicted step first; if no single change is
     enough, pairs: the largest change of one field with the smallest of another.
 
@@ -91,8 +91,8 @@ def _pairs(singles: list[_Proposal], cluster: Cluster) -> Iterator[_Proposal]:
 
 def _priced(
     proposal: _Proposal, before: float, after: float, cluster: Cluster, calibration: Calibration | None
-) -> Change:
-    return Change(
+) -> _PlanChange:
+    return _PlanChange(
         field=proposal.field,
         value=proposal.value,
         sentence=proposal.sentence,

@@ -23,7 +23,7 @@ from sartor.units import Bools, Floats, Ints, plain, remembered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class _Line:
     """Seconds of a collective as a latency and a rate, fitted exactly at zero bytes and at one bucket."""
 
     start_s: Floats
@@ -39,25 +39,25 @@ class Line:
         buckets = np.maximum(np.asarray(message_bytes) / bucket_bytes, np.greater(message_bytes, 0))
         return buckets * self.start_s + self.s_per_byte * message_bytes
 
-    def __add__(self, other: Line) -> Line:
-        return Line(start_s=self.start_s + other.start_s, s_per_byte=self.s_per_byte + other.s_per_byte)
+    def __add__(self, other: _Line) -> _Line:
+        return _Line(start_s=self.start_s + other.start_s, s_per_byte=self.s_per_byte + other.s_per_byte)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupTraffic:
+class _GroupTraffic:
     """Traffic of one kind of parameters (dense, experts): per byte of gradients, and per byte of 16-bit parameters."""
 
-    reduce: Line
-    gather: Line
+    reduce: _Line
+    gather: _Line
     shards: Ints
     """Devices the shards are spread over (1: nothing is sharded)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataTraffic:
-    dense: GroupTraffic
-    expert: GroupTraffic
-    tied: Line
+    dense: _GroupTraffic
+    expert: _GroupTraffic
+    tied: _Line
     """All-reduce of the tied table that the first and the last stage both hold."""
     norm_s: Floats
     """All-reduce of the squared gradient norm over all devices: pure latency."""
@@ -80,7 +80,7 @@ def data_traffic(
     bucket_bytes = UNBROKEN_BYTES if job.trainer.lockstep else c.bucket_bytes
     factors = (0.0 if job.trainer.lockstep else c.network_factor), c.network_factor
 
-    def lines(kind: CollectiveKind, *groups: _Group) -> list[Line]:
+    def lines(kind: CollectiveKind, *groups: _Group) -> list[_Line]:
         return _lines(kind, groups, cluster, calibration, bucket_bytes, factors)
 
     inner = d.tp * d.ep if job.trainer.splits_experts else d.ep
@@ -99,7 +99,7 @@ def data_traffic(
     devices = np.asarray(d.tp * d.cp * d.dp * d.pp)
     norm_s = network_cost(CollectiveKind.ALL_REDUCE, NORM_BYTES, devices, 1, cluster, calibration).time_s
     dense, expert = (
-        GroupTraffic(reduce=scatter + added_line, gather=gather, shards=size)
+        _GroupTraffic(reduce=scatter + added_line, gather=gather, shards=size)
         for scatter, added_line, gather, size in zip(scattered, added, gathered, shards, strict=True)
     )
     return DataTraffic(dense=dense, expert=expert, tied=of_tied, norm_s=norm_s)
@@ -135,7 +135,7 @@ def _lines(
     calibration: Calibration,
     bucket_bytes: float,
     factors: tuple[float, float],
-) -> list[Line]:
+) -> list[_Line]:
     """Lines through a message of one byte and one of a bucket, of all groups in one pass; times ``factors``."""
     parts = [np.broadcast_arrays(group.size, group.stride, group.share) for group in groups]
     size, stride, share = (
@@ -144,11 +144,11 @@ def _lines(
     message = np.array([[1.0], [bucket_bytes]]) * share
     start, whole = np.asarray(network_cost(kind, message, size, stride, cluster, calibration).time_s)
     start, slope = factors[0] * start, factors[1] * ((whole - start) / (bucket_bytes - 1.0))
-    lines_of_kind, first = list[Line](), 0
+    lines_of_kind, first = list[_Line](), 0
     for of_size, *_ in parts:
         where = slice(first, first + of_size.size)
         start_s, s_per_byte = (plain(column[where].reshape(of_size.shape)) for column in (start, slope))
-        lines_of_kind.append(Line(start_s=start_s, s_per_byte=s_per_byte))
+        lines_of_kind.append(_Line(start_s=start_s, s_per_byte=s_per_byte))
         first += of_size.size
     return lines_of_kind
 
@@ -157,8 +157,8 @@ def _lines(
 class Exchange:
     """Traffic of one device's gradients (or parameters): bytes of dense and expert ones, and their timing lines."""
 
-    dense: Line
-    expert: Line
+    dense: _Line
+    expert: _Line
     dense_bytes: Floats
     expert_bytes: Floats
     bucket_bytes: float

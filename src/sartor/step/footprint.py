@@ -93,11 +93,11 @@ def stage_bytes(
     passing = kept.layers_kept + kept.head_kept + np.maximum(kept.layer_peak, kept.head_peak)
     passing = passing + held.gathered + held.placeholders
     base = held.states + held.buckets + kept.moving
-    reserved = reserved_bytes(job, cluster, base, passing, held.step_peak, held.context)
+    reserved = _reserved_bytes(job, cluster, base, passing, held.step_peak, held.context)
     return StageBytes(device=device, held=held, kept=kept, reserved=reserved)
 
 
-def reserved_bytes(
+def _reserved_bytes(
     job: TrainingJob,
     cluster: Cluster,
     base: FloatArray,
@@ -339,7 +339,7 @@ class _Tables:
         k, h, held_table = self.kept_at[plans], self.held_at[plans], self.held
         base, passing = (a.take(k, axis=1) + b.take(h, axis=1) for a, b in (self.base, self.passing))
         step = held_table.step_peak.take(h, axis=1) if held_table.step_peak.any() else np.zeros(1)
-        reserved = reserved_bytes(self.job, self.cluster, base, passing, step, held_table.context[0].take(h))
+        reserved = _reserved_bytes(self.job, self.cluster, base, passing, step, held_table.context[0].take(h))
         fullest = _largest(reserved)
         full = reserved[fullest, np.arange(fullest.size)]
         of_kept, of_held = fullest * self.kept_at_width + k, fullest * held_table.weights.shape[1] + h

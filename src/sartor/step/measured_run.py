@@ -75,7 +75,7 @@ LEAST_STEPS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepSeries:
+class _StepSeries:
     """Steady steps in order, as usual ones and excess."""
 
     seconds: FloatArray
@@ -136,7 +136,7 @@ class StepSeries:
         return usual_error / self.mean_s**2, free
 
 
-def step_series(seconds: FloatArray) -> StepSeries:
+def step_series(seconds: FloatArray) -> _StepSeries:
     """Which steps are slow."""
     slow = np.zeros(seconds.size, dtype=bool)
     if seconds.size >= LEAST_STEPS:
@@ -144,7 +144,7 @@ def step_series(seconds: FloatArray) -> StepSeries:
         slow = seconds > base + max(SLOW * base, OUTLIER * float(high - low) / DEVIATES)
     usual = np.where(slow, np.median(seconds[~slow]), seconds)
     counts = int(slow.sum()) > max(1, FEW * slow.size)
-    return StepSeries(seconds=seconds, usual_s=usual, slow=slow, counts=counts)
+    return _StepSeries(seconds=seconds, usual_s=usual, slow=slow, counts=counts)
 
 
 def _squared_error(values: FloatArray) -> tuple[float, float]:
@@ -226,7 +226,7 @@ def sum_of(name: str, parts: Sequence[RunChange]) -> RunChange:
     return RunChange(name=name, a=a, b=b, low=max(ratio - half, 0.0), high=ratio + half)
 
 
-def _error_of_mean(series: StepSeries) -> tuple[float, float]:
+def _error_of_mean(series: _StepSeries) -> tuple[float, float]:
     """Of a mean, relative to it, at least that of the clock; and its degrees of freedom."""
     square, free = series.squared_error
     return max(square, LEAST_NOISE**2 / series.seconds.size), free

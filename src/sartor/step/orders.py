@@ -40,13 +40,13 @@ class Work(StrEnum):
     WGRAD = "W"
 
 
-class Task(NamedTuple):
+class _Task(NamedTuple):
     work: Work
     chunk: int
     microbatch: int
 
 
-def device_order(schedule: PipelineSchedule, device: int, pp: int, virtual: int, microbatches: int) -> list[Task]:
+def device_order(schedule: PipelineSchedule, device: int, pp: int, virtual: int, microbatches: int) -> list[_Task]:
     """Tasks of one device, first to last. Raises ``InputError`` if the schedule has no order for these numbers."""
     check_schedule(schedule, pp, virtual, microbatches)
     if schedule.is_v and pp == 1:
@@ -89,11 +89,11 @@ def warmup_chunks(device: int, pp: int, virtual: int, microbatches: int) -> int:
     return min((pp - 1 - device) * 2 + (virtual - 1) * pp, microbatches * virtual)
 
 
-def _interleaved(pp: int, virtual: int, microbatches: int, warmup: int) -> list[Task]:
+def _interleaved(pp: int, virtual: int, microbatches: int, warmup: int) -> list[_Task]:
     forward = [_slot(k, pp, virtual) for k in range(microbatches * virtual)]
     return _alternate(
-        [Task(Work.FORWARD, chunk, i) for chunk, i in forward],
-        [Task(Work.BACKWARD, virtual - 1 - chunk, i) for chunk, i in forward],
+        [_Task(Work.FORWARD, chunk, i) for chunk, i in forward],
+        [_Task(Work.BACKWARD, virtual - 1 - chunk, i) for chunk, i in forward],
         warmup,
     )
 
@@ -104,17 +104,17 @@ def _slot(k: int, pp: int, virtual: int) -> tuple[int, int]:
     return within // pp, group * pp + within % pp
 
 
-def _alternate(forward: list[Task], backward: list[Task], warmup: int) -> list[Task]:
+def _alternate(forward: list[_Task], backward: list[_Task], warmup: int) -> list[_Task]:
     pairs = zip(forward[warmup:], backward, strict=False)
     steady = [task for pair in pairs for task in pair]
     return [*forward[:warmup], *steady, *backward[len(forward) - warmup :]]
 
 
-def _with_weight_gradients(tasks: list[Task], device: int) -> list[Task]:
+def _with_weight_gradients(tasks: list[_Task], device: int) -> list[_Task]:
     """ZB-H1 (Qi et al. 2023, fig. 2): device d delays d weight gradients, which fill its idle time at the end;
     PyTorch's ScheduleInterleavedZeroBubble does the same with chunks."""
-    out: list[Task] = []
-    late: list[Task] = []
+    out: list[_Task] = []
+    late: list[_Task] = []
     for task in tasks:
         out.append(task)
         if task.work is Work.BACKWARD:
@@ -127,8 +127,8 @@ class _Queue:
     """Tasks of a device that holds two chunks of a V, with a microbatch counter per kind of task."""
 
     def __init__(self) -> None:
-        self.tasks: list[Task] = []
-        self.late: list[Task] = []
+        self.tasks: list[_Task] = []
+        self.late: list[_Task] = []
         self.next: Counter[tuple[Work, int]] = Counter()
 
     def forward(self, *chunks: int) -> None:
@@ -149,14 +149,14 @@ class _Queue:
         self.tasks += ready
         del self.late[: len(ready)]
 
-    def _add(self, work: Work, chunk: int) -> Task:
-        task = Task(work, chunk, self.next[work, chunk])
+    def _add(self, work: Work, chunk: int) -> _Task:
+        task = _Task(work, chunk, self.next[work, chunk])
         self.next[work, chunk] += 1
         self.tasks.append(task)
         return task
 
 
-def _zero_bubble_v(device: int, pp: int, microbatches: int) -> list[Task]:
+def _zero_bubble_v(device: int, pp: int, microbatches: int) -> list[_Task]:
     """As torch.distributed.pipelining.ScheduleZBVZeroBubble orders it (PyTorch 2.9, recalled; Qi et al. 2024)."""
     q, m = _Queue(), microbatches
     q.forward(*[0] * (2 * (pp - device) - 1))
@@ -182,7 +182,7 @@ def _zero_bubble_v(device: int, pp: int, microbatches: int) -> list[Task]:
     return q.tasks
 
 
-def _dual_pipe_v(device: int, pp: int, microbatches: int) -> list[Task]:
+def _dual_pipe_v(device: int, pp: int, microbatches: int) -> list[_Task]:
     """As torch.distributed.pipelining.ScheduleDualPipeV orders it (PyTorch 2.9, recalled); a forward that overlaps a
     backward is assumed to run before it."""
     q, after = _Queue(), pp - device - 1
@@ -213,12 +213,12 @@ def _dual_pipe_v(device: int, pp: int, microbatches: int) -> list[Task]:
     return q.tasks
 
 
-def _forward(microbatches: int) -> list[Task]:
-    return [Task(Work.FORWARD, 0, i) for i in range(microbatches)]
+def _forward(microbatches: int) -> list[_Task]:
+    return [_Task(Work.FORWARD, 0, i) for i in range(microbatches)]
 
 
-def _backward(microbatches: int) -> list[Task]:
-    return [Task(Work.BACKWARD, 0, i) for i in range(microbatches)]
+def _backward(microbatches: int) -> list[_Task]:
+    return [_Task(Work.BACKWARD, 0, i) for i in range(microbatches)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,7 +288,7 @@ def simulate(
     return sorted(events, key=lambda e: (e.device, e.start_s, e.end_s))
 
 
-def _arrival(task: Task, part: int, last: int, ready: dict[tuple[Work, int, int], float]) -> float | None:
+def _arrival(task: _Task, part: int, last: int, ready: dict[tuple[Work, int, int], float]) -> float | None:
     """When a task's input has arrived; None if the task that produces it has not been simulated yet."""
     if task.work is Work.FORWARD:
         return ready.get((Work.FORWARD, part - 1, task.microbatch)) if part else 0.0
@@ -298,7 +298,7 @@ def _arrival(task: Task, part: int, last: int, ready: dict[tuple[Work, int, int]
     return ready.get((Work.BACKWARD, part + 1, task.microbatch)) if part < last else 0.0
 
 
-def _duration(schedule: PipelineSchedule, task: Task, device: int, times: PipelineTimes) -> float:
+def _duration(schedule: PipelineSchedule, task: _Task, device: int, times: PipelineTimes) -> float:
     chunk = (device, task.chunk)
     if task.work is Work.FORWARD:
         return float(times.forward_s[chunk])
@@ -307,7 +307,9 @@ def _duration(schedule: PipelineSchedule, task: Task, device: int, times: Pipeli
     return float(times.dgrad_s[chunk] + (0.0 if schedule.splits else times.wgrad_s[chunk]))
 
 
-def _transfer(schedule: PipelineSchedule, task: Task, device: int, end: float, times: PipelineTimes) -> Iterator[Event]:
+def _transfer(
+    schedule: PipelineSchedule, task: _Task, device: int, end: float, times: PipelineTimes
+) -> Iterator[Event]:
     pp, virtual = times.forward_s.shape
     part = _part_of(schedule, device, task.chunk, pp)
     onward = task.work is Work.FORWARD and part < virtual * pp - 1
@@ -328,7 +330,7 @@ Messages = dict[tuple[Axis, CollectiveKind], float]
 
 
 @dataclass(slots=True)
-class RankTask:
+class _RankTask:
     """FLOPs, bytes of memory moved, and message bytes by axis and kind, of one task on one rank."""
 
     flops: float = 0.0
@@ -352,9 +354,9 @@ class RankWork:
     exchange once a step."""
 
     plan: TrainingPlan
-    orders: tuple[tuple[Task, ...], ...]
+    orders: tuple[tuple[_Task, ...], ...]
     """Tasks of every stage, first to last."""
-    pieces: tuple[tuple[dict[Work, RankTask], ...], ...]
+    pieces: tuple[tuple[dict[Work, _RankTask], ...], ...]
     handed_bytes: float
     """Bytes that one rank sends to the next stage per microbatch."""
     dense_bytes: tuple[float, ...]
@@ -432,9 +434,9 @@ def _pieces(
     again: float,
     selective: Sequence[frozenset[Role]],
     split: bool,
-) -> dict[Work, RankTask]:
+) -> dict[Work, _RankTask]:
     """Forward, backward and (if the schedule splits them off) weight gradients of one microbatch in a chunk."""
-    out = {Work.FORWARD: RankTask(), Work.BACKWARD: RankTask(), Work.WGRAD: RankTask()}
+    out = {Work.FORWARD: _RankTask(), Work.BACKWARD: _RankTask(), Work.WGRAD: _RankTask()}
     for operators, count, layer, roles in zip(per_block, counts, is_layer, selective, strict=True):
         for operator, each in operators:
             times = each * float(count)

@@ -190,7 +190,7 @@ class _MixedSeconds(StageSeconds):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineStages:
+class _PipelineStages:
     """The distinct devices of a pipeline, and its chunks if they hold unequal numbers of layers."""
 
     rows: StageRows
@@ -208,20 +208,20 @@ def pipeline_stages(
     pools: int,
     *,
     v_shaped: bool,
-) -> PipelineStages:
+) -> _PipelineStages:
     """The stages of a pipeline of ``pp`` devices with ``virtual`` chunks each, in the pools ``in_pool`` [pp]."""
     counts = stage_counts(job.shape, pp, virtual, stage_layers, v_shaped=v_shaped)
     rows = stage_rows(counts, in_pool)
     if pp == 1 or virtual == 1 or v_shaped:
-        return PipelineStages(rows=rows, parts=rows, chunks=None)
+        return _PipelineStages(rows=rows, parts=rows, chunks=None)
     if job.trainer.lockstep:
         parts = each_device(chunk_by_chunk(counts), 1, np.tile(in_pool, virtual))
-        return PipelineStages(rows=rows, parts=parts, chunks=None)
+        return _PipelineStages(rows=rows, parts=parts, chunks=None)
     pool_of = (in_pool[:, None] == np.arange(pools)).astype(np.int64)  # blocks of different pools are distinct
     apart = (pool_of[:, None, :, None] * counts[:, :, None, :]).reshape(pp, virtual, -1)
     is_layer = np.array([block.kind is BlockKind.LAYER for block in blocks(job.shape)])
     chunks = Chunks(counts=apart, is_layer=np.tile(is_layer, pools), exact=stage_layers is not None)
-    return PipelineStages(rows=rows, parts=rows, chunks=chunks if chunks.unequal else None)
+    return _PipelineStages(rows=rows, parts=rows, chunks=chunks if chunks.unequal else None)
 
 
 def chunk_by_chunk(counts: IntArray) -> IntArray:
@@ -272,7 +272,7 @@ class Pipelined:
         return np.asarray(self.microbatches * summed(np.ones(len(chunks)), added[chunks, order]))
 
 
-def worked(tables: Sequence[PlanTables], stages: PipelineStages, work: dict[str, IntArray]) -> Worked:
+def worked(tables: Sequence[PlanTables], stages: _PipelineStages, work: dict[str, IntArray]) -> Worked:
     """The work rows' pipelines, with their parts, and what of them hides the exchange among replicas."""
     rows, t, m = stages.rows, tables[0], work["num_microbatches"]
     transfer_s = np.maximum.reduce([table.transfer_s[table.transfer_index[work["structure"]]] for table in tables])
@@ -305,7 +305,7 @@ def _hiding(s: StageSeconds) -> dict[str, FloatArray]:
 
 
 def _at_own_speed(
-    t: PlanTables, stages: PipelineStages, s: StageSeconds, work: dict[str, IntArray], transfer_s: FloatArray
+    t: PlanTables, stages: _PipelineStages, s: StageSeconds, work: dict[str, IntArray], transfer_s: FloatArray
 ) -> Pipelined:
     """A pipeline whose stages advance at their own speed, by its schedule."""
     m = work["num_microbatches"]
@@ -355,17 +355,17 @@ def _in_lockstep(s: StageSeconds, work: dict[str, IntArray], transfer_s: FloatAr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LockstepLoad:
+class _LockstepLoad:
     """Seconds of a microbatch on every stage in lockstep [R, W]: at work, and with transfers."""
 
     busy_s: FloatArray
     slot_s: FloatArray
 
 
-def lockstep_load(s: StageSeconds, work: dict[str, IntArray], transfer_s: FloatArray) -> LockstepLoad:
+def lockstep_load(s: StageSeconds, work: dict[str, IntArray], transfer_s: FloatArray) -> _LockstepLoad:
     rows, forward_s = s.rows, s.forward_s
     arrives = np.where(rows.first == 0, 0.0, 1.0)[:, None] * transfer_s
     returns = np.where(rows.last == rows.pp - 1, 0.0, 1.0)[:, None] * transfer_s
     again = (work["recompute"] == Recompute.FULL) & (rows.last < rows.pp - 1)[:, None]
     busy = forward_s + s.returned_s() + np.where(again, np.maximum(forward_s - returns, 0.0), 0.0)
-    return LockstepLoad(busy_s=busy, slot_s=busy + arrives + returns)
+    return _LockstepLoad(busy_s=busy, slot_s=busy + arrives + returns)

@@ -52,7 +52,7 @@ class PipelineWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineTime:
+class _PipelineTime:
     """``time_s`` of all microbatches through all stages; the slowest device is busy for ``busy_s`` of it."""
 
     time_s: FloatArray
@@ -67,7 +67,7 @@ class PipelineTime:
         return self.time_s - self.busy_s - self.transfer_s
 
 
-def pipeline_time(work: PipelineWork, num_microbatches: Ints, schedule: Ints) -> PipelineTime:
+def pipeline_time(work: PipelineWork, num_microbatches: Ints, schedule: Ints) -> _PipelineTime:
     """Makespan of one step's pipeline for arrays of plans that share (pp, virtual_stages)."""
     m = np.asarray(num_microbatches)
     without = _makespan(work.rows, work.forward_s, work.dgrad_s, work.wgrad_s, m, schedule)
@@ -77,7 +77,7 @@ def pipeline_time(work: PipelineWork, num_microbatches: Ints, schedule: Ints) ->
     moved = np.zeros_like(without)
     if work.rows.pp > 1 and np.any(np.asarray(work.transfer_s) > 0):
         moved = _transfers(work, m, schedule, without)
-    return PipelineTime(time_s=without + moved, slowest=slowest, busy_s=busy_s, transfer_s=moved)
+    return _PipelineTime(time_s=without + moved, slowest=slowest, busy_s=busy_s, transfer_s=moved)
 
 
 def _transfers(work: PipelineWork, m: Ints, schedule: Ints, without: FloatArray) -> FloatArray:
@@ -236,7 +236,7 @@ def _gpipe_s(rows: StageRows, f: FloatArray, b: FloatArray, m: Ints) -> FloatArr
     return total
 
 
-class LongestPaths(NamedTuple):
+class _LongestPaths(NamedTuple):
     """Makespan [n] of a pipeline under each of n durations, and how often each kind of task is on its longest path [n,
     2, pp, v]: forward and backward, device, chunk."""
 
@@ -244,14 +244,14 @@ class LongestPaths(NamedTuple):
     tasks: IntArray
 
 
-def longest_paths(forward_s: FloatArray, backward_s: FloatArray, microbatches: int) -> LongestPaths:
+def longest_paths(forward_s: FloatArray, backward_s: FloatArray, microbatches: int) -> _LongestPaths:
     """Longest paths of ``microbatches`` (a multiple of pp) through chunks with these durations [n, pp, v]."""
     count, pp, virtual = forward_s.shape
     tasks = _tasks(pp, virtual, microbatches)
     waited = np.zeros((tasks.kind.size, count), dtype=bool)
     final = _finished(tasks, forward_s, backward_s, waited)
     passed = _passed(tasks, tasks.last[final.argmax(axis=0)], waited)
-    return LongestPaths(makespan_s=final.max(axis=0), tasks=passed.reshape(count, 2, pp, virtual))
+    return _LongestPaths(makespan_s=final.max(axis=0), tasks=passed.reshape(count, 2, pp, virtual))
 
 
 def makespan_s(forward_s: FloatArray, backward_s: FloatArray, microbatches: int) -> FloatArray:

@@ -41,7 +41,7 @@ class KeptBytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Microbatch:
+class _Microbatch:
     """One microbatch on one device, for every plan: rows, and the activations of one layer of each block."""
 
     activations: tuple[Activations | None, ...]
@@ -52,7 +52,7 @@ class Microbatch:
     """Parameters of the head with its table."""
 
 
-def microbatch_of(job: TrainingJob, plan: TrainingPlan) -> Microbatch:
+def microbatch_of(job: TrainingJob, plan: TrainingPlan) -> _Microbatch:
     """Computed once for every distinct (tp, cp, ep, microbatch_size, sequence_parallel) of flat plans."""
     d = plan.dims
     few, back = distinct_rows([d.tp, d.cp, d.ep, plan.microbatch_size, d.sequence_parallel])
@@ -61,13 +61,13 @@ def microbatch_of(job: TrainingJob, plan: TrainingPlan) -> Microbatch:
     rows, block_kinds = rows_of(job, replace(plan, dims=dims, microbatch_size=size)), blocks(job.shape)
     acts = [None if b.layer is None else layer_activations(rows, b.layer, b.stack.hidden_size) for b in block_kinds]
     head = block_params(job, dims)[-1]
-    microbatch = Microbatch(
+    microbatch = _Microbatch(
         activations=tuple(acts),
         rows=rows,
         logits=rows.tokens * ceil_div(job.shape.vocab_size, tp) if job.shape.lm_head else 0 * rows.tokens,
         table=np.asarray(head.dense + head.tied) * head.trained + 0 * tp,
     )
-    by_plan: Microbatch = entries(microbatch, back)
+    by_plan: _Microbatch = entries(microbatch, back)
     return by_plan
 
 
@@ -107,7 +107,7 @@ def side_by_side(of_pipelines: Sequence[Ranks]) -> Ranks:
     return Ranks(**{name: np.concatenate([getattr(ranks, name) for ranks in of_pipelines], axis=1) for name in names})
 
 
-def kept_bytes(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, microbatch: Microbatch, ranks: Ranks) -> KeptBytes:
+def kept_bytes(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, microbatch: _Microbatch, ranks: Ranks) -> KeptBytes:
     """Bytes of pipeline ranks; ``plan`` has flat arrays of equal length."""
     layers_kept, layer_peak = _layers(job, plan, microbatch, ranks)
     if job.trainer.memory.keeps_outputs:
@@ -123,7 +123,7 @@ def kept_bytes(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, microbatch: Micro
 
 
 def kept_in_lockstep(
-    job: TrainingJob, plan: TrainingPlan, microbatch: Microbatch, counts: IntArray, device: IntArray
+    job: TrainingJob, plan: TrainingPlan, microbatch: _Microbatch, counts: IntArray, device: IntArray
 ) -> KeptBytes:
     """Bytes of the ranks ``device`` of one pipeline in lockstep, which hold ``counts`` [R, chunks, K].
 
@@ -151,7 +151,7 @@ def kept_in_lockstep(
 
 
 def _layers(
-    job: TrainingJob, plan: TrainingPlan, microbatch: Microbatch, ranks: Ranks
+    job: TrainingJob, plan: TrainingPlan, microbatch: _Microbatch, ranks: Ranks
 ) -> tuple[FloatArray, FloatArray]:
     """Activations that layers keep, and the peak of one layer's backward with its recomputed activations."""
     again, full = np.asarray(plan.recompute), np.asarray(plan.recompute) == Recompute.FULL
@@ -196,7 +196,7 @@ def share_moved(job: TrainingJob, layers: Floats) -> Floats:
     return np.minimum(job.offload_layers / np.maximum(layers, 1), 1.0) if job.offload_layers else 1.0
 
 
-def _outputs(job: TrainingJob, plan: TrainingPlan, microbatch: Microbatch, ranks: Ranks) -> FloatArray:
+def _outputs(job: TrainingJob, plan: TrainingPlan, microbatch: _Microbatch, ranks: Ranks) -> FloatArray:
     """Chunk outputs held until their gradient comes back, for all chunks but the model's last."""
     sent = ranks.sent - np.where(ranks.device == np.asarray(plan.dims.pp) - 1, ranks.last, 0)
     return np.asarray(sent * (microbatch.rows.outer * job.shape.hidden_size * microbatch.rows.wide), dtype=np.float64)
@@ -208,7 +208,7 @@ def _recomputed_share(plan: TrainingPlan, layers: IntArray) -> Floats:
     return np.where(num_recomputed < 0, 1.0, np.minimum(num_recomputed / layers, 1.0))
 
 
-def _layers_of(microbatch: Microbatch, counts: IntArray) -> IntArray:
+def _layers_of(microbatch: _Microbatch, counts: IntArray) -> IntArray:
     """Number of layers on every rank [R, n]."""
     is_layer = np.array([act is not None for act in microbatch.activations])
     layers: IntArray = np.maximum(counts[..., is_layer].sum(axis=2), 1)
@@ -216,7 +216,7 @@ def _layers_of(microbatch: Microbatch, counts: IntArray) -> IntArray:
 
 
 def _head(
-    job: TrainingJob, plan: TrainingPlan, microbatch: Microbatch, ranks: Ranks
+    job: TrainingJob, plan: TrainingPlan, microbatch: _Microbatch, ranks: Ranks
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Kept and peak bytes of final norm, logits and loss (once more for every MTP module), and the kept bytes that are
     free when the last layer's backward begins: one microbatch's."""
@@ -234,7 +234,7 @@ def _head(
     return losses * logit_stash * last, np.minimum(losses, 1) * peak, losses * logit_stash * np.minimum(last, 1)
 
 
-def _moving(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, microbatch: Microbatch, counts: IntArray) -> FloatArray:
+def _moving(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, microbatch: _Microbatch, counts: IntArray) -> FloatArray:
     """Transfers between stages (activation, gradient); the head's input gathered over tensor ranks; workspaces."""
     rows, h = microbatch.rows, job.shape.hidden_size
     between = np.where(np.greater(plan.dims.pp, 1), 2 * rows.outer * h * rows.wide, 0.0)

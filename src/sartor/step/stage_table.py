@@ -189,7 +189,7 @@ class MemoryLevel(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPart:
+class _MemoryPart:
     """One bar of the waterfall: ``size_bytes`` on top of the parts before it."""
 
     name: str
@@ -206,7 +206,7 @@ class StageMemory:
     stage: int
     moment: str
     """When memory peaks: ``backward`` (activations), ``loss`` (logits) or ``optimizer step``."""
-    parts: tuple[MemoryPart, ...]
+    parts: tuple[_MemoryPart, ...]
 
     def total_bytes(self, level: MemoryLevel = MemoryLevel.DEVICE) -> float:
         """Sum of all parts up to ``level``."""
@@ -264,7 +264,7 @@ def _stage(stages: StageBytes, i: int) -> StageMemory:
     steps = bool(stages.steps[i, 0])
     gone = ("layers_kept", "head_kept") if steps else ()
     parts = [
-        MemoryPart(name=name, level=MemoryLevel.THEORY, size_bytes=size_of(field), what=what)
+        _MemoryPart(name=name, level=MemoryLevel.THEORY, size_bytes=size_of(field), what=what)
         for field, name, what in _THEORY
         if field not in gone
     ]
@@ -283,7 +283,7 @@ def _bytes_of(stages: StageBytes, i: int, name: str) -> float:
     return float(getattr(record, name)[i, 0])
 
 
-def _working(stages: StageBytes, i: int, steps: bool) -> list[MemoryPart]:
+def _working(stages: StageBytes, i: int, steps: bool) -> list[_MemoryPart]:
     """Allocated bytes at the peak beyond theory."""
     size_of = partial(_bytes_of, stages, i)
     level, buffers = MemoryLevel.ALLOCATED, "communication buckets, transfers between stages, library workspaces"
@@ -304,5 +304,5 @@ def _working(stages: StageBytes, i: int, steps: bool) -> list[MemoryPart]:
     ]
 
 
-def _part(name: str, level: MemoryLevel, size_bytes: float, what: str) -> MemoryPart:
-    return MemoryPart(name=name, level=level, size_bytes=size_bytes, what=what)
+def _part(name: str, level: MemoryLevel, size_bytes: float, what: str) -> _MemoryPart:
+    return _MemoryPart(name=name, level=level, size_bytes=size_bytes, what=what)

@@ -24,7 +24,7 @@ from sartor.units import BoolArray, Bools, FloatArray, Floats, IntArray, Ints, r
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateBytes:
+class _StateBytes:
     """Bytes per parameter of one tensor-parallel rank; arrays over plans.
 
     With FSDP, stage 2 shards the fp32 weights and holds gathered 16-bit ones between forward and backward.
@@ -39,12 +39,12 @@ class StateBytes:
     """Temporaries during the optimizer's step."""
 
 
-def dense_states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, *, in_layer: bool = True) -> StateBytes:
+def dense_states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, *, in_layer: bool = True) -> _StateBytes:
     """Bytes per parameter that is replicated over all of dp x cp."""
     return _states(job, plan, gpu, _shards(plan, plan.dims.dp * plan.dims.cp), in_layer)
 
 
-def _expert_states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu) -> StateBytes:
+def _expert_states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu) -> _StateBytes:
     """Bytes per parameter of routed experts, which have fewer replicas."""
     return _states(job, plan, gpu, _shards(plan, expert_replicas(job, plan)), True)
 
@@ -130,7 +130,7 @@ def _narrow_copies(job: TrainingJob, gpu: Gpu) -> int:
     return 1 if per_tensor and gpu.generation == "blackwell" else 2
 
 
-def _states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, shards: Floats, in_layer: bool) -> StateBytes:
+def _states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, shards: Floats, in_layer: bool) -> _StateBytes:
     def spread(size: float, stage: int) -> Floats:
         return np.where(np.greater_equal(plan.zero_stage, stage), size / shards, size)
 
@@ -139,14 +139,14 @@ def _states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, shards: Floats, in_l
     narrow_width, primary = job.recipe.dtype.bytes, _is_narrow(job, in_layer)
     weight = narrow_width if primary else weight
     weight = FOUR_BIT_BYTES if in_layer and frozen_in_4_bits(job) else weight
-    gradient = grad_bytes(job) if job.trains_weights else 0.0
+    gradient = _grad_bytes(job) if job.trains_weights else 0.0
     copies = 4.0 if width < 4 and not habits.wide_weights else 0.0
     state_bytes = (copies + _moments(job, in_layer)) if job.trains_weights else 0.0
     copied = habits.narrow_weights and in_layer and narrow_width < 2
     narrow = narrow_width * (_narrow_copies(job, gpu) - primary) if copied else 0.0
     step = habits.fp16_step_bytes if job.trains_weights and job.recipe is Recipe.FP16 else 0.0
     whole_between = np.equal(plan.zero_stage, 2) & habits.wide_weights
-    return StateBytes(
+    return _StateBytes(
         weight=np.where(whole_between, np.minimum(weight, width + weight / shards), spread(weight, 3)),
         narrow=np.where(np.greater_equal(plan.zero_stage, 3), 0.0, narrow),
         grad=_gradient(job, plan, gradient, shards),
@@ -161,7 +161,7 @@ def _moments(job: TrainingJob, in_layer: bool) -> float:
     return job.moments_dtype.bytes * (1 if single else 2)
 
 
-def grad_bytes(job: TrainingJob) -> float:
+def _grad_bytes(job: TrainingJob) -> float:
     """Bytes of gradient per parameter, before sharding."""
     habits = job.trainer.memory
     if job.recipe in (Recipe.FP32, Recipe.TF32):
@@ -171,7 +171,7 @@ def grad_bytes(job: TrainingJob) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockParams:
+class _BlockParams:
     """Parameters of one layer (or of embedding, MTP module, head) that one device holds, over arrays of tp and ep.
 
     ``dense`` ones are replicated over all of dp x cp, ``expert`` ones over dp x cp / ep, or tp times as many devices if
@@ -188,14 +188,14 @@ class BlockParams:
     """Tensors besides the parameters."""
 
 
-def block_params(job: TrainingJob, dims: ParallelDims) -> tuple[BlockParams, ...]:
+def block_params(job: TrainingJob, dims: ParallelDims) -> tuple[_BlockParams, ...]:
     """Parameters of every block of ``job.shape`` (in the order of `blocks`) on one device of ``dims``, before sharding
     over data-parallel ranks. A LAYER block's are those of one layer."""
     return _params_of_blocks(job.shape, dims.tp, dims.ep, splits_experts=job.trainer.splits_experts)
 
 
 @remembered
-def _params_of_blocks(shape: TransformerShape, tp: Ints, ep: Ints, *, splits_experts: bool) -> tuple[BlockParams, ...]:
+def _params_of_blocks(shape: TransformerShape, tp: Ints, ep: Ints, *, splits_experts: bool) -> tuple[_BlockParams, ...]:
     dims, kernels = ParallelDims(tp=tp, ep=ep), Kernels(splits_experts=splits_experts)
     parts = tuple(_block_params(shape, dims, kernels, block) for block in blocks(shape))
     if shape.traced is None:
@@ -204,7 +204,7 @@ def _params_of_blocks(shape: TransformerShape, tp: Ints, ep: Ints, *, splits_exp
     return tuple(replace(p, trained=part.trained_share, buffer_bytes=part.buffer_bytes) for p, part in pairs)
 
 
-def _block_params(shape: TransformerShape, dims: ParallelDims, kernels: Kernels, block: Block) -> BlockParams:
+def _block_params(shape: TransformerShape, dims: ParallelDims, kernels: Kernels, block: Block) -> _BlockParams:
     setting = _setting(shape, dims, block.stack, kernels)
     if block.layer is not None:
         return _layer_params(setting, block)
@@ -212,18 +212,18 @@ def _block_params(shape: TransformerShape, dims: ParallelDims, kernels: Kernels,
     tables: Ints = sum((stack_params(_setting(shape, dims, s), s) for s, _ in text_stacks(shape)), 0)
     norms = _final_norms(block.stack)
     if block.kind is BlockKind.EMBEDDING:
-        return BlockParams(dense=outer["embedding"] + tables - norms)
+        return _BlockParams(dense=outer["embedding"] + tables - norms)
     tied = shape.lm_head and shape.tied_embeddings
-    return BlockParams(dense=outer["head"] + norms, tied=outer["embedding"] - _positions(shape) if tied else 0)
+    return _BlockParams(dense=outer["head"] + norms, tied=outer["embedding"] - _positions(shape) if tied else 0)
 
 
-def _layer_params(setting: Setting, block: Block) -> BlockParams:
+def _layer_params(setting: Setting, block: Block) -> _BlockParams:
     assert block.layer is not None
     parts: Ints = sum((params for _, params in layer_params(setting, block.layer)), 0)
     experts: Ints = sum((expert_params(setting, part) for part in block.layer.all_ffns), 0)
     h = setting.hidden_size
     joining = 2 * h**2 + 2 * h if block.kind is BlockKind.MTP else 0
-    return BlockParams(dense=parts - experts + joining, expert=experts)
+    return _BlockParams(dense=parts - experts + joining, expert=experts)
 
 
 def _final_norms(stack: Stack) -> Ints:
@@ -288,7 +288,7 @@ class HeldBytes:
         return self.weights + self.narrow_weights + self.grads + self.optimizer
 
 
-Params = list[tuple[Block, BlockParams]]
+Params = list[tuple[Block, _BlockParams]]
 """Every block with its parameters on a device, for every plan."""
 
 

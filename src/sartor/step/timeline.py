@@ -34,7 +34,7 @@ MOST_TASKS = 400_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryTrack:
+class _MemoryTrack:
     """Bytes one pipeline rank holds: ``bytes_held[i]`` from ``times_s[i]`` to the next."""
 
     device: int
@@ -55,7 +55,7 @@ class Timeline:
     """Every forward, backward, weight gradient, transfer and phase of every pipeline rank in one step."""
 
     events: tuple[Event, ...]
-    memory: tuple[MemoryTrack, ...]
+    memory: tuple[_MemoryTrack, ...]
     step_s: float
     pipeline_s: float
     """From the start of the first task to the end of the last."""
@@ -239,7 +239,7 @@ def _memory(
     counts: IntArray,
     tasks: list[Event],
     schedule: PipelineSchedule,
-) -> tuple[MemoryTrack, ...]:
+) -> tuple[_MemoryTrack, ...]:
     """A microbatch's activations are held from the start of its forward to the end of its backward (of its weight
     gradient, if split off; logits to the end of backward)."""
     layers, head = _kept_bytes(job, plan, clusters[0], counts)
@@ -258,7 +258,7 @@ def _memory(
         times = np.array([times_s for times_s, _ in changes])
         limit = usable_bytes(clusters[d])
         stays = float(states[d])
-        tracks.append(MemoryTrack(device=d, times_s=times, bytes_held=level, states_bytes=stays, limit_bytes=limit))
+        tracks.append(_MemoryTrack(device=d, times_s=times, bytes_held=level, states_bytes=stays, limit_bytes=limit))
     return tuple(tracks)
 
 

@@ -282,7 +282,7 @@ def published_area_limit_mm2() -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DieArea:
+class _DieArea:
     """Area of a die by part [mm2]. Fields broadcast over candidates."""
 
     arrays_mm2: Floats
@@ -337,7 +337,7 @@ UNCORE_SHARE = 0.15
 interface, control, pads and interfaces besides memory were about 15% (Jouppi et al., ISCA 2017, fig. 2)."""
 
 
-def die_area(accelerator: Accelerator) -> DieArea:
+def die_area(accelerator: Accelerator) -> _DieArea:
     """Area by part at the accelerator's node [mm2]: a fuller model, uncertain where its constants say so.
 
     Multiplier size follows ``dtype`` and packed narrower types (Horowitz 2014); logic and buffers shrink by published
@@ -362,7 +362,7 @@ def die_area(accelerator: Accelerator) -> DieArea:
         "control_mm2": control / LOGIC_MTR_PER_MM2[node],
     }
     parts["uncore_mm2"] = UNCORE_SHARE * sum(parts.values())
-    return DieArea(**{name: plain(part) for name, part in parts.items()})
+    return _DieArea(**{name: plain(part) for name, part in parts.items()})
 
 
 def _mac_um2(dtype: DType, register_bytes: float) -> float:

@@ -41,7 +41,7 @@ ISCA 2017, table 2); 16 nm: TPU v3's 123 W on under 700 mm2; 7 nm: TPU v4's 90 W
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Energy:
+class _Energy:
     """Energy of one execution of an operator by component [J]. Fields broadcast over candidates."""
 
     arithmetic_j: Floats = 0.0
@@ -58,7 +58,7 @@ class Energy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Power:
+class _Power:
     """Power of the chip with its memory [W]. ``tdp_w``: everything at its peak rate at once."""
 
     static_w: Floats
@@ -74,7 +74,7 @@ class Power:
         return sum((getattr(self, f.name) for f in fields(self)), 0.0)
 
 
-def operator_energy(op: Operator, accelerator: Accelerator) -> Energy:
+def operator_energy(op: Operator, accelerator: Accelerator) -> _Energy:
     """Energy of one execution on all cores [J]; shapes broadcast."""
     if isinstance(op, Collective):
         return _collective_energy(op, accelerator)
@@ -84,7 +84,7 @@ def operator_energy(op: Operator, accelerator: Accelerator) -> Energy:
         return _attention_energy(op, accelerator)
     cost = vector_cost(op, accelerator)
     a = accelerator
-    return Energy(
+    return _Energy(
         arithmetic_j=cost.lane_cycles * mac_energy_pj(DType.FP32, a.node_nm) * PICO,
         registers_j=cost.lane_cycles * _register_pj(a) * PICO,
         private_buffers_j=cost.buffer_bytes * sram_pj_per_byte(a.vector_core_sram_bytes, a.node_nm) * PICO,
@@ -94,7 +94,7 @@ def operator_energy(op: Operator, accelerator: Accelerator) -> Energy:
     )
 
 
-def power(accelerator: Accelerator) -> Power:
+def power(accelerator: Accelerator) -> _Power:
     """Static power and peak dynamic power by part [W]; shapes broadcast. The TPUv4-like entry at 7 nm can be compared
     with the measured maximum of 192 W (Jouppi et al. 2023): docs/concepts/area.md."""
     a, node = accelerator, accelerator.node_nm
@@ -112,7 +112,7 @@ def power(accelerator: Accelerator) -> Power:
         "memory_w": a.hbm_bytes_per_s * memory_pj_per_byte(a) * PICO,
         "links_w": (a.network_bytes_per_s + a.scale_out_bytes_per_s) * 8 * LINK_PJ_PER_BIT * PICO,
     }
-    return Power(**{name: plain(part) for name, part in parts.items()})
+    return _Power(**{name: plain(part) for name, part in parts.items()})
 
 
 def static_power_w(accelerator: Accelerator) -> Floats:
@@ -153,10 +153,10 @@ def _hottest_pj(a: Accelerator) -> float:
     return max(_place_pj(a, dtype) for dtype in (a.dtype, DType.FP8, a.packed_dtype or a.dtype))
 
 
-def _product_energy(product: Product, a: Accelerator, dtype: DType) -> Energy:
+def _product_energy(product: Product, a: Accelerator, dtype: DType) -> _Energy:
     cost = product_cost(product, a)
     epilogue = 1.0 * product.batch * product.m * product.n * product.epilogue_cycles
-    return Energy(
+    return _Energy(
         arithmetic_j=(product.macs * _place_pj(a, dtype) + epilogue * mac_energy_pj(DType.FP32, a.node_nm)) * PICO,
         registers_j=(product.macs + epilogue) * _register_pj(a) * PICO,
         private_buffers_j=cost.core_sram_bytes * sram_pj_per_byte(a.tensor_core_sram_bytes, a.node_nm) * PICO,
@@ -166,12 +166,12 @@ def _product_energy(product: Product, a: Accelerator, dtype: DType) -> Energy:
     )
 
 
-def _attention_energy(op: Attention, a: Accelerator) -> Energy:
+def _attention_energy(op: Attention, a: Accelerator) -> _Energy:
     """On-chip energy of the matrix multiplications and the softmax, with the fused kernel's own traffic and time."""
     products = [_product_energy(p, a, a.dtype) for p in attention_products(op)]
     cost = attention_cost(op, a)
     lane_cycles = cost.vector_s * a.num_vector_cores * a.vector_lanes * a.clock_hz
-    return Energy(
+    return _Energy(
         arithmetic_j=sum((e.arithmetic_j for e in products), 0.0)
         + lane_cycles * mac_energy_pj(DType.FP32, a.node_nm) * PICO,
         registers_j=sum((e.registers_j for e in products), 0.0) + lane_cycles * _register_pj(a) * PICO,
@@ -182,11 +182,11 @@ def _attention_energy(op: Attention, a: Accelerator) -> Energy:
     )
 
 
-def _collective_energy(op: Collective, a: Accelerator) -> Energy:
+def _collective_energy(op: Collective, a: Accelerator) -> _Energy:
     """Every device sends its share of the buffer and reads and writes it in memory."""
     n = np.asarray(op.group_size, dtype=np.float64)
     sent = np.where(n > 1, volume(op.kind, n), 0.0) * np.asarray(op.message_bytes, dtype=np.float64)
-    return Energy(
+    return _Energy(
         links_j=plain(sent * 8 * LINK_PJ_PER_BIT * PICO),
         memory_j=plain(2 * sent * memory_pj_per_byte(a) * PICO),
         static_j=static_power_w(a) * link_time_s(op, a),

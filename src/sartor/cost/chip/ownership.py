@@ -22,7 +22,7 @@ RETICLE_MM2 = 858.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DieCost:
+class _DieCost:
     """A die's price [USD of ``WAFER_USD``'s date], without packaging, memory stacks, test and margins."""
 
     dies_per_wafer: Floats
@@ -36,7 +36,7 @@ def die_cost(
     wafer_usd: float | None = None,
     defects_per_mm2: float | None = None,
     clustering: float = CLUSTERING,
-) -> DieCost:
+) -> _DieCost:
     """Cost of a good die of ``area_mm2``; infinite beyond the reticle. Broadcasts.
 
     Dies per wafer: pi (d/2)^2 / A - pi d / sqrt(2 A). Yield: (1 + A D / c)^-c, the negative binomial, which approaches
@@ -48,7 +48,7 @@ def die_cost(
     dies = np.pi * (WAFER_MM / 2) ** 2 / area - np.pi * WAFER_MM / np.sqrt(2 * area)
     good = (1 + area * defects / clustering) ** -clustering
     usd = np.where(area <= RETICLE_MM2, price / (dies * good), np.inf)
-    return DieCost(dies_per_wafer=plain(dies), yield_share=plain(good), die_usd=plain(usd))
+    return _DieCost(dies_per_wafer=plain(dies), yield_share=plain(good), die_usd=plain(usd))
 
 
 INTERPOSER_WAFER_USD = 12_000.0

@@ -24,7 +24,7 @@ DIVIDE, ROOT, EXPONENTIAL = 10, 15, 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VectorWork:
+class _VectorWork:
     """Vector-lane work of one kind of operator."""
 
     per_element: float
@@ -38,45 +38,45 @@ class VectorWork:
     """Lane cycles per FLOP of the operator, for kinds without a fixed number of cycles per element."""
 
 
-_FORWARD: dict[MemoryBoundKind, VectorWork] = {
+_FORWARD: dict[MemoryBoundKind, _VectorWork] = {
     # sum, sum of squares; then subtract-and-scale, affine
-    MemoryBoundKind.NORM: VectorWork(per_element=4, per_row=ROOT + DIVIDE, reductions=2, passes=2),
+    MemoryBoundKind.NORM: _VectorWork(per_element=4, per_row=ROOT + DIVIDE, reductions=2, passes=2),
     # scale, mask, maximum; subtract, exponential, sum; multiply by the reciprocal
-    MemoryBoundKind.SOFTMAX: VectorWork(per_element=6 + EXPONENTIAL, per_row=DIVIDE, reductions=2, passes=3),
+    MemoryBoundKind.SOFTMAX: _VectorWork(per_element=6 + EXPONENTIAL, per_row=DIVIDE, reductions=2, passes=3),
     # x / (1 + exp(-x)): sigmoid-shaped, GELU by its sigmoid form (Hendrycks and Gimpel 2016)
-    MemoryBoundKind.ACTIVATION: VectorWork(per_element=2 + EXPONENTIAL + DIVIDE),
-    MemoryBoundKind.RESIDUAL: VectorWork(per_element=1),
-    MemoryBoundKind.ROTARY: VectorWork(per_element=2),
-    MemoryBoundKind.EMBEDDING: VectorWork(per_element=1),
+    MemoryBoundKind.ACTIVATION: _VectorWork(per_element=2 + EXPONENTIAL + DIVIDE),
+    MemoryBoundKind.RESIDUAL: _VectorWork(per_element=1),
+    MemoryBoundKind.ROTARY: _VectorWork(per_element=2),
+    MemoryBoundKind.EMBEDDING: _VectorWork(per_element=1),
     # maximum; subtract, exponential, sum; normalise
-    MemoryBoundKind.CROSS_ENTROPY: VectorWork(per_element=4 + EXPONENTIAL, per_row=DIVIDE, reductions=2, passes=3),
+    MemoryBoundKind.CROSS_ENTROPY: _VectorWork(per_element=4 + EXPONENTIAL, per_row=DIVIDE, reductions=2, passes=3),
     # two moments (5), root, division, step (2)
-    MemoryBoundKind.OPTIMIZER: VectorWork(per_element=7 + ROOT + DIVIDE),
-    MemoryBoundKind.CONV: VectorWork(per_element=0, per_flop=0.5),
-    MemoryBoundKind.SCAN: VectorWork(per_element=0, per_flop=(5 + EXPONENTIAL) / 9),
-    MemoryBoundKind.ROUTING: VectorWork(per_element=1, per_flop=(4 + EXPONENTIAL) / 5),
-    MemoryBoundKind.CAST: VectorWork(per_element=3),
+    MemoryBoundKind.OPTIMIZER: _VectorWork(per_element=7 + ROOT + DIVIDE),
+    MemoryBoundKind.CONV: _VectorWork(per_element=0, per_flop=0.5),
+    MemoryBoundKind.SCAN: _VectorWork(per_element=0, per_flop=(5 + EXPONENTIAL) / 9),
+    MemoryBoundKind.ROUTING: _VectorWork(per_element=1, per_flop=(4 + EXPONENTIAL) / 5),
+    MemoryBoundKind.CAST: _VectorWork(per_element=3),
 }
-_BACKWARD: dict[MemoryBoundKind, VectorWork] = {
+_BACKWARD: dict[MemoryBoundKind, _VectorWork] = {
     **_FORWARD,
     # x-hat, g = dy gamma, sum g, sum g x-hat, d gamma, d beta; then three for dx
-    MemoryBoundKind.NORM: VectorWork(per_element=9, per_row=ROOT + DIVIDE, reductions=2, passes=2),
+    MemoryBoundKind.NORM: _VectorWork(per_element=9, per_row=ROOT + DIVIDE, reductions=2, passes=2),
     # sum p dp; then (dp - sum) p, scale
-    MemoryBoundKind.SOFTMAX: VectorWork(per_element=4, reductions=1, passes=2),
-    MemoryBoundKind.ACTIVATION: VectorWork(per_element=7 + EXPONENTIAL + DIVIDE),
-    MemoryBoundKind.CROSS_ENTROPY: VectorWork(per_element=2),
+    MemoryBoundKind.SOFTMAX: _VectorWork(per_element=4, reductions=1, passes=2),
+    MemoryBoundKind.ACTIVATION: _VectorWork(per_element=7 + EXPONENTIAL + DIVIDE),
+    MemoryBoundKind.CROSS_ENTROPY: _VectorWork(per_element=2),
 }
 """Kinds not listed for backward take forward's cycles."""
 
 
-def vector_work(op: MemoryBound) -> VectorWork:
+def vector_work(op: MemoryBound) -> _VectorWork:
     """Vector-lane work of an operator."""
     table = _BACKWARD if op.pass_ is Pass.BACKWARD else _FORWARD
     return table[op.kind]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VectorCost:
+class _VectorCost:
     """Predicted time on all vector cores and its terms, which overlap."""
 
     time_s: Floats
@@ -88,7 +88,7 @@ class VectorCost:
     buffer_bytes: Floats
 
 
-def vector_cost(op: MemoryBound, accelerator: Accelerator) -> VectorCost:
+def vector_cost(op: MemoryBound, accelerator: Accelerator) -> _VectorCost:
     """Cost of a streaming operator on all vector cores; shapes broadcast.
 
     Rows with statistics are distributed whole over the cores, elements of other operators individually. Every byte of
@@ -111,7 +111,7 @@ def vector_cost(op: MemoryBound, accelerator: Accelerator) -> VectorCost:
     compute_s = cycles / a.clock_hz
     buffer_s = np.maximum(through / (cores * a.vector_port_bytes_per_s), through / a.global_buffer_bytes_per_s)
     memory_s = np.asarray(op.bytes_moved, dtype=np.float64) / a.streamed_bytes_per_s
-    return VectorCost(
+    return _VectorCost(
         time_s=plain(np.maximum(np.maximum(compute_s, buffer_s), memory_s)),
         compute_s=plain(compute_s),
         buffer_s=plain(buffer_s),
@@ -130,7 +130,7 @@ NEVER_BINDS = 1e30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionCost:
+class _AttentionCost:
     """Predicted time and its terms, which overlap."""
 
     time_s: Floats
@@ -157,7 +157,7 @@ def attention_products(op: Attention) -> tuple[Product, ...]:
     return scores, product(q, keys, dv), product(keys, dv, q), product(q, d, keys), product(keys, d, q)
 
 
-def attention_cost(op: Attention, accelerator: Accelerator) -> AttentionCost:
+def attention_cost(op: Attention, accelerator: Accelerator) -> _AttentionCost:
     """Cost on all cores; shapes broadcast. Scores never leave the chip; keys and values are read once if one head's fit
     half the global buffer, else once per block of queries that fits."""
     a = accelerator
@@ -168,7 +168,7 @@ def attention_cost(op: Attention, accelerator: Accelerator) -> AttentionCost:
     vector = np.ceil(op.batch * op.num_heads * np.asarray(op.pairs) / lanes) * cycles / a.clock_hz
     moved = np.asarray(op.bytes_moved) + _read_again(op, a)
     memory = moved / a.streamed_bytes_per_s
-    return AttentionCost(
+    return _AttentionCost(
         time_s=plain(np.maximum(np.maximum(tensor, vector), memory)),
         tensor_s=plain(tensor),
         vector_s=plain(vector),

@@ -36,7 +36,7 @@ from sartor.units import Array, Floats, Ints, shaped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quantizing:
+class _Quantizing:
     """Kernels before one GEMM."""
 
     kernels: int
@@ -48,23 +48,23 @@ class Quantizing:
         return self.kernels * kernel_s + self.element_bytes * byte_s * elements
 
 
-ALONE: Mapping[tuple[str, DType], Quantizing] = MappingProxyType(
-    {("trtllm", DType.FP8): Quantizing(kernels=3, element_bytes=5.0)}
+ALONE: Mapping[tuple[str, DType], _Quantizing] = MappingProxyType(
+    {("trtllm", DType.FP8): _Quantizing(kernels=3, element_bytes=5.0)}
 )
 """By framework and type, in a GEMM timed alone, where it is not one kernel."""
 
-IN_A_MODEL: Mapping[tuple[str, DType], Quantizing] = MappingProxyType(
+IN_A_MODEL: Mapping[tuple[str, DType], _Quantizing] = MappingProxyType(
     {
-        ("trtllm", DType.FP8): Quantizing(kernels=1, element_bytes=3.0),
-        ("trtllm", DType.NVFP4): Quantizing(kernels=0, element_bytes=0.0),
+        ("trtllm", DType.FP8): _Quantizing(kernels=1, element_bytes=3.0),
+        ("trtllm", DType.NVFP4): _Quantizing(kernels=0, element_bytes=0.0),
     }
 )
 """The same in a model, where it differs."""
 
 
-def quantizing_of(framework: str, dtype: DType, *, alone: bool) -> Quantizing:
+def quantizing_of(framework: str, dtype: DType, *, alone: bool) -> _Quantizing:
     """The kernels of a framework that quantize the input of a GEMM of this type."""
-    once = Quantizing(kernels=1, element_bytes=2.0 + dtype.bytes)
+    once = _Quantizing(kernels=1, element_bytes=2.0 + dtype.bytes)
     timed = ALONE.get((framework, dtype), once)
     return timed if alone else IN_A_MODEL.get((framework, dtype), timed)
 

@@ -45,7 +45,7 @@ from sartor.operators import (
 from sartor.units import Floats, Ints, ceil_div
 
 
-def share(setting: Setting, whole: Attention) -> Attention:
+def _share(setting: Setting, whole: Attention) -> Attention:
     """One device's share of an attention over whole sequences.
 
     Ring: ``cp`` kernels (the operator's count), each over 1/cp of the keys a query sees on average. All-to-all: whole
@@ -61,7 +61,7 @@ def share(setting: Setting, whole: Attention) -> Attention:
     return replace(mine, seq_kv=ceil_div(seen, cp), count=whole.count * cp) if kind is ContextParallel.RING else mine
 
 
-def exchange(setting: Setting, whole: Attention, inside: Piece) -> Piece:
+def _exchange(setting: Setting, whole: Attention, inside: Piece) -> Piece:
     """One device's attention (``inside``) with its communication; ``whole`` is the attention over whole sequences."""
     if not setting.is_shared:
         return inside
@@ -250,12 +250,12 @@ def _scores(setting: Setting, mixer: AttentionMixer, prefix: str) -> Piece:
         return _shared(setting, core, prefix)
     full = _core(setting, name, mixer, heads, kv_heads, setting.seq_q, setting.seq_kv, causal=mixer.causal)
     if mixer.chunked and mixer.window:
-        return chain(*(kernels(setting, block) for block in _chunks(setting, full, mixer.window)))
+        return chain(*(_kernels(setting, block) for block in _chunks(setting, full, mixer.window)))
     return _shared(setting, _windowed(full, mixer.window))
 
 
 def _shared(setting: Setting, whole: Attention, prefix: str = "") -> Piece:
-    return exchange(setting, whole, kernels(setting, share(setting, whole), prefix))
+    return _exchange(setting, whole, _kernels(setting, _share(setting, whole), prefix))
 
 
 def _core(
@@ -315,7 +315,7 @@ def _chunks(setting: Setting, full: Attention, window: int) -> Iterator[Attentio
         yield replace(full, name=name, seq_q=rest, seq_kv=rest, count=count)
 
 
-def kernels(setting: Setting, core: Attention, prefix: str = "") -> Piece:
+def _kernels(setting: Setting, core: Attention, prefix: str = "") -> Piece:
     """One flash kernel each way, or the GEMMs and softmax it fuses, with ``prefix`` before their names."""
     if not setting.flash:
         return _unfused(setting, core, prefix)

@@ -53,7 +53,7 @@ def _whole_layer(setting: Setting, part: Layer) -> Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResidualBlock:
+class _ResidualBlock:
     """A part of a layer between two points of the residual stream, with the norms before and after it."""
 
     before: tuple[Piece, ...]
@@ -61,7 +61,7 @@ class ResidualBlock:
     after: tuple[Piece, ...]
 
 
-def _blocks_of(setting: Setting, part: Layer) -> list[ResidualBlock]:
+def _blocks_of(setting: Setting, part: Layer) -> list[_ResidualBlock]:
     """A layer's residual blocks: one per mixer and feed-forward part, or a single one if they are parallel. Each block
     gets one of the layer's norms before it; if there are more norms, the others come after it."""
     if part.parallel:
@@ -75,7 +75,7 @@ def _blocks_of(setting: Setting, part: Layer) -> list[ResidualBlock]:
     for i, inside in enumerate(insides):
         mine = [_norm(setting, part) for _ in range(count + (i < rest))]
         before = len(mine) if part.parallel else 1
-        out.append(ResidualBlock(before=tuple(mine[:before]), inside=inside, after=tuple(mine[before:])))
+        out.append(_ResidualBlock(before=tuple(mine[:before]), inside=inside, after=tuple(mine[before:])))
     return out
 
 
@@ -147,7 +147,7 @@ def _fused(setting: Setting, mixer: AttentionMixer, ffn: DenseFfn) -> Piece:
     )
 
 
-def embedding(setting: Setting, shape: TransformerShape) -> Piece:
+def _embedding(setting: Setting, shape: TransformerShape) -> Piece:
     """Lookup in the vocabulary-parallel token table: one row read and written per token, and one more read for learned
     positions. Backward reads the gradient and adds it to fp32 rows. Partial rows are summed over tensor ranks."""
     e, width = setting.element, _table_width(setting, shape)
@@ -178,10 +178,10 @@ def embedding(setting: Setting, shape: TransformerShape) -> Piece:
     return chain(gather, Piece(forward=(out,), backward=(back,) if setting.sequence_parallel else ()))
 
 
-def head(setting: Setting, shape: TransformerShape) -> Piece:
+def _head(setting: Setting, shape: TransformerShape) -> Piece:
     """Final norms, the head's own linears, logits and (training) the loss."""
     groups = [linear_group(setting, linear.name, [linear]) for linear in shape.linears]
-    final = [logits(setting, shape), cross_entropy(setting, shape)] if shape.lm_head else []
+    final = [_logits(setting, shape), _cross_entropy(setting, shape)] if shape.lm_head else []
     return chain(_final_norms(setting, shape.main), *groups, *final)
 
 
@@ -193,7 +193,7 @@ def _final_norms(setting: Setting, stack: Stack) -> Piece:
     return repeat(final_norm, len(stack.norms))
 
 
-def logits(setting: Setting, shape: TransformerShape, name: str = "logits") -> Piece:
+def _logits(setting: Setting, shape: TransformerShape, name: str = "logits") -> Piece:
     """The vocabulary-parallel output projection, and the all-gather that a sampler needs when generating.
 
     Training and encoder-only models need logits for every token, generation only for the last one of each sequence.
@@ -219,7 +219,7 @@ def _logit_rows(setting: Setting, shape: TransformerShape) -> Ints:
     return setting.tokens if setting.training or shape.encoder_only else setting.batch
 
 
-def cross_entropy(setting: Setting, shape: TransformerShape, name: str = "cross_entropy") -> Piece:
+def _cross_entropy(setting: Setting, shape: TransformerShape, name: str = "cross_entropy") -> Piece:
     """Loss over vocabulary shards in fp32, after Megatron-LM's core/tensor_parallel/cross_entropy.py with the chain
     between its reductions fused: forward upcasts (e + 4), finds the maximum (4), subtracts, exponentiates and sums in
     place (8), and normalises in place (8); backward scales the kept probabilities in place (8) and casts them to the
@@ -349,7 +349,7 @@ def _setting_of(workload: Workload, dims: ParallelDims, stack: Stack, kernels: K
 def _stack(site: _Site, shape: TransformerShape) -> Piece:
     """Token table, projections, layers and final norms; the main stack's norms are part of the head."""
     setting = site.setting
-    pieces = [embedding(setting, shape)] if site.stack.tokens is None else []
+    pieces = [_embedding(setting, shape)] if site.stack.tokens is None else []
     pieces += [linear_group(setting, linear.name, [linear]) for linear in site.stack.linears]
     if site.stack is not shape.main:
         pieces.append(_final_norms(setting, site.stack))
@@ -362,7 +362,7 @@ def _after_layers(end: _Site, shape: TransformerShape) -> Iterator[Piece]:
     """The multi-token-prediction modules (only in training), then the head."""
     for i, block in end.of(BlockKind.MTP, BlockKind.HEAD):
         if block.layer is None:
-            yield _placed(head(end.setting, shape), block=i, part=Part.HEAD)
+            yield _placed(_head(end.setting, shape), block=i, part=Part.HEAD)
         elif end.setting.training:
             inner, outer = _module_for_later_tokens(end.setting, shape, block.layer)
             yield _placed(inner, block.prefix, block.count, i)
@@ -376,7 +376,7 @@ def _module_for_later_tokens(setting: Setting, shape: TransformerShape, like: La
     joined = product(setting, "proj", Role.PROJECTION, setting.tokens, h, 2 * h, setting.dtype)
     norms = repeat(norm(setting, setting.outer_tokens, h, "input_norm"), 2)
     inner = chain(norms, joined, layer(setting, like))
-    return inner, chain(_final_norms(setting, shape.main), logits(setting, shape), cross_entropy(setting, shape))
+    return inner, chain(_final_norms(setting, shape.main), _logits(setting, shape), _cross_entropy(setting, shape))
 
 
 def _optimizer(sites: list[_Site], shape: TransformerShape) -> Iterator[Operator]:
@@ -422,7 +422,7 @@ def unique(operators: Iterable[Operator]) -> tuple[Operator, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerGraph:
+class _LayerGraph:
     """Operators of one layer with the edges between them; ``backward`` is empty unless training."""
 
     forward: OperatorGraph
@@ -431,7 +431,7 @@ class LayerGraph:
 
 def lower_layer(
     workload: Workload, dims: ParallelDims | None = None, run: int = 0, kernels: Kernels | None = None
-) -> LayerGraph:
+) -> _LayerGraph:
     """The graph of one layer of the main stack's ``run``-th kind on one device of a tensor-parallel group.
 
     The operators add up to what ``lower`` counts for that layer. Latent attention and state-space parts are chains in
@@ -446,12 +446,12 @@ def lower_layer(
     check_sizes(workload, dims)
     if workload.shape.traced is not None:
         forward, backward = lower_traced_layer(workload.shape.traced, workload, dims, run)
-        return LayerGraph(forward=forward, backward=backward)
+        return _LayerGraph(forward=forward, backward=backward)
     check(workload.shape, dims)
     stack = workload.shape.main
     setting = _setting_of(workload, dims, stack, kernels or Kernels())
     piece = _whole_layer(setting, stack.runs[run].layer)
-    return LayerGraph(forward=_graph(piece.forward, workload.tokens), backward=_graph(piece.backward, workload.tokens))
+    return _LayerGraph(forward=_graph(piece.forward, workload.tokens), backward=_graph(piece.backward, workload.tokens))
 
 
 def _graph(flow: Flow, tokens: Ints) -> OperatorGraph:

@@ -138,11 +138,11 @@ def product(
         *casts(setting, name, leaving, d_out, dtype, Pass.BACKWARD, weights),
         *widening(setting, name, role, d_out, d_in, Pass.BACKWARD),
     )
-    flows: tuple[Flow, ...] = ((wgrad, *accumulation(setting, name, d_out, d_in)),) if habits.weight_gradients else ()
+    flows: tuple[Flow, ...] = ((wgrad, *_accumulation(setting, name, d_out, d_in)),) if habits.weight_gradients else ()
     return Piece(forward=(*cast, forward), backward=(*grad_cast, Fork(((dgrad,),), flows)))
 
 
-def accumulation(setting: Setting, name: str, d_out: Ints, d_in: Ints) -> tuple[MemoryBound, ...]:
+def _accumulation(setting: Setting, name: str, d_out: Ints, d_in: Ints) -> tuple[MemoryBound, ...]:
     """The kernel that adds a weight gradient to that of earlier microbatches if the GEMM does not."""
     element = setting.kernels.gradient_bytes
     if not element:

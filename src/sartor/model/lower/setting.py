@@ -225,7 +225,7 @@ MOST_DEGREES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Division:
+class _Division:
     """``value`` of ``field`` must be a multiple of ``degree`` (or, with ``or_divides``, a divisor of it)."""
 
     field: str
@@ -300,35 +300,35 @@ def check_sizes(workload: Workload, dims: ParallelDims) -> None:
             raise InputError(name, value, f"must be at least {smallest}", str(smallest))
 
 
-def divisions(shape: TransformerShape, dims: ParallelDims) -> Iterator[Division]:
+def divisions(shape: TransformerShape, dims: ParallelDims) -> Iterator[_Division]:
     """All divisions that must come out even; none for a degree of 1."""
     tp, ep = dims.tp, dims.ep
     layers = [run.layer for stack in shape.stacks if stack.is_text for run in stack.runs]
     if not _is_one(tp):
         for layer in layers:
             yield from _layer_divisions(layer, tp)
-        yield Division("vocab_size", shape.vocab_size, "tp", tp)
+        yield _Division("vocab_size", shape.vocab_size, "tp", tp)
     if not _is_one(ep):
         for layer in layers:
             for part in layer.all_ffns:
                 if not isinstance(part, DenseFfn):
-                    yield Division("num_experts", part.num_experts, "ep", ep)
+                    yield _Division("num_experts", part.num_experts, "ep", ep)
 
 
-def _layer_divisions(layer: Layer, tp: Ints) -> Iterator[Division]:
+def _layer_divisions(layer: Layer, tp: Ints) -> Iterator[_Division]:
     for mixer in layer.mixers:
         if isinstance(mixer, (AttentionMixer, LatentAttentionMixer)):
-            yield Division("num_heads", mixer.num_heads, "tp", tp)
-            yield Division("num_kv_heads", mixer.num_kv_heads, "tp", tp, or_divides=True)
+            yield _Division("num_heads", mixer.num_heads, "tp", tp)
+            yield _Division("num_kv_heads", mixer.num_kv_heads, "tp", tp, or_divides=True)
         else:
-            yield Division("inner_size", mixer.inner_size, "tp", tp)
+            yield _Division("inner_size", mixer.inner_size, "tp", tp)
     for part in layer.all_ffns:
         if isinstance(part, DenseFfn):
-            yield Division("ffn_hidden_size", part.ffn_hidden_size, "tp", tp)
+            yield _Division("ffn_hidden_size", part.ffn_hidden_size, "tp", tp)
             continue
-        yield Division("expert_ffn_hidden_size", part.expert.ffn_hidden_size, "tp", tp)
+        yield _Division("expert_ffn_hidden_size", part.expert.ffn_hidden_size, "tp", tp)
         if part.shared is not None:
-            yield Division("shared_ffn_hidden_size", part.shared.ffn_hidden_size, "tp", tp)
+            yield _Division("shared_ffn_hidden_size", part.shared.ffn_hidden_size, "tp", tp)
 
 
 def _is_one(degree: Ints) -> bool:

@@ -29,7 +29,7 @@ COUNTS = np.unique(np.round(2.0 ** (np.arange(121) / 4)))
 
 
 @dataclass(frozen=True, slots=True)
-class DecodeSteps:
+class _DecodeSteps:
     """Seconds of a decoding step by the sequences it decodes, one column per load.
 
     Between two of ``COUNTS`` a step is linear, as the number that runs varies. A wider step takes no less than a
@@ -53,7 +53,7 @@ class DecodeSteps:
         return slope
 
 
-def decode_steps(server: Server, load: Load, largest: float, calibration: Calibration) -> DecodeSteps:
+def decode_steps(server: Server, load: Load, largest: float, calibration: Calibration) -> _DecodeSteps:
     """Steps of up to ``largest`` sequences, each halfway through its answer."""
     counts = COUNTS[: max(int(np.searchsorted(COUNTS, largest)) + 1, 2)]
     both = np.stack([load.flat(load.input_len), load.flat(load.output_len)])
@@ -65,7 +65,7 @@ def decode_steps(server: Server, load: Load, largest: float, calibration: Calibr
     loads = Load(concurrency=running, input_len=lengths[0, length_index], output_len=lengths[1, length_index])
     seconds = np.reshape(_decoding(server, loads, running, calibration).time_s, (counts.size, lengths.shape[1]))
     per_sequence = np.minimum.accumulate(seconds / counts[:, None], axis=0)
-    return DecodeSteps(np.maximum.accumulate(per_sequence * counts[:, None], axis=0)[:, where])
+    return _DecodeSteps(np.maximum.accumulate(per_sequence * counts[:, None], axis=0)[:, where])
 
 
 def _decoding(server: Server, load: Load, running: Ints, calibration: Calibration) -> Estimate:
@@ -80,7 +80,7 @@ CHUNK = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class PromptPasses:
+class _PromptPasses:
     """Passes over the prompts of many loads."""
 
     alone: Estimate
@@ -111,7 +111,7 @@ class PromptPasses:
         return ratio
 
 
-def prompt_passes(server: Server, load: Load, calibration: Calibration) -> PromptPasses:
+def prompt_passes(server: Server, load: Load, calibration: Calibration) -> _PromptPasses:
     """Passes over one prompt of each load, up to ``CHUNK`` tokens of them together."""
     lengths, where = np.unique(load.flat(load.input_len), return_inverse=True)
     together = np.maximum(CHUNK // lengths, 1)
@@ -119,7 +119,7 @@ def prompt_passes(server: Server, load: Load, calibration: Calibration) -> Promp
     counts = np.minimum(COUNTS[:rows, None].astype(np.int64), together)
     time_s = prefilling(server, np.broadcast_to(lengths, counts.shape).ravel(), counts.ravel(), calibration).time_s
     per_prompt = np.minimum.accumulate(np.reshape(time_s, counts.shape) / counts, axis=0)
-    return PromptPasses(prefilling(server, load.input_len, 1, calibration), per_prompt[:, where])
+    return _PromptPasses(prefilling(server, load.input_len, 1, calibration), per_prompt[:, where])
 
 
 def prefilling(server: Server, input_len: Ints, together: Ints, calibration: Calibration) -> Estimate:
@@ -133,7 +133,7 @@ measured times of 18 rows (data/end_to_end/serving.csv, one server, confidence B
 size 0.17, from the 80% quantile 0.16. Engines keep other buffers, and limit how many run."""
 
 
-def first_token_log_sigma(own_s: Floats, own: Floats, waited_s: Floats, waited: Floats) -> Floats:
+def _first_token_log_sigma(own_s: Floats, own: Floats, waited_s: Floats, waited: Floats) -> Floats:
     """Of the sum of two independent parts with ``own`` and ``waited`` as their own."""
     return np.hypot(own_s * own, waited_s * waited) / (own_s + waited_s)
 
@@ -244,7 +244,7 @@ def steady_state(
         step_s,
         tpot_s,
         room_s + first_s,
-        first_token_log_sigma(first_s, first, room_s, waited),
+        _first_token_log_sigma(first_s, first, room_s, waited),
     )
 
 
@@ -308,7 +308,7 @@ def disaggregated(
     prompt_s, each_s, moved_s = (
         np.broadcast_to(column, flight.shape) for column in (passes.alone_s, passes.full_s, _moved_s(decode, load))
     )
-    pools = Pools(
+    pools = _Pools(
         flight=flight,
         answer=answer,
         prompt_servers=prefill_workers * prefill.copies,
@@ -340,12 +340,12 @@ def disaggregated(
         step_s,
         step_s,
         first_s,
-        first_token_log_sigma(own_s, decode.engine.first_token_log_sigma, first_s - own_s, waited),
+        _first_token_log_sigma(own_s, decode.engine.first_token_log_sigma, first_s - own_s, waited),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pools:
+class _Pools:
     """Two pools under many loads, as functions of the sequences that run on each copy of the decoding server."""
 
     flight: Array
@@ -356,7 +356,7 @@ class Pools:
     each_s: Array
     """Seconds per prompt of a server that is never idle."""
     moved_s: Array
-    steps: DecodeSteps
+    steps: _DecodeSteps
     copies: Ints
     waves: float
 

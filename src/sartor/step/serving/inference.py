@@ -34,7 +34,7 @@ STATE_BYTES = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InferenceMemory:
+class _InferenceMemory:
     """Bytes of one device of a tensor- and expert-parallel group that serves a model."""
 
     param_bytes: Floats
@@ -66,7 +66,7 @@ class InferenceMemory:
 class Serving:
     """How an inference pass is judged, besides its time."""
 
-    memory: InferenceMemory
+    memory: _InferenceMemory
     would_fit: tuple[Mapping[str, int | str], ...]
     """If it does not fit: changes each of which makes it fit, best first."""
     most_sequences: int
@@ -93,12 +93,12 @@ def serving(
 
 def inference_memory(
     workload: Workload, dims: ParallelDims, gpu: Gpu, graph: OperatorGraph | None = None, headroom: float = 0.0
-) -> InferenceMemory:
+) -> _InferenceMemory:
     """Memory of one inference pass; ``graph`` is that pass's graph if already lowered."""
     graph = lower(workload, dims) if graph is None else graph
     element, cache_element = _wide(workload.dtype).bytes, (workload.cache_dtype or _wide(workload.dtype)).bytes
     cache = kv_cache_bytes(workload.shape, workload.kv_len, dims.tp, cache_element) / dims.pp
-    return InferenceMemory(
+    return _InferenceMemory(
         param_bytes=weight_bytes(workload.shape, dims, workload.dtype),
         kv_cache_bytes=cache * workload.microbatch_size,
         workspace_bytes=_workspace(workload, graph, element),

@@ -100,7 +100,7 @@ class Engine:
 
     def kernels(self, shape: TransformerShape, dtype: DType) -> Kernels:
         """What it runs otherwise than a trainer."""
-        served = EngineKernels(all_reduce=self.all_reduce, wide_attention=wide_attention(shape, dtype))
+        served = EngineKernels(all_reduce=self.all_reduce, wide_attention=_wide_attention(shape, dtype))
         return Kernels(engine=served)
 
     def cache_dtype(self, dtype: DType, gpu: Gpu) -> DType:
@@ -111,7 +111,7 @@ class Engine:
         return DType.FP8 if narrow else DType.BF16
 
 
-def wide_attention(shape: TransformerShape, dtype: DType) -> bool:
+def _wide_attention(shape: TransformerShape, dtype: DType) -> bool:
     """Whether attention projections stay in 16 bits, as in 4-bit mixtures of experts (OpenAI's gpt-oss in MXFP4;
     NVIDIA's NVFP4 checkpoints of DeepSeek-R1; Moonshot's Kimi K2 Thinking in INT4)."""
     return dtype.bytes < 1 and shape.moe_ffn is not None
@@ -203,7 +203,7 @@ class Server:
 
     @property
     def wide_attention(self) -> bool:
-        return wide_attention(self.shape, self.dtype)
+        return _wide_attention(self.shape, self.dtype)
 
     @property
     def encodes(self) -> bool:
