@@ -27,6 +27,7 @@ from sartor.hardware.accelerator_catalog import load_device
 from sartor.hardware.cluster_catalog import usual_cluster
 from sartor.launch.files import save_files
 from sartor.run.fields import FIELDS
+from sartor.step.serving.served import cache_bytes, server_weight_bytes
 from sartor.web.work import Answerer
 
 HYBRID = {
@@ -35,7 +36,7 @@ HYBRID = {
     "vocab_size": 65536, "mamba_num_heads": 64, "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 8,
     "conv_kernel": 4, "chunk_size": 256, "mlp_hidden_act": "relu2", "max_position_embeddings": 8192,
 }  # fmt: skip
-DENSE = ("gpt2", "pythia-410m", "qwen2.5-0.5b", "llama-3.2-1b", "bloom-560m", "gemma-2-2b")
+DENSE = ("t5-large", "gpt2", "pythia-410m", "qwen2.5-0.5b", "llama-3.2-1b", "bloom-560m", "gemma-2-2b")
 MIXTURES = ("qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v2-lite", "gpt-oss-20b")
 GPUS = ("h100_sxm", "a100_sxm", "b200_sxm", "l40s", "mi300x", "v100_sxm", "a40")
 CHIPS = ("tpu_v5p", "tpu_v5e", "tpu_v4_like")
@@ -260,23 +261,30 @@ def over_http(asked: Asked, answer: ModelEstimate, folder: Path) -> Price | None
     return _totals(json.loads(reply.body)["totals"])
 
 
-def _request(asked: Asked, **more: object) -> bytes:
+def _request(asked: Asked, *, only: Mapping[str, object] | None = None, **more: object) -> bytes:
     subject = {"config": HYBRID} if asked.model == "hybrid" else {"model": asked.model}
-    return json.dumps({**subject, "gpu": asked.gpu, **asked.words, **more}).encode()
+    return json.dumps({**subject, "gpu": asked.gpu, **(asked.words if only is None else only), **more}).encode()
 
 
 def on_the_command_line(asked: Asked, answer: ModelEstimate, folder: Path) -> Price | None:
+    code, printed = _printed("estimate", asked, folder, asked.words)
+    assert code == 0, printed
+    return _totals(json.loads(printed)["totals"])
+
+
+def _printed(command: str, asked: Asked, folder: Path, words: Mapping[str, Any]) -> tuple[int, str]:
+    """Exit status and JSON of a command; its errors where there is none."""
     out, errors = StringIO(), StringIO()
     with redirect_stdout(out), redirect_stderr(errors):
-        code = sartor_command(["estimate", _path(asked, folder), "--gpu", asked.gpu, *flags(asked.words), "--json"])
-    assert code == 0, errors.getvalue()
-    return _totals(json.loads(out.getvalue())["totals"])
+        code = sartor_command([command, _path(asked, folder), "--gpu", asked.gpu, *flags(words), "--json"])
+    return code, out.getvalue() or errors.getvalue()
 
 
 def _path(asked: Asked, folder: Path) -> str:
     if asked.model != "hybrid":
         return asked.model
-    path = folder / "config.json"
+    path = folder / "nemotron_h" / "config.json"  # a folder's name is the model's
+    path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(HYBRID))
     return str(path)
 
@@ -284,7 +292,7 @@ def _path(asked: Asked, folder: Path) -> str:
 def flags(words: Mapping[str, Any]) -> Iterator[str]:
     """Fields of a run as flags of the command line."""
     for name, value in words.items():
-        flag = FIELDS[name].flag
+        flag = f"--{name.replace('_', '-')}"
         if isinstance(value, bool):
             yield flag if value else f"--no-{flag[2:]}"
         else:
@@ -308,7 +316,8 @@ def launched(kind: str) -> Door:
         written = api.launch(found, kind)
         place = folder / kind
         save_files(written, place)
-        beside = {"headroom": asked.words.get("headroom"), "model": asked.subject if kind in SIZELESS else None}
+        beside = {name: asked.words[name] for name in ("headroom", "routing_skew") if name in asked.words}
+        beside |= {"model": asked.subject} if kind in SIZELESS else {}
         read = api.lint_launch(place, asked.cluster, search=False, **beside)
         if written.priced != found.best or read.job.trainer.name != found.job.trainer.name:
             return None  # another plan, or another trainer's run, and the answer says so
@@ -340,15 +349,32 @@ def diagnosed(asked: Asked, answer: ModelEstimate, folder: Path) -> Price | None
 
 
 def served(asked: Asked, answer: ModelEstimate, folder: Path) -> Price | None:
-    """A server with one sequence in flight: a token takes what a pass of decoding takes in the middle of the answer."""
-    words = {"tp": int(answer.question.dims.tp)} | {n: asked.words[n] for n in ("dtype", "kernels") if n in asked.words}
-    if asked.words.get("phase") != "decode" or asked.gpu in CHIPS or asked.model == "hybrid":
+    """A server with one sequence in flight: a token takes what a pass of decoding takes in the middle of the answer,
+    the prompt what a pass of prefill takes, and both hold the same weights and caches. In the object, on the command
+    line and over HTTP."""
+    if asked.trains or asked.gpu in CHIPS or asked.words.get("eager"):
         return None
-    half = {"phase": "decode", "microbatch_size": 1, "seq_len": 700, "context_len": 1000}
-    one_pass = api.estimate(asked.subject, asked.gpu, **half, **words)
-    server = api.serving(asked.subject, asked.gpu, concurrency=1, input_len=700, output_len=600, **words)
-    seconds = (float(server.loads[0].tpot_s), float(one_pass.time_s)) if server.fits else (0.0, 0.0)
-    assert seconds[0] == seconds[1], seconds
+    prompt, half = asked.words.get("seq_len", 700), asked.words.get("context_len", 300)
+    words = {"tp": int(answer.question.dims.tp), "headroom": 0.1}
+    words |= {name: asked.words[name] for name in ("dtype", "kernels") if name in asked.words}
+    load = {"input_len": prompt, "output_len": 2 * half}
+    server = api.serving(asked.subject, asked.gpu, concurrency=1, **load, **words)
+    one = {"microbatch_size": 1, "seq_len": prompt, **words}
+    before = half if server.server.encodes else prompt + half
+    token = api.estimate(asked.subject, asked.gpu, phase="decode", context_len=before, **one)
+    first = api.estimate(asked.subject, asked.gpu, phase="prefill", **one)
+    assert token.serving is not None
+    held = (float(token.serving.memory.param_bytes), float(token.serving.memory.kv_cache_bytes))
+    here = (server_weight_bytes(server.server), cache_bytes(server.server, prompt, half + 1))
+    assert here == held, f"bytes {here} and not {held}"
+    passes = [(load.tpot_s, load.prompt_s) for load in server.loads]
+    assert passes == [(token.time_s, first.time_s)] * server.fits, f"{passes} and not {token.time_s, first.time_s}"
+    reply = Answerer().fresh("serving", {}, _request(asked, only=words, concurrency=1, **load))
+    assert reply.status == 200, reply.body
+    code, printed = _printed("serving", asked, folder, {**words, **load, "concurrency": 1})
+    assert code == (0 if server.fits else 3), printed
+    assert json.loads(reply.body) == json.loads(printed), "over HTTP otherwise than on the command line"
+    assert [load["tpot_s"] for load in json.loads(printed)["loads"]] == [passed[0] for passed in passes]
     return None
 
 

@@ -19,7 +19,7 @@ NAMES = st.just(tuple(DOORS)) if LONG else st.sets(st.sampled_from(tuple(DOORS))
 
 @settings(
     max_examples=times(60, 2000),
-    derandomize=not LONG,  # serving differs for hybrids and deepseek-v2-lite: the long run looks for more
+    derandomize=not LONG,  # the long run looks for more
     phases=(Phase.explicit, Phase.generate),
     suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large),
 )

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sartor.hardware.catalog import load_gpu
 from sartor.model.counts import count_params
+from sartor.model.lower.setting import ATTENTION
 from sartor.model.workload import Phase, Workload
 from sartor.model.zoo import load_model
 from sartor.operators import Collective, DType, Gemm, GroupedGemm, MemoryBound, MemoryBoundKind, Part, Role
@@ -26,7 +27,6 @@ from sartor.step.serving.batching import (
     steady_state,
 )
 from sartor.step.serving.served import (
-    ATTENTION,
     ENGINES,
     Load,
     Server,
@@ -244,7 +244,7 @@ def test_a_prompt_that_nothing_arrives_with_has_a_pass_alone_and_many_share_full
 def test_memory_holds_the_weights_that_a_pass_reads(name: str, dtype: DType) -> None:
     """4-bit mixtures keep attention in 16 bits in the time and in the memory; without tables, which are looked up."""
     server = Server(shape=load_model(name), gpu=load_gpu("gb200"), dtype=dtype)
-    graph = served_graph(server, Workload(shape=server.shape, phase=Phase.PREFILL, microbatch_size=8192, dtype=dtype))
+    graph = served_graph(server, server.workload(Phase.PREFILL, 8192, 2048))
     linears = [op for op in graph.operators if isinstance(op, Gemm) and op.part is Part.LAYER]
     attention = [op for op in linears if op.role in ATTENTION]
     assert {op.dtype for op in attention} == {dtype if name == "llama-3.1-70b" else DType.BF16}

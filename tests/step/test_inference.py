@@ -44,15 +44,18 @@ def test_a_window_bounds_the_cache() -> None:
 @pytest.mark.parametrize("model", ["llama-3-8b", "mixtral-8x7b", "deepseek-v3"])
 def test_weights_are_all_parameters_and_split_evenly(model: str) -> None:
     shape = load_model(model)
-    whole = weight_bytes(shape, ParallelDims(), DType.BF16)
+    whole = weight_bytes(Workload(shape=shape), ParallelDims())
     assert whole == 2 * count_params(shape).total
-    assert weight_bytes(shape, ParallelDims(tp=8), DType.BF16) == whole / 8
+    assert weight_bytes(Workload(shape=shape), ParallelDims(tp=8)) == whole / 8
 
 
 def test_narrow_weights_leave_tables_in_16_bits() -> None:
     shape = load_model("llama-3-8b")
     counts = count_params(shape)
-    assert weight_bytes(shape, ParallelDims(), DType.FP8) == counts.total + counts.embedding + counts.lm_head
+    assert (
+        weight_bytes(Workload(shape=shape, dtype=DType.FP8), ParallelDims())
+        == counts.total + counts.embedding + counts.lm_head
+    )
 
 
 def test_what_would_fit_does_fit_and_one_sequence_more_would_not() -> None:

@@ -245,7 +245,7 @@ class Question(Answer):
         """What runs an inference pass: the engine's kernels, or those of a model's own code."""
         if self.engine is None:
             return Kernels(fused=not self.eager)
-        return self.engine.kernels(self.workload.shape, self.workload.dtype)
+        return self.engine.kernels
 
     def with_shape(self, shape: TransformerShape) -> Question:
         """The same question about another shape."""

@@ -13,7 +13,7 @@ from sartor.answers.estimate import Question
 from sartor.answers.grid import EstimateGrid
 from sartor.api.models import Model
 from sartor.api.questions import asked_run, checked_words, inference, model_asked
-from sartor.api.shapes import checked_question, priced_pass
+from sartor.api.shapes import priced_pass
 from sartor.api.words import GpuLike, device_counts
 from sartor.ask.complete import as_option, settled_job, stated_axes
 from sartor.cost.correction.calibration import Calibration
@@ -163,7 +163,7 @@ def _as_words(name: str, column: Array) -> Array:
 def _passes(reading: ModelReading, run: Run, arrays: Values, gpu: Gpu, own: Calibration | None) -> EstimateGrid:
     """Prefill and decode: one graph of operators whose sizes are arrays."""
     first = {name: values[0] for name, values in arrays.items()}
-    question = checked_question(inference(run.with_(Origin.STATED, "option", **first), reading, gpu, own))
+    question = inference(run.with_(Origin.STATED, "option", **first), reading, gpu, own)
     for length in arrays.get("seq_len", ()):
         settled_seq_len(length, reading.shape)
     columns: dict[str, Any] = dict(zip(arrays, np.ix_(*arrays.values()), strict=True))

@@ -104,12 +104,13 @@ def _named(model: str | Path) -> ModelReading:
         return read_model(path)
     if text.count("/") == 1:
         return read_model(fetch_config(text), name=text.rpartition("/")[2])
-    entry = model_entry(text)
-    return ModelReading(
-        shape=build_shape(entry),
-        notes=(f"from the zoo: sartor catalog models {text}",),
-        weights=entry.get("weights", ""),
-    )
+    return from_zoo(text)
+
+
+def from_zoo(name: str) -> ModelReading:
+    """The zoo's model of that name. Raises ``InputError``."""
+    entry, notes = model_entry(name), (f"from the zoo: sartor catalog models {name}",)
+    return ModelReading(shape=build_shape(entry), notes=notes, weights=entry.get("weights", ""), asked=(name,))
 
 
 def read_each(model: Model | Sequence[Model], set: JsonMap | None = None) -> tuple[ModelReading, ...]:

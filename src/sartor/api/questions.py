@@ -15,6 +15,7 @@ from sartor.api.words import (
     device_counts,
     own_calibration,
     precision_of,
+    refuse_on_a_chip,
     size_of,
     with_kernels_of,
     word_of,
@@ -51,6 +52,7 @@ from sartor.step.serving.served import (
     engines_on,
     in_an_engine,
     padded,
+    wide_attention,
 )
 from sartor.step.trainers import default_trainer, trainer_named
 from sartor.units import GIGA
@@ -121,10 +123,14 @@ def asked_run(
     if run.get("eager") and reading.shape.traced is not None:
         must = f"{reading.shape.name} was traced with its kernels as they are; extract it again with --eager"
         raise InputError("eager", True, must)
+    if run.get("eager"):
+        refuse_on_a_chip(device, "eager", True, "a GPU's host launches kernel by kernel")
     if run.get("ep", 1) > 1 and reading.shape.moe_ffn is None:
         raise InputError("ep", run.get("ep"), "the model has no experts", "1")
     if phase is not Phase.TRAIN:
         _refuse_plan(phase, run)
+        if run.get("pp", 1) > 1:
+            raise InputError("pp", run.get("pp"), "a pass is priced on one stage; phase=train has stages", "1")
     return run, device, where, own_calibration(words.get("calibration"), device)
 
 
@@ -272,6 +278,7 @@ def inference(run: Run, reading: ModelReading, gpu: Gpu, own: Calibration | None
         dtype=dtype,
         cache_dtype=None if engine is None else engine.cache_dtype(dtype, gpu),
         encodes=engine is not None and not decodes and encodes(shape),
+        wide_attention=engine is not None and wide_attention(shape, dtype),
         attention_kernel=word_of(AttentionKernel, "attention", run.get("attention")),
         routing_skew=checked_skew(run.get("routing_skew", 1.0), shape),
     )

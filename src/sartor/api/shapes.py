@@ -23,7 +23,6 @@ from sartor.api.words import (
     of_torch,
     own_calibration,
     precision_of,
-    refuse_on_a_chip,
     size_of,
     with_library_of,
     word_of,
@@ -120,7 +119,7 @@ def estimate(  # type: ignore[misc]
 
     if arrays_of(options):
         return estimate_grid(model, gpu, options)
-    answer = _with_batches(answer_question(checked_question(ask(model, gpu, **options))))
+    answer = _with_batches(answer_question(ask(model, gpu, **options)))
     return replace(answer, question=with_template_turns(answer.question, answer, answer_question))
 
 
@@ -131,15 +130,6 @@ def _with_batches(answer: ModelEstimate) -> ModelEstimate:
         return answer
     near = divided_batches(held.job, held.cluster, priced, fixed, answer.question.calibration, held.kept_free)
     return replace(answer, batches=near)
-
-
-def checked_question(question: Question) -> Question:
-    """The question, if an estimate can answer it. Raises ``InputError``."""
-    if question.held is None and int(question.dims.pp) != 1:
-        raise InputError("pp", question.dims.pp, "a pass is priced on one stage; phase=train has stages", "1")
-    if question.eager:
-        refuse_on_a_chip(question.gpu, "eager", True, "a GPU's host launches kernel by kernel")
-    return question
 
 
 def answer_question(question: Question) -> ModelEstimate:

@@ -111,7 +111,8 @@ class AttentionKernel(Enum):
 class Workload:
     """One forward pass (and backward, when training) of ``microbatch_size`` sequences of ``seq_len`` tokens.
 
-    In ``Phase.DECODE`` every sequence adds one token to ``context_len`` earlier ones (``seq_len`` is then unused).
+    In ``Phase.DECODE`` every sequence adds one token to ``context_len`` earlier ones (``seq_len`` is then what
+    an encoder passed, if there is one).
     """
 
     shape: TransformerShape
@@ -131,6 +132,8 @@ class Workload:
     a sequence is one document."""
     encodes: bool = False
     """Prefill of an encoder-decoder: the prompt passes the encoder, and the decoder sees its first token."""
+    wide_attention: bool = False
+    """Attention's linear layers stay in 16 bits beside narrower ones, as engines serve 4-bit mixtures of experts."""
 
     @property
     def new_tokens(self) -> Ints:
@@ -144,7 +147,7 @@ class Workload:
     @property
     def kv_len(self) -> Ints:
         """Largest number of keys that a full-attention query sees."""
-        return self.context_len + 1 if self.phase is Phase.DECODE else self.context_len + self.seq_len
+        return self.context_len + self.new_tokens
 
 
 class Recompute(IntEnum):

@@ -12,6 +12,7 @@ from sartor.errors import InputError
 from sartor.json_types import JsonMap
 from sartor.web.arguments import device_of, devices_of, model_of, names_of, plain_name, question_of
 from sartor.web.reply import Reply, answered, compact
+from sartor.web.routes import GROUPS
 
 Body = JsonMap
 
@@ -22,6 +23,11 @@ MOST_CANDIDATES = 200
 def estimate(body: Body) -> Reply:
     answer = api.estimate(model_of(body), device_of(body), **question_of(body))
     return answered("estimate", answer.to_dict())
+
+
+def serving(body: Body) -> Reply:
+    load = {name: body[name] for name in GROUPS["load"]}
+    return answered("serving", api.serving(model_of(body), device_of(body), **load, **question_of(body)).to_dict())
 
 
 def gemm(body: Body) -> Reply:

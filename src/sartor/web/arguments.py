@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from sartor.api.models import from_zoo
 from sartor.bounded import parse_toml
 from sartor.errors import InputError
 from sartor.hardware.accelerator_catalog import device_from, load_device
@@ -20,7 +21,6 @@ from sartor.hardware.cluster_catalog import cluster_from_table, load_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap
 from sartor.model.workload import ModelReading
-from sartor.model.zoo import load_model
 from sartor.read.config_text import parse_config
 from sartor.read.huggingface import read_model
 from sartor.run.fields import RunOptions
@@ -103,9 +103,7 @@ def model_of(body: JsonMap) -> ModelReading:
         return _uploaded(config, body.get("name") or "")
     if name is None:
         raise InputError("model", "not given", "must be a zoo name (or give config)", "llama-3.1-8b")
-    return ModelReading(
-        shape=load_model(plain_name("model", name)), notes=(f"from the zoo: sartor catalog models {name}",)
-    )
+    return from_zoo(plain_name("model", name))
 
 
 def _uploaded(config: object, name: str) -> ModelReading:

@@ -79,8 +79,6 @@ class EngineKernels:
     """What a serving engine runs otherwise than a trainer (``served.as_served``)."""
 
     all_reduce: CollectiveLibrary = CollectiveLibrary.CUSTOM
-    wide_attention: bool = False
-    """Attention's linear layers stay in 16 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -352,7 +350,7 @@ def as_served(graph: OperatorGraph, workload: Workload, engine: EngineKernels) -
             continue
         if isinstance(op, Gemm) and op.role is Role.KV_DOWN and _joined(operators, op):
             continue
-        if isinstance(op, Gemm) and op.role in ATTENTION and engine.wide_attention:
+        if isinstance(op, Gemm) and op.role in ATTENTION and workload.wide_attention:
             op = replace(op, dtype=DType.BF16)
         operators.append(_of_engine(op, workload, engine))
     return replace(graph, operators=tuple(operators))

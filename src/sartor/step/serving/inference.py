@@ -14,7 +14,7 @@ from sartor.hardware.gpu import Gpu
 from sartor.model.counts import count_params
 from sartor.model.layer import AttentionMixer, LatentAttentionMixer, StateSpaceMixer
 from sartor.model.lower import lower
-from sartor.model.lower.setting import feasible
+from sartor.model.lower.setting import ATTENTION, feasible
 from sartor.model.shape import TransformerShape
 from sartor.model.training import TrainingPlan
 from sartor.model.workload import ParallelDims, Phase, Workload
@@ -97,9 +97,9 @@ def inference_memory(
     """Memory of one inference pass; ``graph`` is that pass's graph if already lowered."""
     graph = lower(workload, dims) if graph is None else graph
     element, cache_element = _wide(workload.dtype).bytes, (workload.cache_dtype or _wide(workload.dtype)).bytes
-    cache = kv_cache_bytes(workload.shape, workload.kv_len, dims.tp, cache_element) / dims.pp
+    cache = kv_cache_bytes(workload.shape, workload.kv_len, dims.tp, cache_element, workload.seq_len) / dims.pp
     return _InferenceMemory(
-        param_bytes=weight_bytes(workload.shape, dims, workload.dtype),
+        param_bytes=weight_bytes(workload, dims),
         kv_cache_bytes=cache * workload.microbatch_size,
         workspace_bytes=_workspace(workload, graph, element),
         context_bytes=context_bytes(TrainingPlan(dims=dims), gpu),
@@ -111,30 +111,35 @@ def inference_memory(
 def served_bytes(workload: Workload, dims: ParallelDims) -> Floats:
     """Bytes of weights, key/value cache and activations on one device of a chip with its own runtime."""
     element = _wide(workload.dtype).bytes
-    cache = kv_cache_bytes(workload.shape, workload.kv_len, dims.tp, element)
-    weights = weight_bytes(workload.shape, dims, workload.dtype)
+    cache = kv_cache_bytes(workload.shape, workload.kv_len, dims.tp, element, workload.seq_len)
+    weights = weight_bytes(workload, dims)
     return weights + cache * workload.microbatch_size + _workspace(workload, lower(workload, dims), element)
 
 
-def weight_bytes(shape: TransformerShape, dims: ParallelDims, dtype: DType) -> Floats:
-    """Weight bytes of one device: matrices in layers in ``dtype``, tables and the head in at least 16 bits; with a
-    traced model's buffers."""
+def weight_bytes(workload: Workload, dims: ParallelDims) -> Floats:
+    """Weight bytes of one device: matrices in layers in the workload's type, tables and the head in at least 16 bits,
+    and attention's where the workload says so; with a traced model's buffers."""
+    shape, dtype = workload.shape, workload.dtype
     counts = count_params(shape)
     tables = 1.0 * counts.embedding + (0.0 if shape.tied_embeddings else 1.0 * counts.lm_head)
     experts = 1.0 * counts.routed_expert
     dense = 1.0 * counts.total - tables - experts
     of_group = tables * _wide(dtype).bytes + dense * dtype.bytes + experts * dtype.bytes / dims.ep
+    of_group += (_wide(dtype).bytes - dtype.bytes) * _attention_weights(shape) if workload.wide_attention else 0.0
     of_group += 0.0 if shape.traced is None else shape.traced.all_buffer_bytes
     return of_group / (dims.tp * dims.pp)
 
 
-def kv_cache_bytes(
-    shape: TransformerShape, tokens: Ints, tp: Ints, element: float, encoded: Ints | None = None
-) -> Floats:
+def _attention_weights(shape: TransformerShape) -> Floats:
+    """Elements of the linear layers of attention."""
+    widths = ((run, stack.hidden_size) for stack in shape.stacks if stack.is_text for run in stack.runs)
+    linears = ((float(run.count), x) for run, h in widths for mixer in run.layer.mixers for x in mixer.linears(h))
+    return sum(n * linear.params for n, linear in linears if linear.role in ATTENTION)
+
+
+def kv_cache_bytes(shape: TransformerShape, tokens: Ints, tp: Ints, element: float, encoded: Ints = 0) -> Floats:
     """One sequence's cache on one of ``tp`` devices: layers with a window keep the window, latent attention keeps the
-    latent on every device, state-space layers keep a state of fixed size, cross-attention ``encoded`` tokens (default:
-    as many)."""
-    encoded = tokens if encoded is None else encoded
+    latent on every device, state-space layers keep a state of fixed size, cross-attention ``encoded`` tokens."""
     runs = (run for stack in shape.stacks if stack.is_text for run in stack.runs)
     mixers = ((float(run.count), mixer) for run in runs for mixer in run.layer.mixers)
     return sum(n * _cached(m, encoded if _crosses(m) else tokens, tp, element) for n, m in mixers)

@@ -17,10 +17,10 @@ from sartor.cost.price import Estimate, price
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower import lower
-from sartor.model.lower.setting import ATTENTION, EngineKernels, Kernels, feasible
+from sartor.model.lower.setting import EngineKernels, Kernels, feasible
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import AttentionKernel, ParallelDims, Phase, Workload
-from sartor.operators import CollectiveLibrary, DType, Gemm, GroupedGemm, OperatorGraph
+from sartor.operators import CollectiveLibrary, DType, GroupedGemm, OperatorGraph
 from sartor.step.serving.inference import WIDTHS, kv_cache_bytes, weight_bytes
 from sartor.units import Floats, IntArray, Ints, ceil_div, round_up
 
@@ -98,10 +98,10 @@ class Engine:
     def runs_on(self, gpu: Gpu) -> bool:
         return gpu.accelerator is None and (not self.vendors or gpu.vendor in self.vendors)
 
-    def kernels(self, shape: TransformerShape, dtype: DType) -> Kernels:
+    @property
+    def kernels(self) -> Kernels:
         """What it runs otherwise than a trainer."""
-        served = EngineKernels(all_reduce=self.all_reduce, wide_attention=_wide_attention(shape, dtype))
-        return Kernels(engine=served)
+        return Kernels(engine=EngineKernels(all_reduce=self.all_reduce))
 
     def cache_dtype(self, dtype: DType, gpu: Gpu) -> DType:
         """Type of the key/value cache."""
@@ -111,7 +111,7 @@ class Engine:
         return DType.FP8 if narrow else DType.BF16
 
 
-def _wide_attention(shape: TransformerShape, dtype: DType) -> bool:
+def wide_attention(shape: TransformerShape, dtype: DType) -> bool:
     """Whether attention projections stay in 16 bits, as in 4-bit mixtures of experts (OpenAI's gpt-oss in MXFP4;
     NVIDIA's NVFP4 checkpoints of DeepSeek-R1; Moonshot's Kimi K2 Thinking in INT4)."""
     return dtype.bytes < 1 and shape.moe_ffn is not None
@@ -190,20 +190,13 @@ class Server:
             dtype=self.dtype,
             cache_dtype=self.cache,
             encodes=self.encodes and phase is Phase.PREFILL,
+            wide_attention=wide_attention(self.shape, self.dtype),
             attention_kernel=self.attention_kernel,
             routing_skew=self.routing_skew,
             microbatch_size=microbatch_size,
             seq_len=seq_len,
             context_len=context_len,
         )
-
-    @property
-    def kernels(self) -> Kernels:
-        return self.engine.kernels(self.shape, self.dtype)
-
-    @property
-    def wide_attention(self) -> bool:
-        return _wide_attention(self.shape, self.dtype)
 
     @property
     def encodes(self) -> bool:
@@ -227,7 +220,7 @@ def padded(shape: TransformerShape, tp: int) -> TransformerShape:
 
 def served_graph(server: Server, workload: Workload) -> OperatorGraph:
     """The operators of one device's pass as the server's engine runs it (``as_served``), with its share of experts."""
-    graph = lower(workload, ParallelDims(tp=server.tp, ep=server.copies), server.kernels)
+    graph = lower(workload, ParallelDims(tp=server.tp, ep=server.copies), server.engine.kernels)
     if server.ep == server.copies:
         return graph
     experts = iter(_experts(server, workload))
@@ -279,25 +272,13 @@ def free_bytes(server: Server) -> float:
 def cache_bytes(server: Server, prompt: int, answer: int) -> float:
     """One sequence's keys and values on one device. A decoder behind an encoder keeps the prompt's for cross-attention
     and its own tokens for the rest."""
-    crossed = prompt if server.encodes else None
     tokens = answer if server.encodes else prompt + answer
-    return float(kv_cache_bytes(server.shape, tokens, server.tp, server.cache.bytes, crossed))
+    return float(kv_cache_bytes(server.shape, tokens, server.tp, server.cache.bytes, prompt))
 
 
 def server_weight_bytes(server: Server) -> float:
-    """Weights of one device: its part of the experts of all copies, and what attention keeps in 16 bits."""
-    dims = ParallelDims(tp=server.tp)
-    weights = weight_bytes(server.shape, dims, server.dtype)
-    experts = 2 * (weights - weight_bytes(server.shape, replace(dims, ep=2), server.dtype))
-    wide = (DType.BF16.bytes - server.dtype.bytes) * _attention_weights(server) if server.wide_attention else 0.0
-    return float(weights + wide - experts * (1 - 1 / server.copies))
-
-
-def _attention_weights(server: Server) -> float:
-    """Elements of one device's linear layers of attention."""
-    graph = served_graph(server, server.workload(Phase.DECODE))
-    linears = (op for op in graph.operators if isinstance(op, Gemm) and op.role in ATTENTION)
-    return sum(float(op.batch * op.n * op.k * op.count) for op in linears)
+    """Weights of one device, with its part of the experts of all copies."""
+    return float(weight_bytes(server.workload(Phase.DECODE), ParallelDims(tp=server.tp, ep=server.copies)))
 
 
 def holds(server: Server, load: Load) -> IntArray:
