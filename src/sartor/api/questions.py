@@ -47,12 +47,10 @@ from sartor.step.serving.inference import inference_memory, would_fit
 from sartor.step.serving.served import (
     VOCABULARY_MULTIPLE,
     Engine,
-    encodes,
     engine_of_pass,
     engines_on,
     in_an_engine,
     padded,
-    wide_attention,
 )
 from sartor.step.trainers import default_trainer, trainer_named
 from sartor.units import GIGA
@@ -277,8 +275,8 @@ def inference(run: Run, reading: ModelReading, gpu: Gpu, own: Calibration | None
         context_len=run.get("context_len"),
         dtype=dtype,
         cache_dtype=None if engine is None else engine.cache_dtype(dtype, gpu),
-        encodes=engine is not None and not decodes and encodes(shape),
-        wide_attention=engine is not None and wide_attention(shape, dtype),
+        encodes=engine is not None and not decodes and engine.encodes(shape),
+        wide_attention=engine is not None and engine.wide_attention(shape, dtype),
         attention_kernel=word_of(AttentionKernel, "attention", run.get("attention")),
         routing_skew=checked_skew(run.get("routing_skew", 1.0), shape),
     )

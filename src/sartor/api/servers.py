@@ -35,7 +35,6 @@ from sartor.step.serving.served import (
     holds,
     padded,
     shortage,
-    wide_attention,
     would_fit,
 )
 from sartor.units import IntArray
@@ -238,7 +237,7 @@ def _assumed(run: Run, reading: ModelReading, server: Server, load: Load, calibr
     joined = max(server.gpu.link_domain, server.gpu.devices_per_node)
     if server.num_devices > joined:
         yield f"all {server.num_devices} devices joined by their own links (a node has {joined})"
-    if wide_attention(server.shape, server.dtype):
+    if server.engine.wide_attention(server.shape, server.dtype):
         yield "attention's projections in bf16, as in 4-bit mixtures of experts"
     share = f"{server.memory_share:g} of the memory"
     yield f"keys and values in {server.cache.value}; {share}; no speculative decoding; no cached prefixes"

@@ -110,16 +110,16 @@ class Engine:
         narrow = self.narrow_cache or DType.NVFP4 in gpu.peak_flops_per_s
         return DType.FP8 if narrow else DType.BF16
 
+    @staticmethod
+    def wide_attention(shape: TransformerShape, dtype: DType) -> bool:
+        """Whether attention projections stay in 16 bits, as in 4-bit mixtures of experts (OpenAI's gpt-oss in MXFP4;
+        NVIDIA's NVFP4 checkpoints of DeepSeek-R1; Moonshot's Kimi K2 Thinking in INT4)."""
+        return dtype.bytes < 1 and shape.moe_ffn is not None
 
-def wide_attention(shape: TransformerShape, dtype: DType) -> bool:
-    """Whether attention projections stay in 16 bits, as in 4-bit mixtures of experts (OpenAI's gpt-oss in MXFP4;
-    NVIDIA's NVFP4 checkpoints of DeepSeek-R1; Moonshot's Kimi K2 Thinking in INT4)."""
-    return dtype.bytes < 1 and shape.moe_ffn is not None
-
-
-def encodes(shape: TransformerShape) -> bool:
-    """Whether prompts pass an encoder, which the decoder attends to."""
-    return sum(stack.is_text for stack in shape.stacks) > 1
+    @staticmethod
+    def encodes(shape: TransformerShape) -> bool:
+        """Whether prompts pass an encoder, which the decoder attends to."""
+        return sum(stack.is_text for stack in shape.stacks) > 1
 
 
 ENGINES: Mapping[str, Engine] = MappingProxyType(
@@ -190,7 +190,7 @@ class Server:
             dtype=self.dtype,
             cache_dtype=self.cache,
             encodes=self.encodes and phase is Phase.PREFILL,
-            wide_attention=wide_attention(self.shape, self.dtype),
+            wide_attention=self.engine.wide_attention(self.shape, self.dtype),
             attention_kernel=self.attention_kernel,
             routing_skew=self.routing_skew,
             microbatch_size=microbatch_size,
@@ -200,7 +200,7 @@ class Server:
 
     @property
     def encodes(self) -> bool:
-        return encodes(self.shape)
+        return self.engine.encodes(self.shape)
 
     @property
     def cache(self) -> DType:
