@@ -17,7 +17,16 @@ from enum import Enum
 
 import numpy as np
 
-from sartor.model.layer import AttentionMixer, LatentAttentionMixer, Layer, Linear, MoeFfn, StateSpaceMixer, Vectors
+from sartor.model.layer import (
+    AttentionMixer,
+    LatentAttentionMixer,
+    Layer,
+    Linear,
+    MoeFfn,
+    Split,
+    StateSpaceMixer,
+    Vectors,
+)
 from sartor.model.shape import LayerRun, Stack, TransformerShape
 from sartor.operators import attention_pairs
 from sartor.units import Floats, Ints
@@ -261,7 +270,7 @@ def _layer_linear_flops(layer: Layer, hidden_size: Ints, tokens: Ints, source_to
     total = _linears_flops(layer.linears, tokens)
     for mixer in layer.mixers:
         for linear in mixer.linears(hidden_size):
-            from_source = _mixer_is_cross(mixer) and linear.name in ("k", "v")
+            from_source = _mixer_is_cross(mixer) and linear.split is Split.KV_HEADS
             total = total + _linears_flops((linear,), source_tokens if from_source else tokens)
     for part in layer.all_ffns:
         total = total + _linears_flops(part.linears(hidden_size), tokens)

@@ -19,6 +19,7 @@ from sartor.model.layer import (
     SharedWidth,
     Split,
     StateSpaceMixer,
+    VectorRole,
     Vectors,
 )
 from sartor.model.shape import LayerRun, Stack, TransformerShape
@@ -104,7 +105,8 @@ def _follow_biases(vectors: tuple[Vectors, ...], layer: Layer | None, changes: d
     if "num_heads" not in changes or not heads:
         return vectors
     return tuple(
-        replace(v, fixed=v.fixed // heads * changes["num_heads"]) if v.name == "relative_bias" else v for v in vectors
+        replace(v, fixed=v.fixed // heads * changes["num_heads"]) if v.role is VectorRole.RELATIVE_BIAS else v
+        for v in vectors
     )
 
 
@@ -218,18 +220,19 @@ def _edit_mixer(mixer: Mixer, changes: dict[str, Ints]) -> Mixer:
 
 def _follow_rank(vector: Vectors, old: LatentAttentionMixer, changes: dict[str, Ints]) -> Vectors:
     """Resize the norm of a latent to the latent's new width."""
-    rank = {"q_norm": "q_lora_rank", "kv_norm": "kv_lora_rank"}.get(vector.name, "")
+    rank = {VectorRole.QUERY_NORM: "q_lora_rank", VectorRole.LATENT_NORM: "kv_lora_rank"}.get(vector.role, "")
     follows = rank in changes and _plain(vector.fixed) == _plain(old.ranks[rank])
     return replace(vector, fixed=changes[rank]) if follows else vector
 
 
 def _follow_heads(vector: Vectors, old: AttentionMixer, new: AttentionMixer) -> Vectors:
     """Resize query and key norms, which cover one head or all heads, and sinks, one per query head."""
-    if vector.name == "sinks":
+    if vector.role is VectorRole.SINKS:
         return replace(vector, fixed=vector.fixed // old.num_heads * new.num_heads)
-    if vector.name not in ("q_norm", "k_norm"):
+    if vector.role not in (VectorRole.QUERY_NORM, VectorRole.KEY_NORM):
         return vector
-    was, now = (old.num_heads, new.num_heads) if vector.name == "q_norm" else (old.num_kv_heads, new.num_kv_heads)
+    is_query = vector.role is VectorRole.QUERY_NORM
+    was, now = (old.num_heads, new.num_heads) if is_query else (old.num_kv_heads, new.num_kv_heads)
     covers_all = isinstance(vector.fixed, int) and vector.fixed % (was * old.head_dim) == 0
     was, now = (was, now) if covers_all else (1, 1)
     return replace(vector, fixed=vector.fixed // (was * old.head_dim) * (now * new.head_dim))
@@ -238,7 +241,7 @@ def _follow_heads(vector: Vectors, old: AttentionMixer, new: AttentionMixer) -> 
 def _follow_gate(linear: Linear, old: AttentionMixer, new: AttentionMixer) -> Linear:
     """Resize a gate on attention's output: as wide as all heads, or one value per head."""
     width = _plain(linear.d_out)
-    if linear.name != "gate" or width is None:
+    if not linear.gates or width is None:
         return linear
     if width == _plain(old.num_heads * old.head_dim):
         return replace(linear, d_out=new.num_heads * new.head_dim)
@@ -254,7 +257,7 @@ def _edit_ffn(part: Ffn, changes: dict[str, Ints]) -> Ffn:
         part,
         num_experts=experts,
         vectors=tuple(
-            replace(v, fixed=v.fixed // part.num_experts * experts) if v.name == "score_bias" else v
+            replace(v, fixed=v.fixed // part.num_experts * experts) if v.role is VectorRole.SCORE_BIAS else v
             for v in part.vectors
         ),
         experts_per_token=changes.get("experts_per_token", part.experts_per_token),

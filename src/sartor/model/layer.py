@@ -42,10 +42,30 @@ class Linear:
     """Rows per sequence, if not the stack's tokens: 1 for a pooler, 0 for a layer that text does not pass."""
     reused: bool = False
     """Reuses the weights of another linear layer (DeBERTa's shared position projections)."""
+    gates: bool = False
+    """A gate on attention's output: as wide as all heads, or one value per head."""
 
     @property
     def params(self) -> Ints:
         return 0 if self.reused else self.count * (self.d_in * self.d_out + (self.d_out if self.bias else 0))
+
+
+class VectorRole(Enum):
+    """What code asks of parameters outside matrix multiplications; most are only counted."""
+
+    COUNTED = "counted"
+    QUERY_NORM = "query_norm"
+    KEY_NORM = "key_norm"
+    HEAD_NORM = "head_norm"
+    """Norms of queries and keys in one vector, or of what heads put out."""
+    LATENT_NORM = "latent_norm"
+    """The norm of the latent that keys and values are made of."""
+    SINKS = "sinks"
+    """Of attention, one per query head."""
+    RELATIVE_BIAS = "relative_bias"
+    """A table of one value per head and distance."""
+    SCORE_BIAS = "score_bias"
+    """Of a router, one per expert."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +76,7 @@ class Vectors:
     """
 
     name: str
+    role: VectorRole = VectorRole.COUNTED
     per_hidden: Ints = 0
     fixed: Ints = 0
     embedding: bool = False
@@ -127,6 +148,11 @@ class AttentionMixer:
     @property
     def value_dim(self) -> Ints:
         return self.head_dim if self.v_head_dim is None else self.v_head_dim
+
+    @property
+    def norms_heads(self) -> bool:
+        """Whether queries and keys are normalised; a norm of what heads put out is priced like theirs."""
+        return any(vector.role in (VectorRole.QUERY_NORM, VectorRole.HEAD_NORM) for vector in self.vectors)
 
     def linears(self, hidden_size: Ints) -> tuple[Linear, ...]:
         if self.own_linears is not None:

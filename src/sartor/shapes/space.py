@@ -25,6 +25,7 @@ from sartor.model.layer import (
     MoeFfn,
     SharedWidth,
     StateSpaceMixer,
+    VectorRole,
 )
 from sartor.model.lower import feasible
 from sartor.model.shape import TransformerShape
@@ -154,11 +155,11 @@ def _given(shape: TransformerShape) -> dict[str, str]:
 def _is_given(owner: Any) -> bool:
     """Whether the part has vectors of a fixed size that ``edit`` does not adapt."""
     latent = isinstance(owner, LatentAttentionMixer)
-    usual_fields = FOLLOWING | ({"q_norm", "kv_norm"} if latent else set())
-    return any(not (isinstance(v.fixed, int) and v.fixed == 0) and v.name not in usual_fields for v in owner.vectors)
+    usual = FOLLOWING | ({VectorRole.LATENT_NORM} if latent else set())
+    return any(not (isinstance(v.fixed, int) and v.fixed == 0) and v.role not in usual for v in owner.vectors)
 
 
-FOLLOWING = {"q_norm", "k_norm", "sinks", "score_bias"}
+FOLLOWING = {VectorRole.QUERY_NORM, VectorRole.KEY_NORM, VectorRole.SINKS, VectorRole.SCORE_BIAS}
 """Vectors of fixed size that ``edit`` adapts to heads and experts; none depends on the hidden size."""
 
 

@@ -275,7 +275,7 @@ def _mixer(rows: Rows, mixer: Mixer, hidden_size: Ints) -> Floats:
     if isinstance(mixer, LatentAttentionMixer):
         latent = mixer.q_lora_rank + mixer.kv_lora_rank
         return stashed + rows.outer * (latent * (rows.wide + rows.narrow) + mixer.qk_rope_head_dim * rows.wide)
-    if any("norm" in vector.name for vector in mixer.vectors):
+    if mixer.norms_heads:
         heads, kv_heads = ceil_div(mixer.num_heads, rows.tp), ceil_div(mixer.num_kv_heads, rows.tp)
         stashed = stashed + rows.tokens * rows.wide * (heads + (heads if rows.eager else kv_heads)) * mixer.head_dim
     gates = rows.tokens * rows.wide * 2 * ceil_div(mixer.num_heads, rows.tp) * mixer.value_dim if mixer.gated else 0

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from sartor.model.layer import AttentionMixer, LatentAttentionMixer, Linear
+from sartor.model.layer import AttentionMixer, LatentAttentionMixer, Linear, Split
 from sartor.model.lower.linear import linear_group, linears, product, region
 from sartor.model.lower.piece import (
     Flow,
@@ -170,7 +170,7 @@ def attention_core(setting: Setting, mixer: AttentionMixer) -> Piece:
     prefix = "cross_" if mixer.cross else ""
     heads, kv_heads = _local_heads(setting, mixer)
     pieces = []
-    if any("norm" in vector.name for vector in mixer.vectors):
+    if mixer.norms_heads:
         pieces.append(norm(setting, setting.tokens, (heads + kv_heads) * mixer.head_dim, f"{prefix}qk_norm"))
     if not is_zero(mixer.rotary_dim):
         pieces.append(rotary(setting, setting.tokens, (heads + kv_heads) * mixer.rotary_dim, f"{prefix}rotary"))
@@ -231,9 +231,9 @@ def _projections(setting: Setting, mixer: AttentionMixer) -> Piece:
     named = named_inputs(setting, mixer)
     if not mixer.cross:
         return beside(*linears(setting, named, mixer.num_kv_heads))
-    queries = [pair for pair in named if pair[1].name not in ("k", "v")]
+    queries = [pair for pair in named if pair[1].split is not Split.KV_HEADS]
     nothing = setting.decoding or is_zero(setting.encoder_len)
-    encoded = [] if nothing else [pair for pair in named if pair[1].name in ("k", "v")]
+    encoded = [] if nothing else [pair for pair in named if pair[1].split is Split.KV_HEADS]
     rows = setting.batch * setting.encoder_len
     return beside(
         *linears(setting, queries, mixer.num_kv_heads), *linears(setting, encoded, mixer.num_kv_heads, rows=rows)

@@ -18,6 +18,7 @@ from sartor.model.layer import (
     NormKind,
     SharedWidth,
     Split,
+    VectorRole,
     Vectors,
     mamba2_mixer,
 )
@@ -101,13 +102,13 @@ def _stack(entry: JsonMap, name: str, num_layers: int, *, causal: bool, cross: b
     kinds = [_kind_of(entry, i) for i in range(num_layers)]
     norm = NORMS[entry["norm"]]
     outside = [*(["embedding"] if entry.get("embedding_norm") else []), *(["final"] if entry["final_norm"] else [])]
-    relative = entry["positions"] == "relative"
+    biases = Vectors(name="relative_bias", role=VectorRole.RELATIVE_BIAS, fixed=32 * entry["num_heads"], embedding=True)
     return Stack(
         name=name,
         hidden_size=entry["hidden_size"],
         runs=_runs(kinds, {kind: _layer(entry, *kind, causal=causal, cross=cross) for kind in dict.fromkeys(kinds)}),
         norms=tuple(norm for _ in outside),
-        vectors=(Vectors(name="relative_bias", fixed=32 * entry["num_heads"], embedding=True),) if relative else (),
+        vectors=(biases,) if entry["positions"] == "relative" else (),
     )
 
 
@@ -171,16 +172,23 @@ def _attention(entry: JsonMap, span: int, *, causal: bool, cross: bool = False) 
 
 def _attention_vectors(entry: JsonMap) -> tuple[Vectors, ...]:
     a, g, d = entry["num_heads"], entry["num_kv_heads"], entry["head_dim"]
-    sizes = {"none": (0, 0), "head": (d, d), "width": (a * d, g * d)}[entry.get("qk_norm", "none")]
-    norms = tuple(Vectors(name=f"{x}_norm", fixed=size) for x, size in zip("qk", sizes, strict=True) if size)
-    return (*norms, *((Vectors(name="sinks", fixed=a),) if entry.get("sinks") else ()))
+    q, k = {"none": (0, 0), "head": (d, d), "width": (a * d, g * d)}[entry.get("qk_norm", "none")]
+    rows = (
+        Vectors(name="q_norm", role=VectorRole.QUERY_NORM, fixed=q),
+        Vectors(name="k_norm", role=VectorRole.KEY_NORM, fixed=k),
+        Vectors(name="sinks", role=VectorRole.SINKS, fixed=a if entry.get("sinks") else 0),
+    )
+    return tuple(row for row in rows if row.fixed)
 
 
 def _latent(entry: JsonMap) -> LatentAttentionMixer:
     latent = entry["latent"]
-    norms = (("q_norm", latent["q_lora_rank"]), ("kv_norm", latent["kv_lora_rank"]))
+    norms = (
+        Vectors(name="q_norm", role=VectorRole.QUERY_NORM, fixed=latent["q_lora_rank"]),
+        Vectors(name="kv_norm", role=VectorRole.LATENT_NORM, fixed=latent["kv_lora_rank"]),
+    )
     return LatentAttentionMixer(
-        num_heads=entry["num_heads"], **latent, vectors=tuple(Vectors(name=n, fixed=size) for n, size in norms if size)
+        num_heads=entry["num_heads"], **latent, vectors=tuple(norm for norm in norms if norm.fixed)
     )
 
 

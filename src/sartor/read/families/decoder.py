@@ -25,6 +25,7 @@ from sartor.model.layer import (
     MoeFfn,
     Norm,
     SharedWidth,
+    VectorRole,
     Vectors,
 )
 from sartor.model.shape import Stack, TransformerShape
@@ -294,8 +295,8 @@ def latent_attention(f: Fields, sizes: Sizes, family: Family, span: Reach) -> La
         bias=choose(f, family.q_bias),
         window=span.window,
         vectors=(
-            *((Vectors(name="q_norm", fixed=q_rank),) if q_rank else ()),
-            Vectors(name="kv_norm", fixed=kv_rank),
+            *((Vectors(name="q_norm", role=VectorRole.QUERY_NORM, fixed=q_rank),) if q_rank else ()),
+            Vectors(name="kv_norm", role=VectorRole.LATENT_NORM, fixed=kv_rank),
             *(family.attention_vectors(f, sizes) if family.attention_vectors else ()),
         ),
         projections=family.attention_linears(f, sizes) if family.attention_linears else (),
@@ -308,7 +309,10 @@ def qk_norms(f: Fields, sizes: Sizes, family: Family) -> tuple[Vectors, ...]:
         return ()
     d, per_dim = sizes.head_dim, 2 if family.qk_norm_bias else 1
     q, k = (d, d) if family.qk_norm is QkNorm.HEAD else (sizes.heads * d, sizes.kv_heads * d)
-    return (Vectors(name="q_norm", fixed=per_dim * q), Vectors(name="k_norm", fixed=per_dim * k))
+    return (
+        Vectors(name="q_norm", role=VectorRole.QUERY_NORM, fixed=per_dim * q),
+        Vectors(name="k_norm", role=VectorRole.KEY_NORM, fixed=per_dim * k),
+    )
 
 
 def dense_ffn(f: Fields, sizes: Sizes, family: Family) -> DenseFfn:
@@ -362,7 +366,7 @@ def moe_ffn(f: Fields, sizes: Sizes, family: Family) -> MoeFfn:
         routing_groups=groups,
         groups_per_token=chosen,
         vectors=(
-            *((Vectors(name="score_bias", fixed=num),) if e.score_bias else ()),
+            *((Vectors(name="score_bias", role=VectorRole.SCORE_BIAS, fixed=num),) if e.score_bias else ()),
             *(e.vectors(f, sizes) if e.vectors else ()),
         ),
     )
@@ -431,6 +435,7 @@ def sparse_layers(f: Fields, layers: int, family: Family) -> list[bool]:
 
 def vectors(
     name: str,
+    role: VectorRole = VectorRole.COUNTED,
     *,
     fixed: int = 0,
     per_hidden: int = 0,
@@ -444,15 +449,16 @@ def vectors(
 
     def made(f: Fields, sizes: Sizes, width: int = 0) -> tuple[Vectors, ...]:
         of_heads = per_head * sizes.heads + per_kv_head * sizes.kv_heads + per_head_dim * sizes.head_dim
-        return (Vectors(name=name, fixed=fixed + of_heads + per_width * width, per_hidden=per_hidden),)
+        count = fixed + of_heads + per_width * width
+        return (Vectors(name=name, role=role, fixed=count, per_hidden=per_hidden),)
 
     return made
 
 
-sinks = vectors("sinks", per_head=1)
+sinks = vectors("sinks", VectorRole.SINKS, per_head=1)
 """One attention sink per head."""
 
 
 def head_gate(f: Fields, sizes: Sizes) -> tuple[Linear, ...]:
     """A gate on the attention's output, as wide as all heads together."""
-    return (Linear(name="gate", d_in=sizes.hidden, d_out=sizes.heads * sizes.head_dim),)
+    return (Linear(name="gate", d_in=sizes.hidden, d_out=sizes.heads * sizes.head_dim, gates=True),)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Norm, Vectors
+from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Norm, VectorRole, Vectors
 from sartor.model.shape import Stack, TransformerShape
 from sartor.read.families import parts
 from sartor.read.families.decoder import Choice, QkNorm, choose
@@ -225,7 +225,10 @@ def qk_norm_vectors(kind: QkNorm, num_heads: int, num_kv_heads: int, head_dim: i
     if kind is QkNorm.NONE:
         return ()
     q, k = (head_dim, head_dim) if kind is QkNorm.HEAD else (num_heads * head_dim, num_kv_heads * head_dim)
-    return (Vectors(name="q_norm", fixed=q), Vectors(name="k_norm", fixed=k))
+    return (
+        Vectors(name="q_norm", role=VectorRole.QUERY_NORM, fixed=q),
+        Vectors(name="k_norm", role=VectorRole.KEY_NORM, fixed=k),
+    )
 
 
 def around_encoder(f: Fields, family: Encoder, stack: Stack) -> TransformerShape:

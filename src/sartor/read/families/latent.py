@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sartor.json_types import JsonDict
-from sartor.model.layer import AttentionMixer, Layer, Linear, Split, Vectors
+from sartor.model.layer import AttentionMixer, Layer, Linear, Split, VectorRole, Vectors
 from sartor.model.shape import TransformerShape
 from sartor.read.families import parts
 from sartor.read.families.decoder import Experts, Family, assemble, latent_attention, layers_of, moe_ffn, read_sizes
@@ -72,9 +72,9 @@ def hy_v4(f: Fields) -> TransformerShape:
     sizes = read_sizes(f, family)
     h, streams = sizes.hidden, f.size("hc_mult")
     plain = latent_attention(f, sizes, family, Reach())
-    gate = Linear(name="gate", d_in=h, d_out=sizes.heads * int(plain.v_head_dim))
+    gate = Linear(name="gate", d_in=h, d_out=sizes.heads * int(plain.v_head_dim), gates=True)
     linears, vectors = indexer(f, h)
-    sink = Vectors(name="sinks", fixed=sizes.heads)
+    sink = Vectors(name="sinks", role=VectorRole.SINKS, fixed=sizes.heads)
     reusing = replace(plain, projections=(gate,), vectors=(*plain.vectors, sink))
     choosing = replace(reusing, projections=(gate, *linears), vectors=(*reusing.vectors, *vectors))
     kinds = f.words("indexer_types", length=sizes.layers) or [
@@ -117,7 +117,7 @@ def dots3_note_text(f: Fields) -> TransformerShape:
         fields = _sliding_fields(f, kinds.index(kind)) if kind == "sliding_attention" else f
         kind_sizes = read_sizes(fields, family)
         mixer = latent_attention(fields, kind_sizes, family, Reach(window if kind == "sliding_attention" else 0))
-        gate = parts.plain("gate", h, kind_sizes.heads)
+        gate = parts.gate(h, kind_sizes.heads)
         rope = Vectors(name="rope_norm", fixed=int(mixer.qk_rope_head_dim))
         extra = (linears, vectors) if kind == "indexed_attention" else ((), ())
         built[kind] = replace(mixer, projections=(gate, *extra[0]), vectors=(*mixer.vectors, rope, *extra[1]))
@@ -177,9 +177,9 @@ def deepseek_v4(f: Fields) -> TransformerShape:
             shares_k_as_v=True,
             own_linears=parts.with_roles((*_v4_linears(f, h, sizes.heads * d, d, rank), *linears)),
             vectors=(
-                Vectors(name="sinks", fixed=sizes.heads),
-                Vectors(name="q_norm", fixed=rank),
-                Vectors(name="kv_norm", fixed=d),
+                Vectors(name="sinks", role=VectorRole.SINKS, fixed=sizes.heads),
+                Vectors(name="q_norm", role=VectorRole.QUERY_NORM, fixed=rank),
+                Vectors(name="kv_norm", role=VectorRole.LATENT_NORM, fixed=d),
                 *vectors,
             ),
         )

@@ -171,7 +171,7 @@ def bailing_hybrid(f: Fields) -> TransformerShape:
     mixer = latent_attention(f, sizes, family, Reach())
     mixers: dict[str, Mixer] = {
         "linear_attention": _delta_attention(h, heads, d, taps, wide),
-        "full_attention": replace(mixer, projections=(parts.plain("gate", h, sizes.heads),)),
+        "full_attention": replace(mixer, projections=(parts.gate(h, sizes.heads),)),
     }
     return alternating(f, family, sizes, kinds, mixers)
 
@@ -288,7 +288,7 @@ def lfm3(f: Fields) -> TransformerShape:
         out_bias="attention_bias",
         norms=4 if f.flag("use_sandwich_norm") else 2,
         qk_norm=QkNorm.HEAD,
-        attention_linears=(lambda _, s: (parts.plain("gate", s.hidden, s.heads),)) if gate else None,
+        attention_linears=(lambda _, s: (parts.gate(s.hidden, s.heads),)) if gate else None,
     )
     sizes = read_sizes(f, family)
     return alternating(f, family, sizes, _lfm_kinds(f, sizes), _lfm_mixers(f, sizes, family))

@@ -234,7 +234,7 @@ def laguna(f: Fields) -> TransformerShape:
         width = (
             layer_sizes.heads if gating is True or gating == "per-head" else layer_sizes.heads * layer_sizes.head_dim
         )
-        gate = parts.plain("gate", layer_sizes.hidden, width)
+        gate = parts.gate(layer_sizes.hidden, width)
         return replace(attention(f, layer_sizes, family, spans[i]), projections=(gate,))
 
     types = f.words("mlp_layer_types", length=sizes.layers)
@@ -341,7 +341,7 @@ def step3(f: Fields) -> TransformerShape:
 
 def per_head_gate(f: Fields, sizes: Sizes) -> tuple[Linear, ...]:
     """A scalar gate for every head."""
-    return (parts.plain("gate", sizes.hidden, sizes.heads),)
+    return (parts.gate(sizes.hidden, sizes.heads),)
 
 
 def voxtral_realtime(f: Fields) -> TransformerShape:

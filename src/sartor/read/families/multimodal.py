@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from sartor.model.layer import AttentionMixer, Linear, Vectors
+from sartor.model.layer import AttentionMixer, Linear, VectorRole, Vectors
 from sartor.model.shape import Stack, TransformerShape
 from sartor.read.families import read_as, read_part
 from sartor.read.families.decoder import Family, QkNorm, read_decoder
@@ -321,7 +321,7 @@ def read_mllama_text(f: Fields) -> TransformerShape:
         causal=False,
         name="cross_attention",
         own_linears=tuple(replace(x, rows=0) for x in mixer.linears(hidden)),
-        vectors=(Vectors(name="qk_norms", fixed=2 * int(mixer.head_dim)),),
+        vectors=(Vectors(name="qk_norms", role=VectorRole.HEAD_NORM, fixed=2 * int(mixer.head_dim)),),
     )
     gated = replace(layer, mixers=(cross,), ffn=None, linears=idle, vectors=(Vectors(name="gates", fixed=2),))
     layers = [gated if i in where else layer for i in range(count)]
@@ -356,7 +356,7 @@ KOSMOS = Family(
     mlp_bias=True,
     gated=False,
     ffn=("ffn_dim",),
-    attention_vectors=lambda _f, s: (Vectors(name="inner_norm", fixed=2 * s.hidden),),
+    attention_vectors=lambda _f, s: (Vectors(name="inner_norm", role=VectorRole.HEAD_NORM, fixed=2 * s.hidden),),
     ffn_vectors=lambda _f, _s, width: (Vectors(name="ffn_norm", fixed=2 * width),),
 )
 

@@ -75,6 +75,11 @@ def plain(name: str, d_in: int, d_out: int, *, bias: bool = False, rows: int | N
     return Linear(name=name, d_in=d_in, d_out=d_out, bias=bias, split=Split.REPLICATED, rows=rows)
 
 
+def gate(d_in: int, d_out: int) -> Linear:
+    """A gate on attention's output that tensor parallelism does not split."""
+    return replace(plain("gate", d_in, d_out), gates=True)
+
+
 ROLES = {
     **dict.fromkeys(("q", "k", "v", "kv", "v_delayed"), Role.QKV),
     "q_down": Role.Q_DOWN,

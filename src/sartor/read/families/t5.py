@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from sartor.model.layer import AttentionMixer, DenseFfn, Ffn, Layer, Linear, MoeFfn, Vectors
+from sartor.model.layer import AttentionMixer, DenseFfn, Ffn, Layer, Linear, MoeFfn, VectorRole, Vectors
 from sartor.model.shape import Stack, TransformerShape
 from sartor.read.families import parts
 from sartor.read.families.parts import Head, group_layers, num_labels, plain, rms
@@ -69,7 +69,8 @@ def t5_head(f: Fields, hidden: int) -> tuple[Linear, ...]:
 def t5_stack(f: Fields, kind: T5Kind, hidden: int, count: int, *, cross: bool) -> Stack:
     """One of T5's stacks; its first layer has the relative bias that all layers use."""
     heads, head_dim, width = f.size(*parts.HEADS), f.size("d_kv"), f.size("d_ff")
-    table = Vectors(name="relative_bias", fixed=f.size("relative_attention_num_buckets") * heads, embedding=True)
+    buckets = f.size("relative_attention_num_buckets")
+    table = Vectors(name="relative_bias", role=VectorRole.RELATIVE_BIAS, fixed=buckets * heads, embedding=True)
     mixer = AttentionMixer(num_heads=heads, num_kv_heads=heads, head_dim=head_dim, causal=cross)
     cross_mixer = replace(mixer, cross=True, causal=False, name="cross_attention")
     scheme = f.word("feed_forward_proj", default="relu")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Norm, Vectors
+from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Norm, VectorRole, Vectors
 from sartor.model.shape import LayerRun, Stack
 from sartor.read.families import made
 from sartor.read.families.decoder import Choice, choose
@@ -88,7 +88,9 @@ def tower_layer(v: Fields, tower: Tower, hidden: int) -> Layer:
     q_bias = choose(v, tower.q_bias)
     k_bias = q_bias if tower.k_bias is None else choose(v, tower.k_bias)
     lost = (Vectors(name="v_bias", fixed=hidden),) if q_bias and not k_bias else ()
-    qk_norm = (Vectors(name="qk_norms", fixed=2 * hidden),) if choose(v, tower.qk_norm) else ()
+    qk_norm = (
+        (Vectors(name="qk_norms", role=VectorRole.HEAD_NORM, fixed=2 * hidden),) if choose(v, tower.qk_norm) else ()
+    )
     mixer = AttentionMixer(
         num_heads=heads,
         num_kv_heads=heads,
