@@ -10,6 +10,8 @@ from math import isfinite
 from pathlib import PurePath
 from typing import Any, TypeAlias
 
+from sartor.version import __version__
+
 JsonDict: TypeAlias = dict[str, Any]
 """A JSON object or TOML table that is written."""
 JsonMap: TypeAlias = Mapping[str, Any]
@@ -45,8 +47,6 @@ def plain(value: object) -> Any:
 
 def envelope(command: str, body: JsonDict) -> str:
     """An answer as text: schema and version first, SI numbers, no NaN or Infinity, same bytes every time."""
-    from sartor import __version__
-
     whole = {"schema": f"sartor/{command}/1", "version": __version__, **body}
     return json.dumps(whole, indent=2, allow_nan=False, ensure_ascii=True, default=_plain_or_refused) + "\n"
 

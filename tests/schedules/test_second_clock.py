@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 
 from sartor.schedules import ScheduleProblem, Status, solve
-from sartor.schedules.second_clock import improve, timetable
+from sartor.schedules.cp_sat import improve, timetable
 from sartor.schedules.solve import _without_solver
 from sartor.schedules.split import OpBlock, contract, crowds
 from schedules.instances import best_by_enumeration, problem, problems, random_problem

@@ -435,7 +435,7 @@ class ModelEstimate(Answer):
             return self.serving.would_fit
         if held is None or priced is None or self.fits:
             return ()
-        from sartor.plans.fits import would_fit
+        from sartor.plans.why_not import would_fit
 
         dims = priced.plan.dims  # the plan of a smaller split, where the model cannot run as requested
         return would_fit(held.split(tp=int(dims.tp), ep=int(dims.ep), pp=int(dims.pp)), self.question.calibration)

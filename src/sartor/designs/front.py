@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -79,7 +79,6 @@ def pareto_front(
     *,
     tolerance: float = 0.0,
     time_limit_s: float = float("inf"),
-    on_point: Callable[[Ranked], None] | None = None,
     keep: Keep = afresh,
 ) -> _Front:
     """The front of two or more of `METRICS` over every architecture, memory, plan and microbatch of the space.
@@ -104,9 +103,7 @@ def pareto_front(
         )
     search = _FrontSearch(question, candidates, names, tolerance, keep)
     while search.heap and time.perf_counter() - start < time_limit_s:
-        point = search.step()
-        if point and on_point:
-            on_point(point)
+        search.step()
     left = sum(not search.covered(i, h) for _, i, h in search.heap)
     points = search.front()
     return _Front(
@@ -316,7 +313,6 @@ def proved_front(
     question: DesignQuestion,
     space: AcceleratorSpace,
     axes: Sequence[str],
-    steps: int | None = None,
     time_limit_s: float = float("inf"),
     search: NamedSearch = plain_search,
     keep: Keep = afresh,
@@ -331,7 +327,7 @@ def proved_front(
     small = len(candidates) * len(candidates.hbm_bytes) <= WHOLE_POINTS
     if not why and axes and (small or "usd" in axes):
         return _of_the_whole(question, space, check_axes(axes), 0.0 if small else ROUGHLY, time_limit_s, keep)
-    results = front_over(question, space, axes, steps, search)
+    results = front_over(question, space, axes, search=search)
     reached = [
         ranked for result in results for ranked in (result.best, *result.ranked) if ranked and ranked.objective > 0
     ]

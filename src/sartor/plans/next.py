@@ -23,7 +23,7 @@ from sartor.operators import DType
 from sartor.plans.evaluate import Pricer
 from sartor.plans.fixed import module_sets, modules_named, offload_sets
 from sartor.plans.result import PlanSearch, PricedPlan
-from sartor.plans.search import fastest_plan
+from sartor.plans.search import fastest_plan, search_plans
 from sartor.run.fields import FIELDS
 
 WORTH = 0.01
@@ -260,8 +260,6 @@ def _needed(fixed: Mapping[str, int]) -> set[str]:
 
 
 def _plainest(search: PlanSearch, fixed: Mapping[str, int], calibration: Calibration | None) -> tuple[PricedPlan, ...]:
-    from sartor.plans.search import search_plans
-
     try:
         searched = search_plans(
             search.job,

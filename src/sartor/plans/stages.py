@@ -15,6 +15,7 @@ import numpy as np
 
 from sartor.model.shape import BlockKind, blocks, layer_order
 from sartor.model.training import TrainingJob, TrainingPlan
+from sartor.placement.dynamic_programming import Kind, least_bottlenecks, trace
 from sartor.plans.evaluate import Evaluated, Pricer
 from sartor.plans.front import KEYS, chosen, keys_of, order
 from sartor.plans.result import PricedPlan
@@ -166,8 +167,6 @@ def least_bottleneck(
 ) -> tuple[int, ...] | None:
     """Layers per stage with the smallest maximum load on ``pp`` stages, within each stage's memory if ``memory`` is
     given; None if nothing fits."""
-    from sartor.placement.dynamic_programming import Kind, least_bottlenecks, trace  # needed only for uneven stages
-
     start, end = np.triu_indices(chain.size + 1, k=1)
     counts, which = _distinct_counts(chain.passed[end] - chain.passed[start])
     pools = sorted(set(loads.pool_of[:pp].tolist()))

@@ -349,22 +349,26 @@ def nearest_first(values: Iterable[int], old: int) -> list[int]:
     return sorted(values, key=lambda value: (abs(value - old), value))
 
 
-def head_fixes(mixer: Mixer | None, tp: int, widths: Iterable[int] = HEAD_DIMS, slack: float = 0.03) -> tuple[Fix, ...]:
-    """Heads at most twice or half as wide with the same ``num_heads * head_dim`` (within ``slack``), split over ``tp``.
+SLACK = 0.03
+"""Share of all heads' width by which a fix may differ."""
+
+
+def head_fixes(mixer: Mixer | None, tp: int, widths: Iterable[int] = HEAD_DIMS) -> tuple[Fix, ...]:
+    """Heads at most twice or half as wide with the same ``num_heads * head_dim`` (within ``SLACK``), split over ``tp``.
 
     ``num_kv_heads * head_dim`` is kept too, as nearly as a divisor of the heads allows. An even number of heads stays
     even, since an odd one would rule out tensor parallelism. None for mixers other than plain attention.
     """
-    return tuple(_head_fixes(mixer, tp, widths, slack)) if isinstance(mixer, AttentionMixer) else ()
+    return tuple(_head_fixes(mixer, tp, widths)) if isinstance(mixer, AttentionMixer) else ()
 
 
-def _head_fixes(mixer: AttentionMixer, tp: int, widths: Iterable[int], slack: float) -> Iterator[Fix]:
+def _head_fixes(mixer: AttentionMixer, tp: int, widths: Iterable[int]) -> Iterator[Fix]:
     inner, kv_inner = int(mixer.num_heads * mixer.head_dim), int(mixer.num_kv_heads * mixer.head_dim)
     grouped = mixer.num_kv_heads != mixer.num_heads
     old = int(mixer.head_dim)
     for width in nearest_first((w for w in widths if old <= 2 * w <= 4 * old), old):
         for heads in around(round(inner / width) or 1, tp):
-            strays = abs(heads * width - inner) > slack * inner
+            strays = abs(heads * width - inner) > SLACK * inner
             if strays or (heads % 2 and not mixer.num_heads % 2) or (heads, width) == (mixer.num_heads, old):
                 continue
             fix = {"num_heads": heads, "head_dim": width}

@@ -9,7 +9,7 @@ from functools import partial
 
 from sartor.errors import InputError
 from sartor.interrupts import asked
-from sartor.schedules import bounds, cp_sat, milp, prefixes, second_clock
+from sartor.schedules import bounds, cp_sat, milp, prefixes
 from sartor.schedules.problem import (
     CoreType,
     Mode,
@@ -152,7 +152,7 @@ def _by_work(block: OpBlock, answer: BlockAnswer, work: float) -> BlockAnswer:
         partial(prefixes.improve, work_s=first_s)
         if prefixes.applies(block)
         else partial(cp_sat.solve_block_by_work, limit_s=first_s),
-        second_clock.improve,
+        cp_sat.improve,
         partial(prefixes.improve, work_s=max(work, prefixes.LONG_S)),
         partial(cp_sat.solve_block_by_work, limit_s=rest),
     ]

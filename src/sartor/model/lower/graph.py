@@ -429,9 +429,7 @@ class _LayerGraph:
     backward: OperatorGraph
 
 
-def lower_layer(
-    workload: Workload, dims: ParallelDims | None = None, run: int = 0, kernels: Kernels | None = None
-) -> _LayerGraph:
+def lower_layer(workload: Workload, dims: ParallelDims | None = None, run: int = 0) -> _LayerGraph:
     """The graph of one layer of the main stack's ``run``-th kind on one device of a tensor-parallel group.
 
     The operators add up to what ``lower`` counts for that layer. Latent attention and state-space parts are chains in
@@ -449,7 +447,7 @@ def lower_layer(
         return _LayerGraph(forward=forward, backward=backward)
     check(workload.shape, dims)
     stack = workload.shape.main
-    setting = _setting_of(workload, dims, stack, kernels or Kernels())
+    setting = _setting_of(workload, dims, stack, Kernels())
     piece = _whole_layer(setting, stack.runs[run].layer)
     return _LayerGraph(forward=_graph(piece.forward, workload.tokens), backward=_graph(piece.backward, workload.tokens))
 
