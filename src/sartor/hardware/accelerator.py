@@ -34,13 +34,13 @@ class Memory(Enum):
     LPDDR5 = "lpddr5"
 
     @property
-    def stack(self) -> MemoryStack:
+    def stack(self) -> _MemoryStack:
         """One stack of this generation, from its standard and vendors."""
         return _stacks()[self.value]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryStack:
+class _MemoryStack:
     """One stack: capacity, peak rate, energy of moving a bit, and the interface's width."""
 
     bytes: float
@@ -53,11 +53,11 @@ class MemoryStack:
 
 
 @cache
-def _stacks() -> dict[str, MemoryStack]:
+def _stacks() -> dict[str, _MemoryStack]:
     """Stacks by the generation's name."""
     table = packaged_toml("hardware", "memory.toml")
     return {
-        name: MemoryStack(bytes=row.pop("gib") * GIB, bytes_per_s=row.pop("gb_per_s") * GIGA, **row)
+        name: _MemoryStack(bytes=row.pop("gib") * GIB, bytes_per_s=row.pop("gb_per_s") * GIGA, **row)
         for name, row in table.items()
     }
 

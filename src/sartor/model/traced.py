@@ -119,14 +119,14 @@ def products_dtype(traced: TracedModel) -> DType:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TracedPart:
+class _TracedPart:
     """What training holds of one block besides the weights: which share of them is trained, and bytes of buffers."""
 
     trained_share: float
     buffer_bytes: float
 
 
-def traced_parts(traced: TracedModel) -> tuple[TracedPart, ...]:
+def traced_parts(traced: TracedModel) -> tuple[_TracedPart, ...]:
     """The parts of a traced model, as `sartor.model.shape.blocks` orders them: embedding, kinds of layers, head."""
     inside = sum(layer.frozen_params * layer.weight_sets for layer in traced.layers)
     ends = (
@@ -138,6 +138,6 @@ def traced_parts(traced: TracedModel) -> tuple[TracedPart, ...]:
     return (first, *(_part(*layer) for layer in layers), last)
 
 
-def _part(params: int, frozen: int, buffer_bytes: float) -> TracedPart:
+def _part(params: int, frozen: int, buffer_bytes: float) -> _TracedPart:
     share = 1.0 - min(max(frozen, 0) / params, 1.0) if params else 1.0
-    return TracedPart(trained_share=share, buffer_bytes=buffer_bytes)
+    return _TracedPart(trained_share=share, buffer_bytes=buffer_bytes)

@@ -316,8 +316,8 @@ def within(value: int, multiple: int, share: float = 0.03) -> tuple[int, ...]:
 
 
 def fixes_of(field: str, values: Iterable[int], old: int) -> tuple[Fix, ...]:
-    """One fix per value that is not the old one."""
-    return tuple({field: value} for value in dict.fromkeys(values) if value != old)
+    """One fix per value that is not the old one, the nearest first."""
+    return tuple({field: value} for value in nearest_first(dict.fromkeys(values), old) if value != old)
 
 
 def words(values: Iterable[int], old: int | None = None) -> str:

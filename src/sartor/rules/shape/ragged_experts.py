@@ -66,7 +66,7 @@ def _narrow(context: Context, width: int) -> Iterator[Suspicion]:
         field="expert_ffn_hidden_size",
         value=width,
         operator=context.operator(Role.EXPERT_DOWN),
-        fixes=fixes_of("expert_ffn_hidden_size", nearest_first(good, width), width),
+        fixes=fixes_of("expert_ffn_hidden_size", good, width),
         blocking=width % tp != 0,
         axis="tp",
     )

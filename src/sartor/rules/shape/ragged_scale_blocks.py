@@ -24,9 +24,9 @@ NVIDIA/TransformerEngine PR 2894 and issue 2966 (2025); DeepSeek-V3 `weight_bloc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion, around, fixes_of, head_fixes, nearest_first, words
+from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion, around, fixes_of, head_fixes, words
 
 
 def ragged_scale_blocks(context: Context) -> Iterator[Suspicion]:
@@ -44,7 +44,7 @@ def ragged_scale_blocks(context: Context) -> Iterator[Suspicion]:
             f" {context.dtype.value}. Use {words(good)}",
             field=field,
             value=int(context.shape.head_dim) if field == "head_dim" else size,
-            fixes=_fixes(context, field, size, nearest_first(good, size), tp),
+            fixes=_fixes(context, field, size, good, tp),
         )
 
 
@@ -53,7 +53,7 @@ def _words(context: Context, name: str, size: int) -> str:
     return f"{name}={size}" if " " not in name else f"{name} = {shape.num_heads} * {shape.head_dim} = {size}"
 
 
-def _fixes(context: Context, field: str, size: int, good: list[int], tp: int) -> tuple[Fix, ...]:
+def _fixes(context: Context, field: str, size: int, good: Iterable[int], tp: int) -> tuple[Fix, ...]:
     return head_fixes(context.shape.attention, tp) if field == "head_dim" else fixes_of(field, good, size)
 
 

@@ -29,7 +29,7 @@ import math
 from collections.abc import Iterator
 
 from sartor.model.workload import Phase
-from sartor.rules.rule import Context, Grade, Rule, Suspicion, around, fixes_of, nearest_first, words
+from sartor.rules.rule import Context, Grade, Rule, Suspicion, around, fixes_of, words
 
 
 def ragged_tokens(context: Context) -> Iterator[Suspicion]:
@@ -41,13 +41,14 @@ def ragged_tokens(context: Context) -> Iterator[Suspicion]:
     field, good = _good(context, minimum)
     if not good:
         return
+    now = int(getattr(workload, field))
     yield Suspicion(
         grade=Grade.WARN if falls and context.alignment.graded else Grade.INFO,
         message=f"{workload.microbatch_size} x seq_len={workload.seq_len} is {tokens} tokens, which is not a multiple"
         f" of {minimum if falls else context.grain}. Use {field} {words(good)}",
         field=field,
-        value=int(getattr(workload, field)),
-        fixes=fixes_of(field, nearest_first(good, int(getattr(workload, field))), int(getattr(workload, field))),
+        value=now,
+        fixes=fixes_of(field, good, now),
     )
 
 

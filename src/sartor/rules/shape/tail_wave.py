@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sartor.operators import Gemm, Role
-from sartor.rules.rule import Context, Grade, Rule, Suspicion, fixes_of, nearest_first, within
+from sartor.rules.rule import Context, Grade, Rule, Suspicion, fixes_of, within
 
 WORTH_A_LOOK = 0.01
 """Least share of the step that the tail must take."""
@@ -51,7 +51,7 @@ def tail_wave(context: Context) -> Iterator[Suspicion]:
         field="ffn_hidden_size",
         value=width,
         operator=name,
-        fixes=fixes_of("ffn_hidden_size", nearest_first(within(width, context.alignment.preferred * tp), width), width),
+        fixes=fixes_of("ffn_hidden_size", within(width, context.alignment.preferred * tp), width),
         advisory=True,
     )
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sartor.rules.rule import Context, Grade, Rule, Suspicion, around, fixes_of, nearest_first, words
+from sartor.rules.rule import Context, Grade, Rule, Suspicion, around, fixes_of, words
 from sartor.units import round_up
 
 
@@ -40,7 +40,7 @@ def uneven_pipeline(context: Context) -> Iterator[Suspicion]:
         message=f"num_layers={layers} is not divisible by pp={pp} stages. Use {words(near)}",
         field="num_layers",
         value=layers,
-        fixes=fixes_of("num_layers", nearest_first(near, layers), layers),
+        fixes=fixes_of("num_layers", near, layers),
         paced_by={"num_layers": int(round_up(layers, pp))},
         blocking=layers < pp,
         axis="pp",

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sartor.operators import Role
-from sartor.rules.rule import Context, Grade, Rule, Suspicion, nearest_first, words
+from sartor.rules.rule import Context, Grade, Rule, Suspicion, fixes_of, words
 
 
 def unsplit_experts(context: Context) -> Iterator[Suspicion]:
@@ -43,7 +43,7 @@ def unsplit_experts(context: Context) -> Iterator[Suspicion]:
         field="num_experts",
         value=experts,
         operator=context.operator(Role.EXPERT_UP),
-        fixes=tuple({"ep": degree} for degree in nearest_first([*below, *above], ep)),
+        fixes=fixes_of("ep", (*below, *above), ep),
         blocking=True,
         axis="ep",
     )

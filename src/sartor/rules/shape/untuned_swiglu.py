@@ -29,19 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sartor.operators import Role
-from sartor.rules.rule import (
-    Context,
-    Grade,
-    Rule,
-    Suspicion,
-    around,
-    fixes_of,
-    misaligned,
-    nearest_first,
-    ragged,
-    within,
-    words,
-)
+from sartor.rules.rule import Context, Grade, Rule, Suspicion, around, fixes_of, misaligned, ragged, within, words
 
 
 def untuned_swiglu(context: Context) -> Iterator[Suspicion]:
@@ -61,7 +49,7 @@ def untuned_swiglu(context: Context) -> Iterator[Suspicion]:
         field="ffn_hidden_size",
         value=width,
         operator=context.operator(Role.FFN_UP),
-        fixes=fixes_of("ffn_hidden_size", nearest_first(good, width), width),
+        fixes=fixes_of("ffn_hidden_size", good, width),
         blocking=width % tp != 0,
         axis="tp",
     )
