@@ -30,8 +30,7 @@ from sartor.rules.rule import worst_grade
 if TYPE_CHECKING:
     from sartor.hardware.gpu import Gpu
     from sartor.rules.rule import Finding
-    from sartor.shapes.codesign import CoDesign
-    from sartor.shapes.search import ShapeSearch
+    from sartor.shapes.search import CoDesign, ShapeSearch
 
 REASON: Fields = texts("rule code grade message")
 FINDING: Fields = (

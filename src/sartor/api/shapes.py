@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from sartor.answers.grid import EstimateGrid
     from sartor.model.shape import TransformerShape
     from sartor.rules.rule import Finding
-    from sartor.shapes.codesign import CoDesign
+    from sartor.shapes.search import CoDesign
 
 
 @overload
@@ -497,9 +497,8 @@ def advise(
         For what cannot be run, in one sentence that names the field and a value that works.
     """
     from sartor.model.workload import phase_weights
-    from sartor.shapes.codesign import Regret
     from sartor.shapes.quality import QualityGuard
-    from sartor.shapes.search import search_shapes
+    from sartor.shapes.search import Regret, search_shapes
 
     weights = phase_weights(objective) if ":" in objective else {}
     objective = max(weights, key=lambda phase: weights[phase]).value if weights else objective
@@ -585,9 +584,8 @@ def _common(
     """One shape for every phase of the objective on every device, if the objective has weights."""
     if not weights:
         return None
-    from sartor.shapes.codesign import codesign
     from sartor.shapes.evaluate import Evaluator
-    from sartor.shapes.search import phase_workload
+    from sartor.shapes.search import codesign, phase_workload
 
     workloads = {}
     for phase in weights:

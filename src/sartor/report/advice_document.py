@@ -25,10 +25,9 @@ if TYPE_CHECKING:
     from sartor.answers.advice import Advice
     from sartor.cost.uncertainty import Comparison
     from sartor.model.workload import ModelReading
-    from sartor.shapes.codesign import CoDesign
     from sartor.shapes.mixes import Mix
     from sartor.shapes.quality import Quality, QualityCheck
-    from sartor.shapes.search import Candidate, ShapeSearch
+    from sartor.shapes.search import Candidate, CoDesign, ShapeSearch
 
 SHOWN_MIXES = 8
 ROWS, MOST_FINDINGS, SHARE_ON_SCREEN = 4, 3, 0.03
