@@ -80,7 +80,7 @@ def solve_block_by_work(block: OpBlock, hint: Timetable, lower_bound: int, limit
     return _answer(model, hint, lower_bound, 1, max(PATIENCE_S, PATIENCE * limit_s), limit_s * WORK_PER_S)
 
 
-def least(model: CpModel, work: float) -> tuple[int, Callable[[Any], int] | None]:
+def _least(model: CpModel, work: float) -> tuple[int, Callable[[Any], int] | None]:
     """Lower bound of a model's objective, and the values of the best solution found within ``work``, if any."""
     cp = cp_model()
     solver = _solver(cp, 1, PATIENCE_S, work)
@@ -422,7 +422,7 @@ class _Program:
         for row, lowest in self.rows:
             model.add(sum(value * columns[column] for column, value in row.items()) >= lowest)
         model.minimize(clock[-1] + sum(time * mode for time, mode in zip(self.block.intra_latency, modes, strict=True)))
-        bound, value = least(model, MOST_WORK)
+        bound, value = _least(model, MOST_WORK)
         if value is None:
             return None
         return _Found(bound, tuple(bool(value(mode)) for mode in modes), tuple(map(value, clock[:size])))

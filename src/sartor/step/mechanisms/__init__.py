@@ -1,6 +1,6 @@
 """The mechanisms of a training step, one file each, in the order in which they act and are reported.
 
-`block_seconds`, `stage_seconds`, `pipelined` and `step` fold over the list, each with its own hook; `timeline` walks it
+`block_times`, `stage_seconds`, `pipeline` and `step` fold over the list, each with its own hook; `timeline` walks it
 for one plan. CONTRIBUTING.md says how to add one.
 """
 

@@ -1,4 +1,4 @@
-"""The bubble: what a schedule leaves idle on the slowest stage, and stalls of unequal chunks (`pipelined`)."""
+"""The bubble: what a schedule leaves idle on the slowest stage, and stalls of unequal chunks (`pipeline`)."""
 
 from __future__ import annotations
 

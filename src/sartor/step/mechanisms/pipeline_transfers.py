@@ -1,4 +1,4 @@
-"""Activations and gradients sent between stages, as far as they delay the pipeline (`pipelined`)."""
+"""Activations and gradients sent between stages, as far as they delay the pipeline (`pipeline`)."""
 
 from __future__ import annotations
 
