@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from accelerators import TPU, accelerators, sizes
 from sartor.cost.chip.area import energy_between_nodes, mac_energy_pj
-from sartor.cost.chip.energy import LINK_PJ_PER_BIT, operator_energy, power, sram_pj_per_byte, static_power_w
 from sartor.cost.chip.operator_latency import _operator_time_s
+from sartor.cost.chip.ownership import LINK_PJ_PER_BIT, operator_energy, power, sram_pj_per_byte, static_power_w
 from sartor.hardware.accelerator import NODES_NM, Accelerator, Memory
 from sartor.hardware.accelerator_catalog import load_accelerator
 from sartor.operators import (

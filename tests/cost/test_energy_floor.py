@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accelerators import TPU, accelerators
-from sartor.cost.chip.energy import energy_floor_j, operator_energy
+from sartor.cost.chip.ownership import energy_floor_j, operator_energy
 from sartor.hardware.accelerator import Accelerator
 from sartor.model.lower.graph import lower_layer
 from sartor.model.shape import TransformerShape

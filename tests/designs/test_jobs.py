@@ -13,8 +13,8 @@ import pytest
 from design_samples import every_option, small_shape, small_space
 from effort import times
 from sartor.cost.chip.area import die_area
-from sartor.cost.chip.energy import operator_energy, power
 from sartor.cost.chip.operator_latency import _operator_time_s, operator_floor
+from sartor.cost.chip.ownership import operator_energy, power
 from sartor.designs.ask import Jobs, design_models, design_question, objective_of
 from sartor.designs.candidates import DesignStatus, candidates_of
 from sartor.designs.point import Point, ScheduleStore, evaluate_point

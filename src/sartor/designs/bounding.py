@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sartor.cost.chip.energy import energy_floor_j
+from sartor.cost.chip.ownership import energy_floor_j
 from sartor.designs.bounds import within_energy, work_rates
 from sartor.designs.candidates import Incumbent, Progress, Ranked, candidates_of
 from sartor.designs.infeasible import memory_constraint

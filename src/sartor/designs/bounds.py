@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sartor.cost.chip.energy import operator_energy, static_power_w
 from sartor.cost.chip.operator_latency import operator_floor
+from sartor.cost.chip.ownership import operator_energy, static_power_w
 from sartor.designs.equal_chunks import equal_times, stages_that_fit
 from sartor.designs.parts import CopySplit, ModelPart, ModelParts, model_parts, parts_of
 from sartor.designs.question import EQUAL, DesignModel, DesignQuestion

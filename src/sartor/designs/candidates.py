@@ -17,8 +17,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from sartor.cost.chip.area import die_area, published_area_mm2
-from sartor.cost.chip.energy import power
-from sartor.cost.chip.ownership import die_cost, electricity_usd, excess, faults, package_usd
+from sartor.cost.chip.ownership import die_cost, electricity_usd, excess, faults, package_usd, power
 from sartor.designs.point import Evaluation
 from sartor.designs.question import EQUAL, AreaModel, DesignQuestion, Objective
 from sartor.designs.space import AcceleratorSpace, taken

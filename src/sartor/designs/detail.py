@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sartor.cost.chip.area import die_area, published_area_parts
-from sartor.cost.chip.energy import power
+from sartor.cost.chip.ownership import power
 from sartor.cost.cost import Cost, interval_80
 from sartor.designs.bounds import update_s_per_byte
 from sartor.designs.equal_chunks import Cut, peak_bytes, sizes_of

@@ -9,7 +9,7 @@ from math import ceil, floor, inf, log10
 
 import numpy as np
 
-from sartor.cost.chip.energy import energy_floor_j
+from sartor.cost.chip.ownership import energy_floor_j
 from sartor.designs.bounds import (
     LoweredModel,
     bare_problem,

@@ -16,7 +16,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from sartor.cost.chip.energy import energy_floor_j
+from sartor.cost.chip.ownership import energy_floor_j
 from sartor.designs.bounds import LoweredModel, dynamic_j, lower_models, plan_rates, splits, within_energy, work_rates
 from sartor.designs.candidates import Candidates
 from sartor.designs.parts import CopySplit, parts_of

@@ -13,7 +13,7 @@ import numpy as np
 import yaml
 
 from sartor.cost.chip.area import mac_energy_pj
-from sartor.cost.chip.energy import REGISTER_SHARE, memory_pj_per_byte, sram_pj_per_byte
+from sartor.cost.chip.ownership import REGISTER_SHARE, memory_pj_per_byte, sram_pj_per_byte
 from sartor.hardware.accelerator import Accelerator, Dataflow
 from sartor.json_types import JsonDict
 from sartor.units import Floats

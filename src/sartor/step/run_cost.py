@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from sartor.cost.chip.energy import power
+from sartor.cost.chip.ownership import power
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu

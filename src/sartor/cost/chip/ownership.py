@@ -1,20 +1,238 @@
-"""What limits and costs an accelerator: clock, die, power and heat that can be built, and its price over its life.
+"""Energy and price of an accelerator: of a training step, of the die and of owning the chip, and what limits it.
 
 Each limit is at or above what has shipped, so a chip beyond it is rejected, not just flagged. Sources marked "recalled"
 are quoted from memory. Every GPU, TPU and template chip of the catalogue is within all of them.
+
+Energy is counted by component: arithmetic, registers, private buffers, global buffer, memory, links, and leakage during
+the operator's time. Every figure comes from ``cost.chip.area`` with its source; docs/concepts/area.md lists the
+assumptions.
+
+A lower bound on an operator's energy without its tiles, a hundred times cheaper than `operator_energy`: arithmetic,
+registers, and what must move at least through memory, the global buffer and private buffers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 
-from sartor.cost.chip.area import CLUSTERING, DEFECTS_PER_MM2, WAFER_USD, die_area
-from sartor.cost.chip.energy import power
+from sartor.cost.chip.area import (
+    CLUSTERING,
+    DEFECTS_PER_MM2,
+    SRAM_PJ_PER_64BIT,
+    WAFER_USD,
+    die_area,
+    energy_between_nodes,
+    mac_energy_pj,
+    packed_energy_pj,
+)
+from sartor.cost.chip.operator_latency import operator_floor
+from sartor.cost.chip.systolic import Product, product_cost, product_of
+from sartor.cost.chip.vector_core import attention_cost, attention_products, vector_cost
+from sartor.cost.collective.links import link_time_s, volume
 from sartor.hardware.accelerator import Accelerator
-from sartor.units import GIGA, MEGA, Floats, plain
+from sartor.operators import Attention, Collective, DType, Gemm, GroupedGemm, Operator
+from sartor.units import GIGA, MEGA, Floats, ceil_div, plain
+
+PICO = 1e-12
+
+REGISTER_SHARE = 0.25
+"""Energy of one multiply-accumulate's register traffic over that of a 16-bit multiply-accumulate. Eyeriss (Chen, Emer
+and Sze, ISCA 2016, table 4) has 1.0 for a 512-byte register file; 32 bytes are scaled by the square root of the size
+ratio, which is an assumption."""
+LINK_PJ_PER_BIT = 5.5
+"""Long-reach SerDes at 112 Gb/s, compared with NVLink-C2C's 1.3 pJ/bit (NVIDIA, Hot Chips 34, 2022): uncertain."""
+IDLE_W_PER_MM2: dict[int, float] = {22: 0.085, 16: 0.176, 7: 0.150, 5: 0.150, 3: 0.150}
+"""Power of an idle chip per area, leakage and clocks together. 22 nm: TPU v1's 28 W on 331 mm2 at 28 nm (Jouppi et al.,
+ISCA 2017, table 2); 16 nm: TPU v3's 123 W on under 700 mm2; 7 nm: TPU v4's 90 W on under 600 mm2 (Jouppi et al., arXiv
+2304.01433, table 4, both with their memory); 5 and 3 nm as 7 nm, an assumption."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Energy:
+    """Energy of one execution of an operator by component [J]. Fields broadcast over candidates."""
+
+    arithmetic_j: Floats = 0.0
+    registers_j: Floats = 0.0
+    private_buffers_j: Floats = 0.0
+    global_buffer_j: Floats = 0.0
+    memory_j: Floats = 0.0
+    links_j: Floats = 0.0
+    static_j: Floats = 0.0
+
+    @property
+    def total_j(self) -> Floats:
+        return sum((getattr(self, f.name) for f in fields(self)), 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Power:
+    """Power of the chip with its memory [W]. ``tdp_w``: everything at its peak rate at once."""
+
+    static_w: Floats
+    arrays_w: Floats
+    lanes_w: Floats
+    private_buffers_w: Floats
+    global_buffer_w: Floats
+    memory_w: Floats
+    links_w: Floats
+
+    @property
+    def tdp_w(self) -> Floats:
+        return sum((getattr(self, f.name) for f in fields(self)), 0.0)
+
+
+def operator_energy(op: Operator, accelerator: Accelerator) -> _Energy:
+    """Energy of one execution on all cores [J]; shapes broadcast."""
+    if isinstance(op, Collective):
+        return _collective_energy(op, accelerator)
+    if isinstance(op, Gemm | GroupedGemm):
+        return _product_energy(product_of(op, accelerator), accelerator, op.dtype)
+    if isinstance(op, Attention):
+        return _attention_energy(op, accelerator)
+    cost = vector_cost(op, accelerator)
+    a = accelerator
+    return _Energy(
+        arithmetic_j=cost.lane_cycles * mac_energy_pj(DType.FP32, a.node_nm) * PICO,
+        registers_j=cost.lane_cycles * _register_pj(a) * PICO,
+        private_buffers_j=cost.buffer_bytes * sram_pj_per_byte(a.vector_core_sram_bytes, a.node_nm) * PICO,
+        global_buffer_j=cost.buffer_bytes * sram_pj_per_byte(a.global_buffer_bytes, a.node_nm) * PICO,
+        memory_j=op.bytes_moved * memory_pj_per_byte(a) * PICO,
+        static_j=static_power_w(a) * cost.time_s,
+    )
+
+
+def power(accelerator: Accelerator) -> _Power:
+    """Static power and peak dynamic power by part [W]; shapes broadcast. The TPUv4-like entry at 7 nm can be compared
+    with the measured maximum of 192 W (Jouppi et al. 2023): docs/concepts/area.md."""
+    a, node = accelerator, accelerator.node_nm
+    macs = np.asarray(a.num_tensor_cores) * a.array_rows * a.array_cols * a.clock_hz
+    lanes = 1.0 * np.asarray(a.num_vector_cores) * a.vector_lanes * a.clock_hz
+    feed = a.num_tensor_cores * (
+        (1.0 * np.asarray(a.array_rows) + a.array_cols) * a.dtype.bytes + 2 * a.accumulator_bytes * a.array_cols
+    )
+    parts = {
+        "static_w": static_power_w(a),
+        "arrays_w": macs * (_hottest_pj(a) + _register_pj(a)) * PICO,
+        "lanes_w": lanes * (mac_energy_pj(DType.FP32, node) + _register_pj(a)) * PICO,
+        "private_buffers_w": feed * a.clock_hz * sram_pj_per_byte(a.tensor_core_sram_bytes, node) * PICO,
+        "global_buffer_w": a.delivered_bytes_per_s * sram_pj_per_byte(a.global_buffer_bytes, node) * PICO,
+        "memory_w": a.hbm_bytes_per_s * memory_pj_per_byte(a) * PICO,
+        "links_w": (a.network_bytes_per_s + a.scale_out_bytes_per_s) * 8 * LINK_PJ_PER_BIT * PICO,
+    }
+    return _Power(**{name: plain(part) for name, part in parts.items()})
+
+
+def static_power_w(accelerator: Accelerator) -> Floats:
+    """Idle power [W], from area and node."""
+    return die_area(accelerator).total_mm2 * IDLE_W_PER_MM2[accelerator.node_nm]
+
+
+def memory_pj_per_byte(accelerator: Accelerator) -> float:
+    """Energy per byte of memory-stack traffic [pJ]."""
+    return 8 * accelerator.memory.stack.energy_pj_per_bit
+
+
+def sram_pj_per_byte(size: Floats, node_nm: int) -> Floats:
+    """Energy per byte of a buffer of ``size`` bytes [pJ]: log-log linear through 8 KiB, 32 KiB and 1 MiB (Jouppi et
+    al., ISCA 2021, table 2); beyond 1 MiB extrapolated with the last slope."""
+    log2_sizes = np.log2(np.asarray(list(SRAM_PJ_PER_64BIT), dtype=np.float64))
+    energy = np.log2([energy_between_nodes(*pair, node_nm) for pair in SRAM_PJ_PER_64BIT.values()])
+    x = np.log2(np.asarray(size, dtype=np.float64))
+    lower = np.clip(np.searchsorted(log2_sizes, x, side="right") - 1, 0, len(log2_sizes) - 2)
+    slope = (energy[lower + 1] - energy[lower]) / (log2_sizes[lower + 1] - log2_sizes[lower])
+    pj_per_byte: Floats = plain(2.0 ** (energy[lower] + slope * (x - log2_sizes[lower])) / 8)
+    return pj_per_byte
+
+
+def _register_pj(a: Accelerator) -> float:
+    """Energy of the register traffic of one multiply and add, or of one lane cycle."""
+    return REGISTER_SHARE * mac_energy_pj(DType.BF16, a.node_nm)
+
+
+def _place_pj(a: Accelerator, dtype: DType) -> float:
+    """Energy of one array cell in one cycle: one multiply and add, or those of all operands packed in it."""
+    packed = a.packing(dtype)
+    return mac_energy_pj(a.dtype, a.node_nm) if packed == 1 else packed_energy_pj(dtype, packed, a.node_nm)
+
+
+def _hottest_pj(a: Accelerator) -> float:
+    """Energy of an array cell in the data type that takes most."""
+    return max(_place_pj(a, dtype) for dtype in (a.dtype, DType.FP8, a.packed_dtype or a.dtype))
+
+
+def _product_energy(product: Product, a: Accelerator, dtype: DType) -> _Energy:
+    cost = product_cost(product, a)
+    epilogue = 1.0 * product.batch * product.m * product.n * product.epilogue_cycles
+    return _Energy(
+        arithmetic_j=(product.macs * _place_pj(a, dtype) + epilogue * mac_energy_pj(DType.FP32, a.node_nm)) * PICO,
+        registers_j=(product.macs + epilogue) * _register_pj(a) * PICO,
+        private_buffers_j=cost.core_sram_bytes * sram_pj_per_byte(a.tensor_core_sram_bytes, a.node_nm) * PICO,
+        global_buffer_j=cost.buffer_bytes * sram_pj_per_byte(a.global_buffer_bytes, a.node_nm) * PICO,
+        memory_j=cost.memory_bytes * memory_pj_per_byte(a) * PICO,
+        static_j=static_power_w(a) * cost.time_s,
+    )
+
+
+def _attention_energy(op: Attention, a: Accelerator) -> _Energy:
+    """On-chip energy of the matrix multiplications and the softmax, with the fused kernel's own traffic and time."""
+    products = [_product_energy(p, a, a.dtype) for p in attention_products(op)]
+    cost = attention_cost(op, a)
+    lane_cycles = cost.vector_s * a.num_vector_cores * a.vector_lanes * a.clock_hz
+    return _Energy(
+        arithmetic_j=sum((e.arithmetic_j for e in products), 0.0)
+        + lane_cycles * mac_energy_pj(DType.FP32, a.node_nm) * PICO,
+        registers_j=sum((e.registers_j for e in products), 0.0) + lane_cycles * _register_pj(a) * PICO,
+        private_buffers_j=sum((e.private_buffers_j for e in products), 0.0),
+        global_buffer_j=sum((e.global_buffer_j for e in products), 0.0),
+        memory_j=cost.memory_bytes * memory_pj_per_byte(a) * PICO,
+        static_j=static_power_w(a) * cost.time_s,
+    )
+
+
+def _collective_energy(op: Collective, a: Accelerator) -> _Energy:
+    """Every device sends its share of the buffer and reads and writes it in memory."""
+    n = np.asarray(op.group_size, dtype=np.float64)
+    sent = np.where(n > 1, volume(op.kind, n), 0.0) * np.asarray(op.message_bytes, dtype=np.float64)
+    return _Energy(
+        links_j=plain(sent * 8 * LINK_PJ_PER_BIT * PICO),
+        memory_j=plain(2 * sent * memory_pj_per_byte(a) * PICO),
+        static_j=static_power_w(a) * link_time_s(op, a),
+    )
+
+
+def energy_floor_j(op: Operator, a: Accelerator) -> Floats:
+    """Joules of one execution beyond static power that `operator_energy` is never below; shapes broadcast."""
+    if isinstance(op, Gemm | GroupedGemm):
+        product = product_of(op, a)
+        lane_cycles = 1.0 * product.batch * product.m * product.n * product.epilogue_cycles
+        return _products_j((product,), op, op.dtype, lane_cycles, product.least_bytes, a)
+    if isinstance(op, Attention):
+        lanes = 1.0 * np.asarray(a.num_vector_cores) * a.vector_lanes
+        lane_cycles = operator_floor(op, a).vector_s * lanes * a.clock_hz
+        return _products_j(attention_products(op), op, a.dtype, lane_cycles, op.bytes_moved, a)
+    energy = operator_energy(op, a)
+    return energy.total_j - energy.static_j
+
+
+def _products_j(
+    products: Sequence[Product], op: Operator, dtype: DType, lane_cycles: Floats, memory_bytes: Floats, a: Accelerator
+) -> Floats:
+    """GEMMs, lane cycles and bytes of memory; each sum is read and written once per block of k in an array."""
+    macs = sum(product.macs for product in products)
+    sums = sum(2.0 * p.batch * p.m * p.n * ceil_div(p.k, a.array_rows) for p in products) * a.accumulator_bytes
+    through = operator_floor(op, a).buffer_s * np.asarray(a.global_buffer_bytes_per_s)
+    picojoules = (
+        macs * (_place_pj(a, dtype) + _register_pj(a))
+        + lane_cycles * (mac_energy_pj(DType.FP32, a.node_nm) + _register_pj(a))
+        + sums * sram_pj_per_byte(a.tensor_core_sram_bytes, a.node_nm)
+        + through * sram_pj_per_byte(a.global_buffer_bytes, a.node_nm)
+        + memory_bytes * memory_pj_per_byte(a)
+    )
+    return picojoules * PICO
+
 
 WAFER_MM = 300.0
 RETICLE_MM2 = 858.0
