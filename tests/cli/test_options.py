@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import typer
 
+from sartor import cli
 from sartor.cli import GROUPS, app_with
 from sartor.designs.options import DesignOptions
 from sartor.options import declared as design_options
@@ -64,6 +65,25 @@ def test_no_option_is_declared_twice(repo_dir: Path) -> None:
 def test_help_shows_an_example_for_every_command(name: str) -> None:
     assert f"Example: `sartor {name} " in (COMMANDS[name].help or "")
     assert all(each.help for each in COMMANDS[name].params if each.param_type_name == "option" and not each.hidden)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_fits_80_columns_with_whole_names(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERMINAL_WIDTH", "80")
+    assert cli.run([*name.split(), "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert {flag for each in COMMANDS[name].params if not getattr(each, "hidden", False)
+            for flag in (*each.opts, *each.secondary_opts) if flag[:2] == "--"} <= set(text.split())  # fmt: skip
+
+
+def test_help_of_serving_tells_its_default_device(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["serving", "--help"]) == 0
+    assert "[default: h100]" in " ".join(capsys.readouterr().out.replace("│", " ").split())
 
 
 @pytest.mark.parametrize(

@@ -171,6 +171,7 @@ def test_values_that_leave_no_plan_are_said_with_the_reason(
         (["--framework", "megatrn"], "nearest: megatron"),
         (["--global-batch-size", "1.5"], "--global-batch-size=1.5: must be a whole number; nearest: 2"),
         (["--dtype", "fp8", "--cluster", "dgx-a100"], "a100_sxm has no matrix units for it; nearest: bf16"),
+        (["--tokens", "100"], "one step, 131,072 tokens; nearest: 100B, if billions were meant"),
         (["--tokens", "many"], "--tokens=many: must be a number"),
         (["--routing-skew", "0.5"], "--routing-skew=0.5"),
         (["--seq-len", "0"], "--seq-len=0: must be an integer from 1"),
@@ -196,6 +197,9 @@ def test_a_plan_that_contradicts_itself_names_the_one_change_that_mends_it(sarto
     assert "ZeRO 2 and 3 do not work with a pipeline; nearest: zero_stage=1 or pp=1" in said
     for change in (("--pp", 1, "--zero-stage", 3), ("--pp", 4, "--zero-stage", 1)):
         assert sartor(*asked, *change).body["totals"]["time_s"] > 0
+    said = sartor(*asked, "--recompute", "selective").refusal()
+    assert "--recompute=selective: selective recomputation saves nothing with flash attention" in said
+    assert "nearest: full or none" in said
 
 
 MIXED = """

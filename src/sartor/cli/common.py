@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rich.console import Console
+    from rich.table import Table
 
     from sartor.json_types import JsonDict, JsonMap
 
@@ -166,6 +167,34 @@ class Command(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         check_outputs(ctx)
         return super().invoke(ctx)
+
+    def format_help(self, *places: Any) -> None:
+        from typer import rich_utils
+
+        table = vars(rich_utils)["Table"]
+        try:
+            vars(rich_utils)["Table"] = _options_table()
+            super().format_help(*places)
+        finally:
+            vars(rich_utils)["Table"] = table
+
+
+def _options_table() -> type[Table]:
+    """The table of a help page: all names of an option below each other, none cut; then its value, and its help."""
+    from rich.table import Table
+    from rich.text import Text
+
+    class WholeNames(Table):
+        def add_row(self, *cells: Text, **style: bool) -> None:  # type: ignore[override]
+            *required, long, short, no_long, no_short, value, words = cells
+            if not self.columns:
+                for _ in (*required, "names"):
+                    self.add_column(no_wrap=True)
+            cells_of_names = (long, short, no_long, no_short)
+            names = Text("\n").join(name for cell in cells_of_names if cell.plain for name in cell.split(","))
+            super().add_row(*required, names, value, words)
+
+    return WholeNames
 
 
 SUBJECTS = ("--gpu", "--cluster", "--framework")

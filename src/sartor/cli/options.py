@@ -87,7 +87,7 @@ ModelOfSuite = Annotated[str | None, MODEL(hidden=True)]
 
 GPU = partial(typer.Option, "--gpu")
 KNOWN_GPU = "A name from `sartor catalog gpus`, or a TOML file."
-Gpu = Annotated[str, GPU(metavar="GPU", help=KNOWN_GPU, show_default=False)]
+Gpu = Annotated[str, GPU(metavar="GPU", help=f"{KNOWN_GPU} [default: h100]", show_default=False)]
 GpuOfCluster = Annotated[
     str | None, GPU(metavar="GPU", help=f"{KNOWN_GPU} [default: the cluster's, else h100]", show_default=False)
 ]

@@ -15,7 +15,7 @@ from sartor.cli import options as o
 from sartor.cli.common import parse_sets
 from sartor.errors import InputError
 from sartor.options import Declared, Spelling, declared
-from sartor.run.fields import FIELDS, RunField, parse_size
+from sartor.run.fields import FIELDS, Panel, RunField, parse_size
 
 Command = Callable[..., None]
 
@@ -46,8 +46,10 @@ def _signature(command: Command, rows: list[RunField], helps: Mapping[str, str])
         if parameter.kind is not inspect.Parameter.VAR_KEYWORD
     ]
     subject = [parameter for parameter in written if parameter.name in ("runs", "model", "models", "gpu")]
-    options = [_parameter(row, helps.get(row.name, row.help)) for row in rows]
-    return inspect.Signature([*subject, *options, *(p for p in written if p not in subject)])
+    question, plan, rare = (
+        [_parameter(row, helps.get(row.name, row.help)) for row in rows if row.panel is panel] for panel in Panel
+    )
+    return inspect.Signature([*subject, *question, *plan, *(p for p in written if p not in subject), *rare])
 
 
 def _parameter(row: RunField, words: str) -> inspect.Parameter:

@@ -23,7 +23,7 @@ from sartor.run.fields import FIELDS, OF_ONE_PASS, RunOptions
 )
 def serving(
     model: o.Model,
-    gpu: o.GpuOfCluster = None,
+    gpu: o.Gpu = "h100",
     concurrency: Annotated[
         str, typer.Option("--concurrency", metavar="N,...", help="Sequences always in flight.")
     ] = "1,4,16,64,256",

@@ -185,8 +185,11 @@ def _impossible(job: TrainingJob, num_devices: int, axes: Mapping[str, int], rej
     words = {name: word_of(name, value) for name, value in axes.items() if value != (name in STRUCTURE)}
     plan = ",".join(f"{name}={word}" for name, word in words.items())
     alone = impossible_axis(job, num_devices, axes)
-    why = max(rejected, key=rejected.__getitem__)
+    why = list(rejected)[-1]  # why the last plans were rejected
     near = one_change(job, num_devices, axes)
+    if not alone and len(words) == 1:
+        name, word = next(iter(words.items()))
+        return InputError(name, word, why, near.replace(f"{name}=", ""))
     return alone or InputError("plan", plan or "one device", why, near)
 
 

@@ -54,6 +54,9 @@ def run_cost(
     device's. Raises ``InputError`` for a budget that is not positive."""
     if not 0 < tokens < 1e20:
         raise InputError("tokens", tokens, "must be a positive number of tokens", "1T")
+    if tokens < job.tokens_per_step:
+        must = f"must be at least one step, {job.tokens_per_step:,} tokens"
+        raise InputError("tokens", f"{tokens:g}", must, f"{tokens:g}B, if billions were meant")
     hours, low, high = (tokens / job.tokens_per_step * s / 3600 for s in step_s)
     shares = [taken / num_devices for taken in devices_of_pools(cluster.pools, num_devices)]
     prices = [_price(pool) for pool in cluster.pools]
