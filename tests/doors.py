@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from io import StringIO
 from pathlib import Path
@@ -28,6 +28,8 @@ from sartor.hardware.cluster_catalog import usual_cluster
 from sartor.launch.files import save_files
 from sartor.run.fields import FIELDS
 from sartor.step.serving.served import cache_bytes, server_weight_bytes
+from sartor.validate.training_predictions import predict_training
+from sartor.validate.training_rows import read_training
 from sartor.web.work import Answerer
 
 HYBRID = {
@@ -378,6 +380,45 @@ def served(asked: Asked, answer: ModelEstimate, folder: Path) -> Price | None:
     return None
 
 
+def validated(asked: Asked, answer: ModelEstimate, folder: Path) -> Price | None:
+    """The run as a row of a table of published runs."""
+    if answer.priced is None or asked.gpu in CHIPS or asked.model == "hybrid":
+        return None
+    held = answer.question.held
+    assert held is not None
+    return row_price(asked, held.job, answer.priced.plan, held.cluster, folder)
+
+
+def row_price(asked: Asked, job: Any, plan: Any, cluster: Any, folder: Path) -> Price | None:
+    """What `validate` predicts for the row of a run; None if the columns cannot tell it all (routing, the schedule)."""
+    tiers, d = cluster.tiers, plan.dims
+    near, far = tiers[0], tiers[-1]
+    both_ways = 1 + (near.kind in ("nvswitch", "nvlink", "xgmi"))
+    again = {0: "none", 1: "selective"}.get(plan.recompute, "full")
+    row = {
+        "model": asked.model, "gpu": asked.gpu, "n_gpu": d.num_devices, "gpus_per_node": near.span or d.num_devices,
+        "intra_node": f"{near.kind} {near.bytes_per_s * both_ways / 1e9:.10g} GB/s", "inter_node": far.kind,
+        "inter_gbps_per_gpu": far.bytes_per_s * 8 / 1e9, "framework": job.trainer.name,
+        "compile": int(job.trainer.fused_kernels), "run_kind": "pretrain" if job.trains_weights else "lora",
+        "seq": job.seq_len, "gbs": job.global_batch_size, "dtype": job.recipe.value, "tp": d.tp, "pp": d.pp,
+        "dp": d.dp, "cp": d.cp, "ep": d.ep, "sp": int(bool(d.sequence_parallel)), "vp": plan.virtual_stages,
+        "zero_stage": plan.zero_stage, "fsdp_size": plan.shard_group or "", "mbs": plan.microbatch_size,
+        "grad_accum": plan.num_microbatches, "optimizer": job.optimizer.value + " offload" * plan.optimizer_offload,
+        "recompute": again if plan.recompute_layers < 0 else f"{plan.recompute_layers} layers",
+        "flash_attention": int(job.attention_kernel.value == "flash"),
+    }  # fmt: skip
+    path = folder / "training.csv"
+    path.write_text("\n".join(",".join(map(str, cells)) for cells in (row.keys(), row.values())) + "\n")
+    (case,) = read_training(path)
+    if case.job is None or case.cluster is None or replace(case.job, shape=job.shape) != job or case.plan != plan:
+        return None
+    pairs = zip(case.cluster.tiers, tiers, strict=False)  # a row within one node has its links alone
+    if any(replace(tier, name="", span=0) != replace(other, name="", span=0) for tier, other in pairs):
+        return None
+    (outcome,) = predict_training((case,))
+    return outcome.predicted_s, outcome.predicted_bytes
+
+
 DOORS: dict[str, Door] = {
     "lint": linted,
     "advise": advised,
@@ -390,9 +431,30 @@ DOORS: dict[str, Door] = {
     "command line": on_the_command_line,
     "diagnose": diagnosed,
     "serving": served,
+    "validate": validated,
     **{f"launch {kind}": launched(kind) for kind in KINDS},
 }
 MAY_REFUSE = tuple(f"launch {kind}" for kind in KINDS)
+
+
+def frozen_contradictions(asked: Asked, fixed: Mapping[str, Any], folder: Path) -> list[str]:
+    """Doors that price a run with a frozen base (LoRA, ``train_weights=off``) otherwise than `plan`;
+    launch files must refuse it."""
+    words = {**asked.without("phase"), "fix": {**fixed, "train_weights": "off"}}
+    found = api.plan(asked.subject, asked.cluster, **words)
+    best = found.best
+    assert best is not None
+    price = float(best.step_s), float(best.peak_bytes)
+    body = {"model": asked.model, "cluster": asked.cluster.name, **words}
+    reply = Answerer().fresh("plan", {}, json.dumps(body).encode())
+    over = json.loads(reply.body)["best"]
+    prices = {"http": (over["step_s"], over["peak_bytes"])}
+    prices["validate"] = row_price(asked, found.job, best.plan, found.search.cluster, folder) or price
+    try:
+        api.launch(found, "megatron")
+    except InputError:
+        return [f"{name}: {seen} and not {price}" for name, seen in prices.items() if seen != price]
+    return ["megatron files are written, and they train all weights"]
 
 
 def contradictions(asked: Asked, doors: Iterator[str] | tuple[str, ...], folder: Path) -> list[str]:

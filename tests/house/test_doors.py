@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from doors import DOORS, Asked, contradictions, runs
+from doors import DOORS, Asked, contradictions, frozen_contradictions, runs
 from effort import LONG, times
 from sartor.cli import run
 
@@ -28,6 +28,14 @@ def test_every_door_gives_a_run_the_same_seconds_and_bytes(
     tmp_path_factory: Any, asked: Asked, names: tuple[str, ...]
 ) -> None:
     assert contradictions(asked, names, tmp_path_factory.mktemp("doors")) == []
+
+
+@pytest.mark.parametrize("model", ["qwen2.5-0.5b", "qwen3-30b-a3b"])
+@pytest.mark.parametrize("bits", [16, 4])
+def test_a_frozen_base_has_one_price(model: str, bits: int, tmp_path: Path) -> None:
+    words = {"num_devices": 8, "global_batch_size": 32, "seq_len": 1024, "framework": "megatron", "dtype": "bf16"}
+    asked = Asked(model=model, gpu="a100_sxm", words=words)
+    assert frozen_contradictions(asked, {"tp": 2, "pp": 1, "frozen_bits": bits}, tmp_path) == []
 
 
 ONCE_APART = {
