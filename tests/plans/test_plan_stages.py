@@ -105,6 +105,20 @@ def test_on_two_pools_the_least_bottleneck_is_that_of_the_best_of_all_splits(
     assert bottleneck(stage_counts(model, pp, 1, found).sum(axis=1)) == pytest.approx(best)
 
 
+@settings(max_examples=40, deadline=None)
+@given(data=st.data(), layers=st.integers(4, 30), pp=st.integers(2, 4), recomputed=st.sampled_from([-1, 1, 3]))
+def test_bisected_stages_are_those_of_all_pairs(data: st.DataObject, layers: int, pp: int, recomputed: int) -> None:
+    """Ties included: the split is the same, so a plan's name does not depend on how it was found."""
+    model = shape(layers, "deepseek-v3")
+    chain, kinds = Chain.of(TrainingJob(shape=model, seq_len=4096, global_batch_size=8)), len(blocks(model))
+    seconds = st.lists(st.sampled_from([0.5, 1.0, 1.5, 2.0, 3.0]), min_size=kinds, max_size=kinds)
+    loads = weights(data.draw(seconds), data.draw(seconds), recomputed, model)
+    bisected = least_bottleneck(chain, loads, pp)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BlockLoads, "grows", False)
+        assert least_bottleneck(chain, loads, pp) == bisected
+
+
 def test_the_stages_of_one_pool_are_weighed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model = shape(8)
     chain = Chain.of(TrainingJob(shape=model, seq_len=4096, global_batch_size=8))

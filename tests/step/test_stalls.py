@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from sartor.model.editing import edit
 from sartor.model.training import PipelineSchedule, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
+from sartor.step import pipeline_laws
 from sartor.step.orders import PipelineTimes, simulate
 from sartor.step.pipeline_laws import ROUNDS, Chunks, longest_paths, stall_s
 from sartor.step.stages import stage_counts
@@ -48,14 +50,14 @@ def test_few_paths_price_any_durations_as_the_simulation_does(pp: int, virtual: 
     counts[..., 1], counts[0, 0, 0], counts[-1, -1, 2] = layers, 1, 1
     chunks = Chunks(counts=counts, is_layer=np.array([False, True, False]))
     seconds = np.stack([draw.uniform(0.02, 1, 5), draw.uniform(0.5, 2, 5), draw.uniform(0.05, 8, 5)])
-    stalls = stall_s(chunks, seconds, np.full(5, rounds * pp))
+    beyond = stall_s(chunks, seconds, np.full(5, rounds * pp))
     for i in range(5):
         busy = counts @ seconds[:, i]
         whole = busy.sum(axis=1)
         closed = rounds * pp * whole.max() + (whole.sum() - whole.max()) / virtual
         want = simulated(busy / 3, busy * 2 / 3, rounds * pp)
-        assert closed + stalls[i] <= want * (1 + 1e-9)  # every path is one of the simulation's
-        assert closed + stalls[i] == pytest.approx(want, rel=0.01)
+        assert closed + beyond[i] <= want * (1 + 1e-9)  # every path is one of the simulation's
+        assert closed + beyond[i] == pytest.approx(want, rel=0.01)
 
 
 @settings(max_examples=30, deadline=None)
@@ -112,3 +114,27 @@ def test_plans_priced_together_are_priced_as_alone() -> None:
     for one, found in zip(placed, step_each(job, placed, CLUSTER), strict=True):
         assert step(job, one, CLUSTER) == found
     assert step_each(job, [], CLUSTER) == []
+
+
+def test_large_pipelines_walk_the_durations_of_their_plans_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the work nor the memory of a walk grows with the sampled durations, and the stalls are those of paths."""
+    counts = stage_counts(edit(load_model("llama3-8b"), num_layers=300), 64, 4)
+    chunks = Chunks(counts=counts, is_layer=np.array([False, True, False]))
+    base = np.array([[0.05, 0.1, 0.02], [1.0, 0.9, 0.3], [2.3, 0.7, 0.4]])
+    seconds, microbatches = np.concatenate([base, 2 * base], axis=1), np.full(6, 10 * 64)
+    walked = list[tuple[int, int]]()
+
+    def spy(tasks: Any, forward_s: np.ndarray, *rest: Any) -> np.ndarray:
+        walked.append((tasks.kind.size - 1, len(forward_s)))
+        return finished(tasks, forward_s, *rest)
+
+    finished = pipeline_laws._finished
+    monkeypatch.setattr(pipeline_laws, "_finished", spy)
+    monkeypatch.setattr(pipeline_laws, "WALKED", 200_000)
+    together = stall_s(chunks, seconds, microbatches)
+    assert all(tasks * durations <= 200_000 for tasks, durations in walked)
+    assert sum(durations for _, durations in walked) == 2 * 3  # two numbers of rounds, three distinct durations
+    alone = [stall_s(chunks, seconds[:, [i]], microbatches[:1])[0] for i in range(6)]
+    assert together.tolist() == alone
+    monkeypatch.setattr(pipeline_laws, "SAMPLED", np.inf)
+    assert together == pytest.approx(stall_s(chunks, seconds, microbatches), rel=1e-2, abs=0.1)

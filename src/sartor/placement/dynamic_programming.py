@@ -8,7 +8,8 @@ rows serve every number of data-parallel copies:
     bottleneck[counts][i] = min over kinds k, states j of max(cost_k(s)[i, j], bottleneck[counts - 1_k][j])
 
 with s = the sum of the counts, the position of the new front stage from the end; its cost is infinite if memory forbids
-that position. Every pair (i, j) is evaluated, so no monotonicity is assumed.
+that position. Every pair (i, j) is evaluated, so no monotonicity is assumed; where costs are known to grow with what a
+stage holds, j is bisected: before it the rest is the bottleneck, from it on the stage.
 
 A pipeline is an increasing sequence of downsets (sets of layers closed under predecessors): the first is empty, the
 last has all layers, and a stage is the difference of two neighbours. A chain of L layers has L + 1 downsets, its
@@ -41,6 +42,8 @@ class Kind:
     devices: int
     limit: int
     cost_at: Callable[[Counts], Array | None]
+    growing: bool = False
+    """Whether it is the only kind, every stage has the same costs, and none costs less for holding more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,16 +94,32 @@ def _extend(bottlenecks: Bottlenecks, counts: Counts, *, rows: int, columns: int
         cost = None if after is None else kind.cost_at(counts)
         if after is None or cost is None:
             continue
-        both = np.maximum(cost[:rows, :columns], after[:columns])
-        smallest = both.min(axis=1)
+        least = _least_of_growing if kind.growing else _least
+        smallest, both = least(cost[:rows, :columns], after[:columns]), np.maximum(cost[0, :columns], after[:columns])
         best = smallest if best is None else np.minimum(best, smallest)
-        first = both[0] if first is None else np.minimum(first, both[0])
+        first = both if first is None else np.minimum(first, both)
     if best is None or first is None or np.isinf(best).all():
         return
     value = np.full(len(bottlenecks.by_counts[(0,) * len(counts)]), np.inf)
     value[:rows] = best
     bottlenecks.by_counts[counts] = value
     bottlenecks.first[counts] = np.concatenate([first, np.full(len(value) - columns, np.inf)])
+
+
+def _least(cost: Array, after: Array) -> Array:
+    return np.asarray(np.maximum(cost, after).min(axis=1))
+
+
+def _least_of_growing(cost: Array, after: Array) -> Array:
+    """`_least` if a row of ``cost`` grows from its diagonal on, and ``after`` shrinks."""
+    row, last = np.arange(len(cost)), after.size - 1
+    low, high = row + 1, np.full(len(cost), last)
+    for _ in range(int(last).bit_length()):
+        middle = (low + high) // 2
+        stage = cost[row, middle] >= after[middle]
+        low, high = np.where(stage, low, np.minimum(middle + 1, high)), np.where(stage, middle, high)
+    at, before = np.maximum(cost[row, high], after[high]), np.maximum(high - 1, 0)
+    return np.asarray(np.minimum(at, np.maximum(cost[row, before], after[before])))
 
 
 def less_one(counts: Counts, k: int) -> Counts:

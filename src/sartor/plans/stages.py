@@ -186,7 +186,8 @@ def least_bottleneck(
 
     alike = memory is None and len(pools) == 1
     tables = [table_of(0)] * pp if alike else [table_of(stage) for stage in range(pp)]
-    kind = Kind(devices=1, limit=pp, cost_at=lambda left: tables[pp - sum(left)])
+    growing = alike and loads.pools[pools[0]].grows
+    kind = Kind(devices=1, limit=pp, cost_at=lambda left: tables[pp - sum(left)], growing=growing)
     found = least_bottlenecks([kind], np.arange(chain.size + 1), pp, pp)
     first = found.first.get((pp,))
     if first is None or np.isinf(first).all():

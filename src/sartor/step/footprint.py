@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.training import TrainingJob, TrainingPlan
-from sartor.step.rank_activations import KeptBytes, Ranks, kept_bytes, kept_in_lockstep, microbatch_of, ranks_of
-from sartor.step.rank_activations import side_by_side as ranks_side_by_side
+from sartor.step.rank_activations import KeptBytes, kept_bytes, microbatch_of
 from sartor.step.results import Footprint, check_sum
-from sartor.step.stages import distinct_rows, entries, flat_columns, is_v_shaped, plans_of, side_by_side, stage_counts
+from sartor.step.stages import distinct_rows, entries, flat_columns, grouped, is_v_shaped, plans_of, stage_counts
 from sartor.step.states import HeldBytes, held_bytes, params_at, params_of
-from sartor.units import Array, BoolArray, Bools, FloatArray, IntArray
+from sartor.units import BoolArray, Bools, FloatArray, IntArray
 
 USABLE_SHARE = 0.99
 """Share of a device's memory that processes can use (recalled: PyTorch reports 79.15 to 79.33 GiB in total on 80-GiB
@@ -83,13 +81,7 @@ def stage_bytes(
     """Bytes of the pipeline ranks ``device`` that hold ``counts`` [devices, chunks, blocks] of `blocks`; the fields of
     ``plan`` are flat arrays of equal length with a single pp and number of virtual stages."""
     held = held_bytes(job, plan, cluster.gpu, params_of(job, plan), counts.sum(axis=1)[:, None])
-    microbatch = microbatch_of(job, plan)
-    if job.trainer.lockstep:
-        kept = kept_in_lockstep(job, plan, microbatch, counts, device)
-    else:
-        d, in_flight = plan.dims, (plan.schedule, plan.num_microbatches)
-        ranks = ranks_of(int(d.pp[0]), *in_flight, counts, device)  # type: ignore[index, arg-type]
-        kept = kept_bytes(job, plan, cluster.gpu, microbatch, ranks)
+    kept = kept_bytes(job, plan, cluster.gpu, microbatch_of(job, plan), [(counts, device)], [0, held.grads.shape[1]])
     passing = kept.layers_kept + kept.head_kept + np.maximum(kept.layer_peak, kept.head_peak)
     passing = passing + held.gathered + held.placeholders
     base = held.states + held.buckets + kept.moving
@@ -169,8 +161,7 @@ def footprint(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Footpri
     54
     """
     columns, shape = flat_columns(plan)
-    count = int(np.prod(shape, dtype=int))
-    parts = _fullest(_tables(job, columns, cluster, [plan.stage_layers], np.zeros(count, dtype=np.int64)), count)
+    parts = _fullest(job, columns, cluster, [plan.stage_layers], np.zeros_like(columns["pp"]))
     return _footprint([part.reshape(shape) if shape else float(part[0]) for part in parts])
 
 
@@ -180,16 +171,8 @@ def footprint_each(job: TrainingJob, plans: Sequence[TrainingPlan], cluster: Clu
         return []
     every = [flat_columns(plan)[0] for plan in plans]
     columns = {name: np.concatenate([plan[name] for plan in every]) for name in every[0]}
-    tables = _tables(job, columns, cluster, [plan.stage_layers for plan in plans], np.arange(len(plans)))
-    return [_footprint(parts) for parts in _fullest(tables, len(plans)).T.tolist()]
-
-
-def _fullest(tables: _Tables, count: int) -> FloatArray:
-    """The `_PARTS` of every plan [parts, plans]."""
-    out = np.empty((len(_PARTS), count))
-    for start in range(0, count, CHUNK):
-        out[:, start : start + CHUNK] = tables.fullest(slice(start, start + CHUNK))
-    return out
+    parts = _fullest(job, columns, cluster, [plan.stage_layers for plan in plans], np.arange(len(plans)))
+    return [_footprint(values) for values in parts.T.tolist()]
 
 
 def _footprint(parts: Sequence[Any]) -> Footprint:
@@ -225,15 +208,17 @@ KEPT = ("tp", "cp", "ep", *_ACTIVE)
 HELD = ("tp", "cp", "ep", "dp", "zero_stage", "shard_group", "optimizer_offload")
 
 
-def _tables(
+def _fullest(
     job: TrainingJob,
     columns: dict[str, IntArray],
     cluster: Cluster,
     splits: Sequence[tuple[int, ...] | None],
     split: IntArray,
-) -> _Tables:
-    """Bytes that depend on microbatches and bytes that do not, each computed once for its own distinct rows of plans,
-    separately for every (pp, virtual_stages, split of the layers); ``split`` is each plan's index into ``splits``."""
+) -> FloatArray:
+    """The `_PARTS` [parts, plans] of every plan's fullest device; ``split`` is each plan's index into ``splits``.
+
+    Bytes that depend on microbatches and bytes that do not are each computed once for their own distinct rows of plans,
+    pipeline by pipeline and at most `CHUNK` at once."""
     pp, virtual = columns["pp"], columns["virtual_stages"]
     is_v = is_v_shaped(columns["schedule"], pp, virtual)
     ways, pipeline = distinct_rows([pp, virtual, is_v.astype(np.int64), split])
@@ -241,57 +226,41 @@ def _tables(
         _devices_of(job, stages, chunks, splits[layers], every=False, v_shaped=bool(v_shaped))
         for stages, chunks, v_shaped, layers in zip(*(way.tolist() for way in ways), strict=True)
     ]
-    alone = job.trainer.lockstep
-    groups = range(len(pipelines)) if alone else [len(device) for _, device in pipelines]  # by number of ranks
-    by_group = np.argsort(groups, kind="stable")
-    ways, pipelines = [way[by_group] for way in ways], [pipelines[i] for i in by_group.tolist()]
-    pipeline = np.argsort(by_group)[pipeline]
-    ends = np.flatnonzero(np.append(np.diff(np.asarray(groups)[by_group]) > 0, True)) + 1
+    several = np.array([len(device) for _, device in pipelines])
+    order = np.argsort(several, kind="stable")  # pipelines with equally many ranks are adjacent, and weighed together
+    ways, pipelines, pipeline = [way[order] for way in ways], [pipelines[i] for i in order], np.argsort(order)[pipeline]
+    ends = (
+        np.arange(1, order.size + 1)
+        if job.trainer.lockstep
+        else np.append(np.flatnonzero(np.diff(several[order])) + 1, order.size)
+    )
     kept_rows, kept_at = distinct_rows([pipeline, *(columns[name] for name in KEPT)])
     held_rows, held_at = distinct_rows([pipeline, *(columns[name] for name in HELD)])
     kept_plan, held_plan = (_plans(x, names, ways) for x, names in ((kept_rows, KEPT), (held_rows, HELD)))
     microbatches, params = microbatch_of(job, kept_plan), params_of(job, held_plan)
-    in_flight = [1 + KEPT.index(name) for name in ("schedule", "num_microbatches")]
-    kept_tables, held_tables = list[KeptBytes](), list[HeldBytes]()
-    starts = [np.searchsorted(rows[0], np.arange(ways[0].size + 1)) for rows in (kept_rows, held_rows)]
+    plans, plans_before = grouped(kept_at, kept_rows[0].size)
+    kept_starts, held_starts = (np.searchsorted(rows[0], np.arange(order.size + 1)) for rows in (kept_rows, held_rows))
+    out = np.empty((len(_PARTS), pp.size))
     for first, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True):
-        of_kept, of_held = (slice(starts_of[first], starts_of[end]) for starts_of in starts)
-        plans, batch = entries(kept_plan, of_kept), entries(microbatches, of_kept)
-        if alone:
-            kept_tables.append(kept_in_lockstep(job, plans, batch, *pipelines[first]))
-        else:
-            ranks = list[Ranks]()
-            for i in range(first, end):
-                schedule, count = (kept_rows[column][starts[0][i] : starts[0][i + 1]] for column in in_flight)
-                ranks.append(ranks_of(int(ways[0][i]), schedule, count, *pipelines[i]))
-            kept_tables.append(kept_bytes(job, plans, cluster.gpu, batch, ranks_side_by_side(ranks)))
+        of_kept, of_held = (slice(*starts[[first, end]].tolist()) for starts in (kept_starts, held_starts))
         counts = np.stack([of_chunks.sum(axis=1) for of_chunks, _ in pipelines[first:end]], axis=1)
-        blocks_held = counts[:, held_rows[0][of_held] - first]
-        held_tables.append(
-            held_bytes(job, entries(held_plan, of_held), cluster.gpu, params_at(params, of_held), blocks_held)
+        counts, params_held = counts[:, held_rows[0][of_held] - first], params_at(params, of_held)
+        starts = kept_starts[first : end + 1] - of_kept.start
+        batch = entries(microbatches, of_kept)
+        ranks = _RankBytes(
+            job=job,
+            cluster=cluster,
+            device=np.stack([device for _, device in pipelines[first:end]], axis=1),
+            kept=kept_bytes(
+                job, entries(kept_plan, of_kept), cluster.gpu, batch, pipelines[first:end], starts.tolist()
+            ),
+            held=held_bytes(job, entries(held_plan, of_held), cluster.gpu, params_held, counts),
         )
-    return _Tables(
-        job=job,
-        cluster=cluster,
-        kept=_beside(kept_tables),
-        held=_beside(held_tables),
-        device=side_by_side([device[:, None] for _, device in pipelines]),
-        real=side_by_side([np.ones(device_ranks.layers_kept.shape) for device_ranks in kept_tables]) > 0,
-        pipeline=pipeline,
-        kept_at=kept_at,
-        held_at=held_at,
-    )
-
-
-Record = TypeVar("Record", KeptBytes, HeldBytes)
-
-
-def _beside(of_pipelines: list[Record]) -> Record:
-    """The plans of all pipelines side by side; pipelines with fewer distinct ranks are padded with zeros."""
-    names = of_pipelines[0].__dataclass_fields__
-    return type(of_pipelines[0])(
-        **{n: side_by_side([getattr(pipeline, n) for pipeline in of_pipelines]) for n in names}
-    )
+        for start in range(plans_before[of_kept.start], plans_before[of_kept.stop], CHUNK):
+            index = plans[start : min(start + CHUNK, plans_before[of_kept.stop])]
+            k, h = kept_at[index] - of_kept.start, held_at[index] - of_held.start
+            out[:, index] = ranks.fullest(k, h, pipeline[index] - first)
+    return out
 
 
 def _plans(rows: list[IntArray], names: Sequence[str], ways: list[IntArray]) -> TrainingPlan:
@@ -301,50 +270,32 @@ def _plans(rows: list[IntArray], names: Sequence[str], ways: list[IntArray]) -> 
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Tables:
-    """Bytes [devices, rows] of the distinct ranks of every pipeline, and the row indices of every plan."""
+class _RankBytes:
+    """The distinct ranks ``device`` [devices, pipelines] of some pipelines, and their bytes [devices, rows]."""
 
     job: TrainingJob
     cluster: Cluster
+    device: IntArray
     kept: KeptBytes
     held: HeldBytes
-    device: IntArray
-    """[devices, pipelines]: their ranks."""
-    real: BoolArray
-    """[devices, kept rows]: False for padding (pipelines with fewer distinct ranks)."""
-    pipeline: IntArray
-    kept_at: IntArray
-    held_at: IntArray
 
-    @cached_property
-    def stash(self) -> Array:
-        return self.kept.layers_kept + self.kept.head_kept
-
-    @cached_property
-    def peak(self) -> Array:
-        return np.maximum(self.kept.layer_peak, self.kept.head_peak)
-
-    @cached_property
-    def passing(self) -> tuple[Any, Any]:
-        """Activations and temporaries, by kept rows and by held rows."""
-        return self.stash + self.peak, self.held.gathered + self.held.placeholders
-
-    @cached_property
-    def base(self) -> tuple[Any, Any]:
-        """States and buffers; padded ranks get -inf, so they are never the fullest."""
-        return np.where(self.real, self.kept.moving, -np.inf), self.held.states + self.held.buckets
-
-    def fullest(self, plans: slice) -> FloatArray:
-        """The `_PARTS` [parts, plans] of the device that holds most, for some plans."""
-        k, h, held_table = self.kept_at[plans], self.held_at[plans], self.held
-        base, passing = (a.take(k, axis=1) + b.take(h, axis=1) for a, b in (self.base, self.passing))
-        step = held_table.step_peak.take(h, axis=1) if held_table.step_peak.any() else np.zeros(1)
-        reserved = _reserved_bytes(self.job, self.cluster, base, passing, step, held_table.context[0].take(h))
+    def fullest(self, k: IntArray, h: IntArray, pipeline: IntArray) -> FloatArray:
+        """The `_PARTS` [parts, plans] of the device that holds most, for plans with the kept rows ``k``, the held rows
+        ``h`` and the pipelines ``pipeline``."""
+        kept, held, extra = self.kept, self.held, self.held.gathered + self.held.placeholders
+        stash, peak = kept.layers_kept + kept.head_kept, np.maximum(kept.layer_peak, kept.head_peak)
+        base = kept.moving.take(k, axis=1) + (held.states + held.buckets).take(h, axis=1)
+        passing = (stash + peak).take(k, axis=1) + extra.take(h, axis=1)
+        step, context = held.step_peak.take(h, axis=1), held.context[0].take(h)
+        reserved = _reserved_bytes(self.job, self.cluster, base, passing, step, context)
         fullest = _largest(reserved)
         full = reserved[fullest, np.arange(fullest.size)]
-        of_kept, of_held = fullest * self.kept_at_width + k, fullest * held_table.weights.shape[1] + h
-        moving, stash, peak = (x.take(of_kept) for x in (self.kept.moving, self.stash, self.peak))
-        params, grads, optimizer, extra, step_peak, buckets = (x.take(of_held) for x in self.held_parts)
+        of_kept, of_held = fullest * stash.shape[1] + k, fullest * extra.shape[1] + h
+        moving, stash, peak = (x.take(of_kept) for x in (kept.moving, stash, peak))
+        states = (held.weights + held.narrow_weights, held.grads, held.optimizer)
+        params, grads, optimizer, extra, step_peak, buckets = (
+            x.take(of_held) for x in (*states, extra, held.step_peak, held.buckets)
+        )
         stepping, working = step_peak + moving + buckets, peak + extra + moving + buckets
         steps = stepping > stash + working
         return np.stack(
@@ -356,20 +307,10 @@ class _Tables:
                 np.where(steps, stepping, working),
                 params + grads + optimizer + np.maximum(stash + working, stepping),
                 full,
-                full + held_table.context[0].take(h),
-                self.device[fullest, self.pipeline[plans]],
+                full + context,
+                self.device[fullest, pipeline],
             ]
         )
-
-    @property
-    def kept_at_width(self) -> int:
-        return int(self.kept.moving.shape[1])
-
-    @cached_property
-    def held_parts(self) -> tuple[Any, ...]:
-        table = self.held
-        states = (table.weights + table.narrow_weights, table.grads, table.optimizer)
-        return (*states, self.passing[1], table.step_peak, table.buckets)
 
 
 def _largest(values: FloatArray) -> IntArray:

@@ -11,7 +11,8 @@ neighbours also wait for each other in every round of microbatches: up to a tent
 microbatches. We know no closed form. But a step lasts as long as its longest path, a path is a count of each block, and
 only few paths are ever the longest: they are found once by walking the schedule with block durations spread over the
 possible range, and then priced for a million plans like a formula. Up to three rounds the result is at most that of
-`simulation` and nearly always equal; with placed layers (``stage_layers``) the plan's own durations are used: exact.
+`simulation` and nearly always equal; with placed layers (``stage_layers``), and in pipelines too large to walk with
+sampled durations, the plan's own durations are used: exact.
 Further rounds are extrapolated: of 500 random pipelines 3 came out too long, by 5% at most.
 
 Longest paths are found for many task durations at once. Every device works through its tasks in the order of `orders`.
@@ -22,6 +23,7 @@ task for one set of durations.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -32,7 +34,7 @@ import numpy.typing as npt
 from sartor.model.training import PipelineSchedule
 from sartor.step.orders import warmup_chunks
 from sartor.step.stages import StageRows, summed
-from sartor.units import BoolArray, FloatArray, Floats, IntArray, Ints
+from sartor.units import Array, BoolArray, FloatArray, Floats, IntArray, Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,14 +295,18 @@ class _Tasks(NamedTuple):
 
     waves: list[int]
     """Where each wave starts; then the number of tasks."""
-    before: IntArray
+    before: Array
     """The task that the same device runs before each."""
-    needs: IntArray
+    needs: Array
     """The task of another device that must end before each."""
-    kind: IntArray
+    kind: Array
     """Kind of each task: forward or backward, device, chunk; their number for none."""
     last: IntArray
     """[pp]: every device's last task."""
+
+
+def _num_tasks(pp: int, virtual: int, microbatches: int) -> int:
+    return 2 * pp * virtual * microbatches
 
 
 @lru_cache(maxsize=64)
@@ -319,7 +325,7 @@ def _tasks(pp: int, virtual: int, microbatches: int) -> _Tasks:
     needs = np.where(alone, none, named(np.where(backward, part + 1, part - 1)))
     waves, place = _waves(order, needs)
     placed = place[order]
-    before, waits, kind = np.full((3, none + 1), none)
+    before, waits, kind = np.full((3, none + 1), none, dtype=np.int32)
     before[placed[:, 1:]] = placed[:, :-1]
     waits[placed] = place[needs]
     kind[placed], kind[none] = (backward * pp + device) * virtual + chunk, 2 * parts
@@ -360,6 +366,10 @@ ROUNDS = (1, 2, 3)
 """Rounds of pp microbatches that are simulated; every further round adds as much as the last of these."""
 DRAWN = 384
 """Number of sampled block durations in the search for paths."""
+SAMPLED = 1 << 25
+"""Most tasks times `DRAWN` for which paths are sampled: beyond, a pipeline's plans have fewer durations than that."""
+WALKED = 1 << 23
+"""Tasks times durations walked at once: 64 MiB, however large the pipeline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,6 +385,12 @@ class Chunks:
     def unequal(self) -> bool:
         layers = (self.counts * self.is_layer).sum(axis=-1)
         return self.counts.shape[1] > 1 and bool(layers.min() < layers.max())
+
+    @property
+    def simulated(self) -> bool:
+        """Whether plans' own block seconds are simulated; it does not depend on the plans, so neither does a price."""
+        pp, virtual, _ = self.counts.shape
+        return self.exact or _num_tasks(pp, virtual, ROUNDS[-1] * pp) * DRAWN > SAMPLED
 
 
 def stall_s(chunks: Chunks, seconds: FloatArray, microbatches: IntArray) -> FloatArray:
@@ -396,12 +412,30 @@ def stall_s(chunks: Chunks, seconds: FloatArray, microbatches: IntArray) -> Floa
 
 
 def _beyond(chunks: Chunks, microbatches: int, seconds: FloatArray) -> FloatArray:
-    if chunks.exact:
-        busy: FloatArray = np.moveaxis(summed(chunks.counts, seconds), -1, 0)
-        longest = makespan_s(FORWARD * busy, (1 - FORWARD) * busy, microbatches)
+    if chunks.simulated:
+        longest = _simulated(chunks, microbatches, seconds)
     else:
         longest = summed(_paths(_key(chunks), microbatches), seconds).max(axis=0)
     return np.asarray(longest - _closed_form(chunks, seconds, microbatches))
+
+
+def _simulated(chunks: Chunks, microbatches: int, seconds: FloatArray) -> FloatArray:
+    """Makespan [n] under the plans' own ``seconds`` [K, n]; those that are a multiple of each other are walked once."""
+    scale = seconds[chunks.is_layer].max(axis=0)
+    distinct, index = np.unique((seconds / scale).round(12), axis=1, return_inverse=True)
+    busy: FloatArray = np.moveaxis(summed(chunks.counts, distinct), -1, 0)
+    walked = [
+        makespan_s(FORWARD * busy[few], (1 - FORWARD) * busy[few], microbatches)
+        for few in _walks(busy.shape, microbatches)
+    ]
+    return np.asarray(np.concatenate(walked)[index.reshape(-1)] * scale)
+
+
+def _walks(shape: tuple[int, ...], microbatches: int) -> Iterator[slice]:
+    """Durations [n, pp, v] in pieces of at most `WALKED` tasks times durations."""
+    count, pp, virtual = shape
+    size = max(1, WALKED // _num_tasks(pp, virtual, microbatches))
+    return (slice(start, start + size) for start in range(0, count, size))
 
 
 def _at_least(chunks: Chunks, seconds: FloatArray, microbatches: IntArray) -> FloatArray:
@@ -433,9 +467,11 @@ def _paths(key: _Key, microbatches: int) -> FloatArray:
     shape, counts, layers = key
     chunk_counts = np.frombuffer(counts, dtype=np.int64).reshape(shape)
     busy: Any = np.moveaxis(chunk_counts @ _drawn(np.frombuffer(layers, dtype=bool)), -1, 0)
-    longest = longest_paths(FORWARD * busy, (1 - FORWARD) * busy, microbatches)
     share = np.array([FORWARD, 1 - FORWARD])[:, None, None]
-    passed = (longest.tasks * share).sum(axis=1)
+    walks = (busy[few] for few in _walks(busy.shape, microbatches))
+    passed = np.concatenate(
+        [(longest_paths(FORWARD * few, (1 - FORWARD) * few, microbatches).tasks * share).sum(axis=1) for few in walks]
+    )
     return np.unique(np.tensordot(passed, chunk_counts, axes=2).round(9), axis=0)
 
 

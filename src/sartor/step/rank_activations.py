@@ -72,13 +72,13 @@ def microbatch_of(job: TrainingJob, plan: TrainingPlan) -> _Microbatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ranks:
+class _Ranks:
     """R pipeline ranks of each of n plans: what they hold, and the microbatches in flight there at the peak."""
 
     device: IntArray
-    """[R, n]: position in the pipeline."""
+    """[R, n], or [R, 1] of one pipeline: position in it."""
     held: IntArray
-    """[R, n, K]: how many of each of `blocks`."""
+    """[R, n, K], or [R, 1, K] of one pipeline: how many of each of `blocks`."""
     flying: IntArray
     """[R, n, K]: the same, each counted once for every microbatch in flight in its chunk."""
     last: IntArray
@@ -87,28 +87,44 @@ class Ranks:
     """[R, n]: the sum over chunks of the microbatches in flight there."""
 
 
-def ranks_of(pp: int, schedule: IntArray, microbatches: IntArray, counts: IntArray, device: IntArray) -> Ranks:
-    """The ranks ``device`` of a pipeline, which hold ``counts`` [R, chunks, K], under n plans."""
-    few, back = distinct_rows([schedule, microbatches])
-    flying = in_flight(few[0], device[:, None], pp, counts.shape[1], few[1])
-    flying = np.broadcast_to(flying, (len(device), few[0].size, counts.shape[1]))
-    return Ranks(
-        device=np.broadcast_to(device[:, None], (len(device), back.size)),
-        held=np.broadcast_to(counts.sum(axis=1)[:, None], (len(device), back.size, counts.shape[2])),
-        flying=(flying @ counts).take(back, axis=1),
-        last=flying[..., -1].take(back, axis=1),
-        sent=flying.sum(axis=2).take(back, axis=1),
+_Pipeline = tuple[IntArray, IntArray]
+"""What ranks of a pipeline hold, [R, chunks, K], and their positions in it [R]."""
+
+
+def _ranks_of(plan: TrainingPlan, pipelines: Sequence[_Pipeline], starts: Sequence[int]) -> _Ranks:
+    """Ranks of ``pipelines`` with equally many; the plans of each are between two of ``starts``."""
+    flying, last, sent = list[IntArray](), list[IntArray](), list[IntArray]()
+    for (counts, device), first, end in zip(pipelines, starts[:-1], starts[1:], strict=True):
+        few, back = distinct_rows([plan.schedule[first:end], plan.num_microbatches[first:end]])  # type: ignore[index]
+        pp, chunks = int(plan.dims.pp[first]), counts.shape[1]  # type: ignore[index]
+        in_chunk = in_flight(few[0], device[:, None], pp, chunks, few[1])
+        in_chunk = np.broadcast_to(in_chunk, (len(device), few[0].size, chunks))
+        flying.append((in_chunk @ counts).take(back, axis=1))
+        last.append(in_chunk[..., -1].take(back, axis=1))
+        sent.append(in_chunk.sum(axis=2).take(back, axis=1))
+    of_plan = np.repeat(np.arange(len(pipelines)), np.diff(starts)) if len(pipelines) > 1 else slice(None)
+    return _Ranks(
+        device=np.stack([device for _, device in pipelines], axis=1)[:, of_plan],
+        held=np.stack([counts.sum(axis=1) for counts, _ in pipelines], axis=1)[:, of_plan],
+        flying=np.concatenate(flying, axis=1),
+        last=np.concatenate(last, axis=1),
+        sent=np.concatenate(sent, axis=1),
     )
 
 
-def side_by_side(of_pipelines: Sequence[Ranks]) -> Ranks:
-    """Plans of several pipelines with equally many ranks."""
-    names = Ranks.__dataclass_fields__
-    return Ranks(**{name: np.concatenate([getattr(ranks, name) for ranks in of_pipelines], axis=1) for name in names})
-
-
-def kept_bytes(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, microbatch: _Microbatch, ranks: Ranks) -> KeptBytes:
-    """Bytes of pipeline ranks; ``plan`` has flat arrays of equal length."""
+def kept_bytes(
+    job: TrainingJob,
+    plan: TrainingPlan,
+    gpu: Gpu,
+    microbatch: _Microbatch,
+    pipelines: Sequence[_Pipeline],
+    starts: Sequence[int],
+) -> KeptBytes:
+    """Bytes of the ranks of ``pipelines`` with equally many (in lockstep of one); ``plan`` has flat arrays of equal
+    length, and the plans of each pipeline are between two of ``starts``."""
+    if job.trainer.lockstep:
+        return _kept_in_lockstep(job, plan, microbatch, *pipelines[0])
+    ranks = _ranks_of(plan, pipelines, starts)
     layers_kept, layer_peak = _layers(job, plan, microbatch, ranks)
     if job.trainer.memory.keeps_outputs:
         layers_kept = layers_kept + _outputs(job, plan, microbatch, ranks)
@@ -122,7 +138,7 @@ def kept_bytes(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, microbatch: _Micr
     )
 
 
-def kept_in_lockstep(
+def _kept_in_lockstep(
     job: TrainingJob, plan: TrainingPlan, microbatch: _Microbatch, counts: IntArray, device: IntArray
 ) -> KeptBytes:
     """Bytes of the ranks ``device`` of one pipeline in lockstep, which hold ``counts`` [R, chunks, K].
@@ -151,7 +167,7 @@ def kept_in_lockstep(
 
 
 def _layers(
-    job: TrainingJob, plan: TrainingPlan, microbatch: _Microbatch, ranks: Ranks
+    job: TrainingJob, plan: TrainingPlan, microbatch: _Microbatch, ranks: _Ranks
 ) -> tuple[FloatArray, FloatArray]:
     """Activations that layers keep, and the peak of one layer's backward with its recomputed activations."""
     again, full = np.asarray(plan.recompute), np.asarray(plan.recompute) == Recompute.FULL
@@ -196,7 +212,7 @@ def share_moved(job: TrainingJob, layers: Floats) -> Floats:
     return np.minimum(job.offload_layers / np.maximum(layers, 1), 1.0) if job.offload_layers else 1.0
 
 
-def _outputs(job: TrainingJob, plan: TrainingPlan, microbatch: _Microbatch, ranks: Ranks) -> FloatArray:
+def _outputs(job: TrainingJob, plan: TrainingPlan, microbatch: _Microbatch, ranks: _Ranks) -> FloatArray:
     """Chunk outputs held until their gradient comes back, for all chunks but the model's last."""
     sent = ranks.sent - np.where(ranks.device == np.asarray(plan.dims.pp) - 1, ranks.last, 0)
     return np.asarray(sent * (microbatch.rows.outer * job.shape.hidden_size * microbatch.rows.wide), dtype=np.float64)
@@ -216,7 +232,7 @@ def _layers_of(microbatch: _Microbatch, counts: IntArray) -> IntArray:
 
 
 def _head(
-    job: TrainingJob, plan: TrainingPlan, microbatch: _Microbatch, ranks: Ranks
+    job: TrainingJob, plan: TrainingPlan, microbatch: _Microbatch, ranks: _Ranks
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Kept and peak bytes of final norm, logits and loss (once more for every MTP module), and the kept bytes that are
     free when the last layer's backward begins: one microbatch's."""

@@ -112,6 +112,13 @@ class BlockLoads:
         share = 1.0 if self.recompute_layers < 0 else np.minimum(self.recompute_layers / layers, 1.0)
         return np.asarray(counts @ self.busy_s + share * (counts @ self.again_s))
 
+    @property
+    def grows(self) -> bool:
+        """Whether a stage is never less busy with one more layer, though the share of the others that is recomputed may
+        shrink with it."""
+        adds = self.busy_s[self.is_layer].min() >= self.again_s.max()
+        return bool(adds or self.recompute_layers < 0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageLoads:

@@ -233,17 +233,10 @@ def _distinct(values: IntArray) -> tuple[IntArray, IntArray]:
     return distinct, index.reshape(values.shape)
 
 
-def side_by_side(arrays: Sequence[Any]) -> Any:
-    """Arrays [R, n] with different R side by side, [largest R, sum of n], padded with zero rows."""
-    if len(arrays) == 1:
-        return arrays[0]
-    ranks = max(len(array) for array in arrays)
-    out = np.zeros((ranks, sum(array.shape[1] for array in arrays)), dtype=arrays[0].dtype)
-    start = 0
-    for array in arrays:
-        out[: len(array), start : start + array.shape[1]] = array
-        start += array.shape[1]
-    return out
+def grouped(index: IntArray, size: int) -> tuple[IntArray, list[int]]:
+    """Positions in the order of their ``index`` below ``size``, and how many come before each index, then all."""
+    narrow = index.astype(np.uint16) if size <= 1 << 16 else index  # sorted by counting
+    return np.argsort(narrow, kind="stable"), [0, *np.bincount(index, minlength=size).cumsum().tolist()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ from sartor.step.pipeline import (
 from sartor.step.question import as_trained
 from sartor.step.results import StepEstimate, check_none_negative
 from sartor.step.stage_seconds import StageExchange, StepWork, Worked
-from sartor.step.stages import distinct_rows, flat_columns, is_v_shaped, side_by_side
+from sartor.step.stages import distinct_rows, flat_columns, grouped, is_v_shaped
 from sartor.step.tables import KnownBlocks, PlanTables, plan_tables
 from sartor.units import FloatArray, IntArray, shaped
 
@@ -183,13 +183,10 @@ def _of_trainer(
     splits: Sequence[tuple[int, ...] | None],
     tables_for: TablesFor,
 ) -> FloatArray:
-    plans = _plans(job, columns, splits, tables_for)
     out = np.empty((len(_results()), columns["tp"].size))
-    for start in range(0, out.shape[1], CHUNK):
-        chunk = slice(start, start + CHUNK)
-        estimates = plans.estimates({name: column[chunk] for name, column in columns.items()}, chunk)
-        for row, name in zip(out, _results(), strict=True):
-            row[chunk] = estimates[name]
+    for plans in _plans(job, columns, splits, tables_for):
+        estimates = plans.estimates({name: column[plans.index] for name, column in columns.items()})
+        out[:, plans.index] = [estimates[name] for name in _results()]
     return out
 
 
@@ -198,7 +195,8 @@ def _plans(
     columns: dict[str, IntArray],
     splits: Sequence[tuple[int, ...] | None],
     tables_for: TablesFor,
-) -> _Plans:
+) -> Iterator[_Plans]:
+    """All plans, pipeline by pipeline, at most `CHUNK` at once."""
     hides = (columns["schedule"] == PipelineSchedule.DUAL_PIPE_V) & (columns["ep"] > 1)
     all_columns = {
         **columns,
@@ -207,8 +205,7 @@ def _plans(
         "schedule": np.where(hides, PipelineSchedule.DUAL_PIPE_V, 0),
     }
     few, structure = distinct_rows([all_columns[name] for name in STRUCTURE])
-    structures = dict(zip(STRUCTURE, few, strict=True))
-    tables = tables_for(job, structures)
+    tables = tables_for(job, dict(zip(STRUCTURE, few, strict=True)))
     pools = [table.cluster for table in tables]
     size = columns["tp"] * columns["cp"] * columns["dp"] if len(pools) > 1 else np.ones_like(columns["tp"])
     is_v = is_v_shaped(columns["schedule"], columns["pp"], columns["virtual_stages"]).astype(np.int64)
@@ -216,50 +213,36 @@ def _plans(
     layerwise = np.where(columns["zero_stage"] >= 3, 3, 0)
     all_columns = {**columns, "pipeline": pipeline, "structure": structure, "zero_stage": layerwise}
     work, work_row = distinct_rows([all_columns[name] for name in WORK])
-    exchanges, exchange_row = distinct_rows([pipeline, structure])
-    pipelines, exchanged = list[Worked](), list[StageExchange]()
-    starts = [np.searchsorted(rows[0], np.arange(ways[0].size + 1)).tolist() for rows in (work, exchanges)]
+    order, plans_before = grouped(work_row, work[0].size)
+    starts = np.searchsorted(work[0], np.arange(ways[0].size + 1)).tolist()
     for i, (pp, virtual, per_stage, split, v_shaped) in enumerate(zip(*(way.tolist() for way in ways), strict=True)):
         in_pool = pools_of_stages(pools, pp, per_stage)
         stages = pipeline_stages(job, pp, virtual, splits[split], in_pool, len(pools), v_shaped=bool(v_shaped))
-        exchanged.append(exchange_of(tables, stages.rows, exchanges[1][starts[1][i] : starts[1][i + 1]]))
-        for first in range(starts[0][i], starts[0][i + 1], CHUNK):
-            mine = slice(first, min(first + CHUNK, starts[0][i + 1]))
+        for first in range(starts[i], starts[i + 1], CHUNK):
+            mine = slice(first, min(first + CHUNK, starts[i + 1]))
             rows = {name: row[mine] for name, row in zip(WORK, work, strict=True)}
-            pipelines.append(worked(tables, stages, rows))
-    exchange = _beside(exchanged)
-    return _Plans(
-        tables=tables,
-        work=Worked(**{f.name: side_by_side([getattr(table, f.name) for table in pipelines]) for f in fields(Worked)}),
-        exchange=exchange,
-        optimizer_s=exchange.optimizer_s(),
-        of=work_row,
-        at=exchange_row,
-    )
-
-
-def _beside(of_pipelines: list[StageExchange]) -> StageExchange:
-    def joined(name: str) -> FloatArray:
-        arrays = [getattr(pipeline, name) for pipeline in of_pipelines]
-        return np.concatenate(arrays) if arrays[0].ndim == 1 else np.asarray(side_by_side(arrays))
-
-    return StageExchange(**{field.name: joined(field.name) for field in fields(StageExchange)})
+            seconds, is_new = worked(tables, stages, rows), np.diff(rows["structure"], prepend=-1) > 0
+            exchange, exchange_row = exchange_of(tables, stages.rows, rows["structure"][is_new]), is_new.cumsum() - 1
+            for start in range(plans_before[mine.start], plans_before[mine.stop], CHUNK):
+                index = order[start : min(start + CHUNK, plans_before[mine.stop])]
+                of = work_row[index] - first
+                yield _Plans(index=index, tables=tables, work=seconds, exchange=exchange, of=of, at=exchange_row[of])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plans:
-    """Plans by index: ``of`` into ``work``, ``at`` into ``exchange``."""
+    """Plans of one pipeline, ``index`` among all: ``of`` into ``work``, ``at`` into ``exchange``."""
 
+    index: IntArray
     tables: Sequence[PlanTables]
     work: Worked
     exchange: StageExchange
-    optimizer_s: FloatArray
     of: IntArray
     at: IntArray
 
-    def estimates(self, p: dict[str, IntArray], plans: slice) -> dict[str, FloatArray]:
-        """`_results` of some plans."""
-        s, parts, (deviation_s, imbalance_s, flops) = self.work_of(p, plans)
+    def estimates(self, p: dict[str, IntArray]) -> dict[str, FloatArray]:
+        """`_results` of the plans with the columns ``p``."""
+        s, parts, (deviation_s, imbalance_s, flops) = self.work_of(p)
         for _ in once_a_step(s, parts):
             pass
         step_s = sum(parts.values(), np.zeros(s.at.size))
@@ -272,21 +255,20 @@ class _Plans:
             **self._rates(s, step_s, flops),
         }
 
-    def work_of(self, p: dict[str, IntArray], plans: slice) -> tuple[StepWork, dict[str, FloatArray], FloatArray]:
-        """What some plans do once a step, the parts of their pipelines' makespans, and `BESIDE`."""
-        work_row, exchange_row, keys = self.of[plans], self.at[plans], [part.key for part in mechanisms.parts()]
-        rows = self.work.parts.take(work_row, axis=1)
-        parts = dict(zip(keys, rows, strict=False))
+    def work_of(self, p: dict[str, IntArray]) -> tuple[StepWork, dict[str, FloatArray], FloatArray]:
+        """What the plans do once a step, the parts of their pipelines' makespans, and `BESIDE`."""
+        rows = self.work.parts.take(self.of, axis=1)
+        parts = dict(zip((part.key for part in mechanisms.parts()), rows, strict=False))
         s = StepWork(
             c=self.tables[0].c,
             trainer=self.tables[0].job.trainer,
             columns=p,
             work=self.work,
-            of=work_row,
+            of=self.of,
             x=self.exchange,
-            at=exchange_row,
-            optimizer_s=self.optimizer_s,
-            pipeline_s=sum(parts.values(), np.zeros(work_row.size)),  # row by row: the same for one plan and for many
+            at=self.at,
+            optimizer_s=self.exchange.optimizer_s(),
+            pipeline_s=sum(parts.values(), np.zeros(self.of.size)),  # row by row: the same for one plan and for many
         )
         return s, parts, rows[len(parts) :]
 
@@ -333,7 +315,8 @@ def one_step(
     """What a single plan does once a step, and the parts of its pipeline's makespan; ``tables`` as `tables_of` it."""
     columns, _ = flat_columns(plan)
     columns = {**columns, "split": np.zeros_like(columns["tp"])}
-    s, parts, _ = _plans(job, columns, [plan.stage_layers], lambda *_: tables).work_of(columns, slice(None))
+    (plans,) = _plans(job, columns, [plan.stage_layers], lambda *_: tables)
+    s, parts, _ = plans.work_of(columns)
     return s, parts
 
 
