@@ -110,6 +110,13 @@ def test_advice_is_one_screen_that_says_first_what_to_change(model: str) -> None
     assert lines[-1].endswith("More: --verbose")
 
 
+def test_advice_on_a_split_with_many_collectives_is_one_screen() -> None:
+    run = {"tp": 8, "num_devices": 16, "global_batch_size": 64}
+    lines = rendered(advice_document.advice_view(api.advise("qwen2.5-7b", "h100", **run)))
+    assert len(lines) <= 40
+    assert "It cannot run: num_heads=28 is not divisible by tp=8. Use 24 or 32 heads, or tp=4." in " ".join(lines)
+
+
 def test_a_wide_table_folds_its_heads_and_keeps_its_names_and_numbers_whole() -> None:
     columns = ("alternative", "USD with memory", wide_column("points"), "best vs this")
     rows = [("TPUv4 with its lanes, searched placement", "663", "3", "1.81x")]

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from sartor.shapes.search import Candidate, CoDesign, ShapeSearch
 
 SHOWN_MIXES = 8
-ROWS, MOST_FINDINGS, SHARE_ON_SCREEN = 4, 3, 0.03
-"""Rows of a table of shapes, findings, and the least share of a listed operator, on one screen."""
+ROWS, MOST_FINDINGS, MOST_OPERATORS, SHARE_ON_SCREEN = 4, 3, 6, 0.03
+"""Rows of a table of shapes, findings, operators, and the least share of a listed operator, on one screen."""
 MIXES = "Equal total and active parameters, all else as it is; gains at equal work with their 80% intervals"
 WORSE = "controlled studies found such a change worse"
 
@@ -78,7 +78,7 @@ def _blocks(advice: Advice) -> list[d.PageBlock]:
         d.section("Where the time goes", "time", "Time"),
         d.figure_block("time_by_operator", "Bars: all executions of an operator in one step. Lines: 80% interval."),
         d.figure_block("roofline", "Discs: the current shape. Open diamonds: after the recommended change."),
-        d.grid_block(times_grid(times(small=SHARE_ON_SCREEN)), d.Place.SHORT),
+        d.grid_block(times_grid(times(small=SHARE_ON_SCREEN, most=MOST_OPERATORS)), d.Place.SHORT),
         d.grid_block(times_grid(times(small=0.02)), d.Place.LONG),
         d.PageBlock(view=lambda: totals_line(base), place=d.Place.LONG),
         d.section("Findings, and what each costs", "findings", "Findings"),

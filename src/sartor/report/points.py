@@ -49,15 +49,15 @@ class OperatorTimes:
     step_s: float
 
 
-def operator_times(estimate: Estimate, *, small: float = SMALL_SHARE) -> OperatorTimes:
-    """All executions of each operator, forward and backward; those below ``small`` of the step are combined."""
+def operator_times(estimate: Estimate, *, small: float = SMALL_SHARE, most: int | None = None) -> OperatorTimes:
+    """All executions of each of at most ``most`` operators of at least ``small`` of the step; the rest as one."""
     sums: dict[str, Numbers] = {}
     for op, cost in zip(estimate.graph.operators, estimate.costs, strict=True):
         row = sums.setdefault(short_name(op), np.zeros(len(CATEGORIES) + 2))
         row[CATEGORIES.index(_category(op))] += op.count * float(cost.time_s)
         row[-2:] += op.count * np.asarray([float(cost.low_s), float(cost.high_s)])
     step = float(estimate.time_s)
-    large = sorted((n for n in sums if sums[n][:-2].sum() >= small * step), key=lambda n: -sums[n][:-2].sum())
+    large = sorted((n for n in sums if sums[n][:-2].sum() >= small * step), key=lambda n: -sums[n][:-2].sum())[:most]
     rest = [name for name in sums if name not in set(large)]
     names = (*large, f"{len(rest)} smaller") if rest else tuple(large)
     rows = [sums[name] for name in large] + ([np.sum([sums[name] for name in rest], axis=0)] if rest else [])
