@@ -25,6 +25,7 @@ FLOORS = {
         "bounded",
         "files",
         "interrupts",
+        "frozen",
     },
     "describe": {"model", "hardware"},
     "ask": {"run"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -26,6 +25,7 @@ from sartor.answers.field import (
     through,
 )
 from sartor.cost.cost import Source
+from sartor.frozen import dataclass
 from sartor.model.training import PipelineSchedule, Recompute
 from sartor.plans.fixed import settings
 from sartor.run.run import Run

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Unpack
@@ -17,6 +16,7 @@ from sartor.api.questions import stated_run
 from sartor.api.words import ClusterLike, cluster_of, device_counts, own_calibration_of, refuse_on_a_chip, size_of
 from sartor.ask.complete import as_option, complete, size_words, usual_batch, with_plan
 from sartor.errors import InputError
+from sartor.frozen import dataclass, replace
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import USUAL_CLUSTER
 from sartor.launch.plan import LaunchFiles, launch_kind

@@ -10,7 +10,6 @@ import os
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,6 +19,7 @@ import numpy as np
 from sartor.bench.cases import BenchCase
 from sartor.bench.device import DeviceFacts, DeviceState
 from sartor.bench.timing import Row, Timing, row_of
+from sartor.frozen import dataclass
 from sartor.operators import Collective, CollectiveKind
 
 KINDS = tuple(CollectiveKind)

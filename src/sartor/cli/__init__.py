@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from sartor.cli.common import Command, Exit, complain, complain_json, say
+from sartor.cli.common import Command, Commands, Exit, complain, complain_json, say
 from sartor.errors import NOT_GIVEN, InputError, InternalError, UsageError
 from sartor.interrupts import deaf, listen, point
 
@@ -37,19 +37,14 @@ GROUPS = {
     "plan": ("plan",),
     "design": ("design",),
     "study": ("study",),
-    "predict": ("estimate", "gemm", "collective"),
-    "operators": ("operators",),
+    "predict": ("estimate", "gemm", "collective", "operators"),
     "serving": ("serving",),
-    "solve": ("place",),
-    "schedule": ("schedule",),
-    "diagnose": ("diagnose",),
-    "compare": ("compare",),
+    "solve": ("place", "schedule"),
+    "diagnose": ("diagnose", "compare"),
     "validate": ("validate",),
     "calibrate": ("calibrate",),
     "measure": ("measure",),
-    "extract": ("extract",),
-    "catalog": ("catalog",),
-    "schema": ("schema",),
+    "extract": ("extract", "catalog", "schema"),
     "serve": ("serve",),
 }
 """Modules of this package and their commands (or the group of that name), in the order of the help. Only the requested
@@ -61,6 +56,7 @@ def app_with(*modules: str) -> typer.Typer:
     """A command line app with the commands of the given modules."""
     found = typer.Typer(
         name="sartor",
+        cls=Commands,
         help="Fit a model's shape to the hardware, the hardware to the model, and the training plan to both.\n\n"
         "Example: sartor advise llama-3-8b --gpu h100",
         no_args_is_help=True,

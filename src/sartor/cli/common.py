@@ -6,11 +6,12 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from sartor.errors import InputError, visible
 from sartor.interrupts import patient
@@ -157,11 +158,46 @@ def declare(context: typer.Context, option: str, path: Path) -> None:
     context.meta.setdefault(_KEY, {})[option] = path
 
 
-class Command(TyperCommand):
+class _Converted:
+    """Commands whose options are converted late."""
+
+    def get_params(self, ctx: Any) -> Any:
+        """The options, with typer's own for help."""
+        params: list[TyperOption] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if not isinstance(param.process_value, partial):
+                param.process_value = partial(_process_value, param, param.process_value)  # type: ignore[method-assign]
+        return params
+
+
+def _process_value(param: TyperOption, convert: Callable[..., object], ctx: typer.Context, value: object) -> object:
+    """The value of an option, converted by typer only if there is something to convert: an option that is left out and
+    a value of the right type need none of pydantic, which takes as long to load as the rest of the command line."""
+    if value is None and not param.required:
+        value = () if param.multiple or param.nargs == -1 else None
+    elif not _is_converted(param, value):
+        return convert(ctx, value)
+    elif isinstance(value, tuple):
+        value = list(value)
+    return value if param.callback is None else param.callback(ctx, param, value)
+
+
+def _is_converted(param: TyperOption, value: object) -> bool:
+    """Whether a value, or each of a list, already has its option's type, and there are no bounds and no parser."""
+    descriptor = getattr(param, "type_descriptor", None)
+    if descriptor is None:
+        return False
+    expected, info = descriptor.annotation, descriptor.parameter_info
+    is_several = isinstance(value, list | tuple)
+    kinds = {list[type(entry)] for entry in value} if is_several else {type(value)}  # type: ignore[misc,attr-defined]
+    return kinds == {expected} and info.min is info.max is None and (info.parser is None or expected is not str)
+
+
+class Command(_Converted, TyperCommand):
     """A command that takes each subject once, unless it may be repeated, and checks its output files before it runs."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        refuse_repeated(self.params, args)
+        _refuse_repeated(self.params, args)  # type: ignore[arg-type]
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -197,11 +233,15 @@ def _options_table() -> type[Table]:
     return WholeNames
 
 
+class Commands(_Converted, TyperGroup):
+    """A group of commands."""
+
+
 SUBJECTS = ("--gpu", "--cluster", "--framework")
 """Options that name what is priced; two of them are two questions."""
 
 
-def refuse_repeated(params: Sequence[Any], words: Sequence[str]) -> None:
+def _refuse_repeated(params: Sequence[TyperOption], words: Sequence[str]) -> None:
     """Raise ``InputError`` for a subject that stands twice, with different values, but is taken once; of other options
     the last counts, so that a command can be extended."""
     for param in params:
@@ -217,7 +257,7 @@ def refuse_repeated(params: Sequence[Any], words: Sequence[str]) -> None:
             raise InputError(flags[0], " and ".join(values), "is taken once; leave one out", values[0])
 
 
-def check_outputs(context: Any) -> None:
+def check_outputs(context: typer.Context) -> None:
     """Raise ``InputError`` if an output file is also an input (model, GPU, calibration, ...) or another output."""
     outputs: dict[str, Path] = context.meta.get(_KEY, {})
     if not outputs:

@@ -14,7 +14,7 @@ import typer
 
 from sartor.cli import common as c
 from sartor.cli import options as o
-from sartor.cli.launch import write_chakra, write_folder
+from sartor.cli.plan import write_chakra, write_folder
 from sartor.cli.run_options import numbers, read_flags, with_flags
 from sartor.cli.study import check_export_needs, export_points, tell_study
 from sartor.designs.options import DesignOptions

@@ -1,4 +1,5 @@
-"""``sartor extract``: the operator graph of any PyTorch model."""
+"""``sartor extract``, ``catalog`` and ``schema``: the operator graph of any PyTorch model; known devices, models,
+clusters, rules and spaces, with sources; the JSON schema of a command."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from json import dumps
 from typing import Annotated
 
 import typer
@@ -82,3 +84,35 @@ def _guest(name: str) -> Iterator[None]:
         sys.stderr.flush()
         os.dup2(kept, 1)
         os.close(kept)
+
+
+def catalog(
+    what: Annotated[
+        str, typer.Argument(metavar="gpus|models|clusters|rules|accelerators|spaces", help="Which catalogue.")
+    ],
+    name: Annotated[str | None, typer.Argument(help="Show one entry with all fields and sources.")] = None,
+    json: o.AsJson = False,
+    out: o.OutFile = None,
+) -> None:
+    """List GPUs, models, clusters, rules, accelerator templates and design spaces, with sources.
+
+    Example: `sartor catalog gpus h100`
+    """
+    from sartor.api.catalogs import catalog_entries
+
+    entries = catalog_entries(what, name)
+    c.answer("catalog", {"catalog": what, "entries": entries}, as_json=json, out=out)
+    if not json:
+        from sartor.report.catalog_view import catalog_view
+
+        c.show(catalog_view(what, entries, whole=name is not None))
+
+
+def schema(command: Annotated[str, typer.Argument(metavar="COMMAND", help="The command, such as plan.")]) -> None:
+    """Print the JSON schema (draft 2020-12) that a command's `--json` validates against.
+
+    Example: `sartor schema plan`
+    """
+    from sartor.answers.commands import command_schema
+
+    print(dumps(command_schema(command), indent=2))

@@ -1,14 +1,16 @@
-"""``sartor plan``: how to spread a model's training over a cluster."""
+"""``sartor plan``: how to spread a model's training over a cluster, and launch files: read, priced and written."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Annotated, Unpack
+
+import typer
 
 from sartor.cli import common as c
 from sartor.cli import options as o
-from sartor.cli import plan_options as p
-from sartor.cli.launch import lint_launch, trainer_of, write_files
 from sartor.cli.run_options import takes_run
 from sartor.errors import InputError
 from sartor.json_types import JsonMap
@@ -17,6 +19,48 @@ from sartor.units import parse_count
 
 if TYPE_CHECKING:
     from sartor.answers.plan import PlanAnswer
+    from sartor.hardware.cluster import Cluster
+    from sartor.model.training import TrainingJob, TrainingPlan
+
+Fix = Annotated[
+    list[str] | None,
+    typer.Option("--fix", metavar="AXIS=VALUE,...", help="Fix fields of the plan: `--fix tp=8,recompute=none`."),
+]
+WhyNot = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--why-not",
+        metavar="AXIS=VALUE,...",
+        help="Compare a plan with the best, term by term, or the nearest that can run: `--why-not tp=8,pp=2`.",
+    ),
+]
+Simple = Annotated[bool, typer.Option("--simple", help="Only data and tensor parallelism: pp=1, cp=1, ep=1.")]
+Tokens = Annotated[str, typer.Option("--tokens", metavar="N", help="Token budget for the cost: 1T, 300B, 1.5e12.")]
+Write = Annotated[
+    tuple[str, Path] | None,
+    o.WRITE(
+        metavar="TRAINER DIR",
+        help="Write the best plan's launch files: megatron, megatron-bridge, torchtitan, deepspeed "
+        "or accelerate, and a folder.",
+    ),
+]
+TrainerVersion = Annotated[
+    str,
+    typer.Option(
+        "--trainer-version",
+        metavar="VERSION",
+        help="With --write: the trainer's version (default: its newest). torchtitan before 0.3 gets a TOML.",
+    ),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Let --write overwrite different files.")]
+LAUNCH = partial(typer.Option, "--launch", metavar="FILE")
+Launch = Annotated[
+    Path | None, LAUNCH(help="Price and lint an existing launch instead: Megatron script, torchtitan TOML.")
+]
+LaunchOfRun = Annotated[
+    Path | None,
+    LAUNCH(help="Launch file of the run, if its log does not contain the plan: Megatron script, torchtitan TOML."),
+]
 
 
 @takes_run(without=("phase", "cluster", "num_devices", "context_len", "eager", "kernels", "launch"))
@@ -24,19 +68,19 @@ def plan(
     model: o.ModelOrLaunch = None,
     cluster: o.ClusterOrGpu = None,
     num_devices: o.DeviceCounts = None,
-    fix: p.Fix = None,
-    simple: p.Simple = False,
-    why_not: p.WhyNot = None,
-    tokens: p.Tokens = "1T",
+    fix: Fix = None,
+    simple: Simple = False,
+    why_not: WhyNot = None,
+    tokens: Tokens = "1T",
     top: o.Top = 10,
-    write: p.Write = None,
-    trainer_version: p.TrainerVersion = "",
-    overwrite: p.Overwrite = False,
+    write: Write = None,
+    trainer_version: TrainerVersion = "",
+    overwrite: Overwrite = False,
     html: o.HtmlFile = None,
     png: o.PngFolder = None,
     trace: o.TraceFile = None,
     chakra: o.Chakra = None,
-    launch: p.Launch = None,
+    launch: Launch = None,
     allow: o.Allow = None,
     fail_on: o.FailOn = "never",
     verbose: o.Verbose = False,
@@ -58,13 +102,13 @@ def plan(
         checks = {"launch": launch, "cluster": cluster, "model": model, "allow": allow, "fail_on": fail_on}
         searches = {"fix": fix, "simple": simple, "why_not": why_not, "price": options.get("price")}
         _only_with_a_search(searches | files)
-        lint_launch({**checks, "trace": trace, "json": json, "out": out}, parse_counts(num_devices), options)
+        _lint_launch({**checks, "trace": trace, "json": json, "out": out}, parse_counts(num_devices), options)
         return
     if write is not None and cluster is not None:
         _refuse_to_launch_a_chip(write[0], cluster)
     if model is None:
         raise InputError("MODEL", "not given", "name the model to plan, or use --launch FILE", "llama-3-8b")
-    if trainer := options.get("framework") or trainer_of(write[0] if write else None):
+    if trainer := options.get("framework") or _trainer_of(write[0] if write else None):
         options["framework"] = trainer
     with c.progress_bar("plans") as progress:
         found = api.plan(
@@ -81,7 +125,7 @@ def plan(
             **options,
         )
     if found.best is not None:
-        write_files(found, files)
+        _write_files(found, files)
     _show(found, verbose=verbose, json=json, out=out)
 
 
@@ -157,3 +201,105 @@ def _doubling(word: str) -> list[int]:
 
 def _no_counts(text: str) -> list[int]:
     raise InputError("--num-devices", text, "must be a whole number, or several", "64, 256,512 or 8..1024")
+
+
+def _trainer_of(kind: str | None) -> str | None:
+    """The trainer for launch files of this kind; None for an unknown kind, which is checked when writing."""
+    from sartor.launch.plan import WRITTEN
+
+    return kind if kind in {each.value for each in WRITTEN} else None
+
+
+def _write_plan(answer: PlanAnswer, kind: str, folder: Path, *, version: str = "", overwrite: bool) -> None:
+    """Write the best plan's launch files, and print on stderr which plan they contain and what they cannot express."""
+    from sartor import api
+    from sartor.launch.files import save_files
+
+    made = api.launch(answer, kind, version)
+    for path in save_files(made, folder, overwrite=overwrite):
+        c.say(f"wrote {path}")
+    for note in made.notes:
+        c.say(f"note: {note}")
+
+
+def _write_files(answer: PlanAnswer, options: JsonMap) -> None:
+    """Write the files of the best plan that the options of ``sartor plan`` ask for."""
+    trace, chakra, html, png = (options[name] for name in ("trace", "chakra", "html", "png"))
+    if options["write"] is not None:
+        _write_plan(answer, *options["write"], version=options["trainer_version"], overwrite=options["overwrite"])
+    if trace is not None:
+        from sartor.report.trace import plan_trace
+
+        _write_trace(plan_trace(answer), trace)
+    if chakra is not None and answer.best is not None:
+        write_chakra(answer.job, answer.best.plan, answer.search.cluster, chakra)
+    if html is not None:
+        from sartor.report.plan_document import plan_page
+
+        c.write_page(html, plan_page(answer))
+    if png is not None:
+        from sartor.report.plan_points import plan_points
+
+        c.write_figures(png, plan_points(answer))
+
+
+def write_chakra(job: TrainingJob, plan: TrainingPlan, cluster: Cluster, folder: Path) -> None:
+    """Write one step of a plan as Chakra execution traces."""
+    from sartor.report.chakra import chakra_files
+
+    names = write_folder(chakra_files(job, plan, cluster), folder, "--chakra")
+    c.say(f"wrote {len(names) - 1} traces, {folder}/step.RANK.et, and {folder}/comm_group.json")
+
+
+def write_folder(files: Iterable[tuple[str, bytes]], folder: Path, option: str) -> list[str]:
+    """Write files (name, contents) into a folder, which is created if missing; returns their names."""
+    from sartor.files import write_atomic
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(option, str(folder), f"must be a folder that can be written ({error.strerror})") from None
+    names = list[str]()
+    for name, data in files:
+        write_atomic(folder / name, data, field=option)
+        names.append(name)
+    return names
+
+
+def _lint_launch(options: JsonMap, num_devices: list[int] | None, run: TrainingOptions) -> None:
+    """Price and lint the launch that the options of ``sartor plan`` name, with what ``run`` states instead of it; exit
+    with 3 if it does not run, or does not fit whatever its switches without a price save, with 1 for findings at or
+    above ``fail_on``."""
+    from sartor import api
+    from sartor.report.launch_view import launch_view
+
+    if num_devices is not None and len(num_devices) > 1:
+        raise InputError("--num-devices", ",".join(map(str, num_devices)), "must be one number for a launch", "64")
+    found = api.lint_launch(
+        options["launch"],
+        options["cluster"],
+        model=options["model"],
+        num_devices=None if num_devices is None else num_devices[0],
+        allow=tuple(options["allow"] or ()),
+        **run,
+    )
+    if options["trace"] is not None:
+        from sartor.report.trace import launch_trace
+
+        _write_trace(launch_trace(found), options["trace"])
+    c.answer("plan", found.to_dict(), as_json=options["json"], out=options["out"])
+    if not options["json"]:
+        c.show(launch_view(found))
+    if found.status == "infeasible":
+        raise c.Exit(3)
+    worst = found.findings[0].grade.value if found.findings else None
+    if o.fails(worst, options["fail_on"]):
+        raise c.Exit(1)
+
+
+def _write_trace(data: bytes, path: Path) -> None:
+    """Write one step of a plan as a trace for https://ui.perfetto.dev."""
+    from sartor.files import write_atomic
+
+    write_atomic(path, data)
+    c.say(f"wrote {path}: open it at https://ui.perfetto.dev")

@@ -8,10 +8,10 @@ A trainer as a record: what it overlaps, pads, keeps in memory, and supports.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any
 
+from sartor.frozen import dataclass, field, fields, replace
 from sartor.json_types import JsonMap
 from sartor.model.layer import AttentionMixer, LatentAttentionMixer, Layer, MoeFfn
 from sartor.model.shape import TransformerShape, blocks

@@ -7,12 +7,12 @@ grows and time never falls.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from sartor.cost.correction.calibration import Calibration
+from sartor.frozen import dataclass, fields, replace
 from sartor.hardware.cluster import Cluster
 from sartor.model.training import Recompute, TrainingJob, TrainingPlan
 from sartor.plans.result import PricedPlan

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy as np
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.cost import interval_80
 from sartor.errors import InputError
+from sartor.frozen import dataclass, field, replace
 from sartor.hardware.cluster import Cluster
 from sartor.model.training import PipelineSchedule, Recipe, Recompute, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel

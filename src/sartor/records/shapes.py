@@ -10,7 +10,6 @@ import csv
 import difflib
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 
 from sartor.errors import InputError, Stated
 from sartor.files import pyarrow
+from sartor.frozen import dataclass
 from sartor.records.tables import (
     KINDS,
     SUFFIXES,

@@ -8,12 +8,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, Generic, TypedDict, TypeVar
 
 from sartor.errors import InputError
+from sartor.frozen import dataclass
 from sartor.hardware.cluster import Cluster
 from sartor.model.workload import PipelineSchedule, Recompute
 from sartor.units import Array

@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 
+from sartor.frozen import dataclass, field, replace
 from sartor.hardware.catalog import gpu_names
 from sartor.units import GIB
 
