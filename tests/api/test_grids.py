@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -124,3 +125,19 @@ def test_what_no_grid_has_is_refused_in_one_sentence(name: str) -> None:
     options, sentence = REFUSED[name]
     with pytest.raises(InputError, match=sentence):
         api.estimate("gpt2", "h100", **options)
+
+
+def test_lists_type_as_a_grid_and_single_values_as_one_estimate(tmp_path: Path, repo_dir: Path) -> None:
+    checker = pytest.importorskip("mypy.api")
+    snippet = tmp_path / "snippet.py"
+    snippet.write_text(
+        "from sartor import estimate\n"
+        'reveal_type(estimate("gpt2", "h100", microbatch_size=[1, 2, 4]))\n'
+        'reveal_type(estimate("gpt2", "h100", microbatch_size=1, num_devices=8))\n',
+        encoding="utf-8",
+    )
+    said, problems, code = checker.run(["--config-file", str(repo_dir / "pyproject.toml"), str(snippet)])
+    assert (code, problems) == (0, ""), said
+    grid, single = (line for line in said.splitlines() if "Revealed type" in line)
+    assert "EstimateGrid" in grid
+    assert "ModelEstimate" in single
