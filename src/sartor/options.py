@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from enum import Enum, auto
 from inspect import Parameter, signature
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 from sartor.errors import InputError
 from sartor.frozen import dataclass
@@ -91,3 +91,51 @@ def with_options(options: type) -> Callable[[T], T]:
         return function
 
     return shown
+
+
+class Panel(Enum):
+    """Groups of options on a help page."""
+
+    QUESTION = "The run"
+    PLAN = "The plan (what is left out is searched for)"
+    RARE = "Rarely needed"
+
+
+class Unit(Enum):
+    """What a size counts; it tells what ``8k`` or ``4M`` can mean."""
+
+    NONE = ""
+    TOKENS = "tokens"
+    SEQUENCES = "sequences"
+    DEVICES = "devices"
+    SHARE = "share"
+    USD_PER_HOUR = "USD per device and hour"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunField:
+    """One field of a run."""
+
+    name: str
+    kind: type
+    words: str
+    """What it is, as a noun phrase."""
+    help: str
+    panel: Panel = Panel.QUESTION
+    unit: Unit = Unit.NONE
+    metavar: str = "N"
+    choices: tuple[str, ...] = ()
+    """Words it may take, in the order of help pages; empty: any."""
+    least: float | None = None
+    most: float | None = None
+    example: str = ""
+    training: bool = True
+    """Applies to training."""
+    inference: bool = True
+    """Applies to prefill and decode."""
+    axis: ClassVar[bool] = False
+    """An axis of the plan: what is not stated is searched for."""
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.name.replace('_', '-')}"

@@ -16,12 +16,13 @@ from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.cluster import Cluster, LinkTier
 from sartor.model.editing import edit
+from sartor.model.plan import SEARCHED
 from sartor.model.training import Recompute, Trainer, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
 from sartor.plans.result import PlanSearch, PlanStatus
 from sartor.plans.search import search_plans
-from sartor.plans.space import AXES, factorizations, plan_space, size_of, structures
+from sartor.plans.space import factorizations, plan_space, size_of, structures
 from sartor.step.footprint import usable_bytes
 from sartor.step.mechanisms import parts
 from sartor.step.results import Footprint, StepEstimate
@@ -353,7 +354,7 @@ def test_factorizations_are_all_there_once(number: int) -> None:
 def test_every_axis_is_in_the_space() -> None:
     asked = job(8, 16)
     space = plan_space(asked, 8, {})
-    assert {*space.dims, *space.axes} == set(AXES)
+    assert {*space.dims, *space.axes} == set(SEARCHED)
     assert size_of(space.dims) * int(np.prod([len(v) for v in space.axes.values()])) == space.size
 
 

@@ -142,7 +142,7 @@ class FieldOptions(TypedDict, total=False):
     level: Level
     null: bool
     when: Reader
-    shown: Reader
+    shown: Reader | None
 
 
 def field(name: str, kind: Kind, words: str = "", **options: Unpack[FieldOptions]) -> Field:

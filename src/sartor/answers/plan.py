@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from sartor.answers.field import (
     Answer,
+    Field,
     Fields,
     Level,
     ListOf,
@@ -26,7 +27,8 @@ from sartor.answers.field import (
 )
 from sartor.cost.cost import Source
 from sartor.frozen import dataclass
-from sartor.model.training import PipelineSchedule, Recompute
+from sartor.model.plan import AXES, AxisKind, PlanAxis
+from sartor.model.workload import Recompute
 from sartor.plans.fixed import settings
 from sartor.run.run import Run
 from sartor.step.mechanisms import parts
@@ -71,26 +73,6 @@ MEMORY: Fields = (
 )
 """What the fullest device allocates."""
 
-DEGREES: Fields = (
-    *(integer(name, name, path=f"dims.{name}") for name in ("tp", "pp", "dp", "cp", "ep")),
-    integer("num_devices", path=lambda plan: int(plan.num_devices)),
-    integer("virtual_stages", "chunks", path=lambda plan: int(plan.virtual_stages), help="pipeline chunks of a device"),
-    integer("microbatch_size", "batch", path=lambda plan: int(plan.microbatch_size), help="sequences of a microbatch, "
-            "and microbatches", shown=lambda plan: f"{int(plan.microbatch_size)}x{int(plan.num_microbatches)}"),
-    integer("num_microbatches", path=lambda plan: int(plan.num_microbatches)),
-    flag("sequence_parallel", "sp", path=lambda plan: bool(plan.dims.sequence_parallel), help="sequence parallel",
-         shown=lambda plan: "yes" if plan.dims.sequence_parallel and int(plan.dims.tp) > 1 else "no"),
-    integer("zero_stage", "zero", path=lambda plan: int(plan.zero_stage), help="ZeRO stage"),
-    integer("shard_group", path=lambda plan: int(plan.shard_group), help="devices that share states; 0: all copies"),
-    text("recompute", "recompute", path=lambda plan: Recompute(int(plan.recompute)).word,
-         shown=lambda plan: _recompute_text(plan), help="activations computed again in the backward pass"),
-    integer("recompute_layers", path=lambda plan: _layers_or_none(plan), null=True, help="of a stage; null: all"),
-    text("schedule", path=lambda plan: PipelineSchedule(int(plan.schedule)).word),
-    flag("optimizer_offload", path=lambda plan: bool(plan.optimizer_offload)),
-    rows("stage_layers", Scalar.INTEGER, null=True, help="layers of each pipeline chunk; null: equal"),
-)  # fmt: skip
-"""A plan (`TrainingPlan`) under its JSON names."""
-
 
 def _recompute_text(plan: TrainingPlan) -> str:
     """``none``, ``selective``, ``full`` or the layers a stage recomputes."""
@@ -98,8 +80,32 @@ def _recompute_text(plan: TrainingPlan) -> str:
     return f"{layers} layer{'s' if layers > 1 else ''}" if kind is Recompute.FULL and layers >= 0 else kind.word
 
 
-def _layers_or_none(plan: Any) -> int | None:
-    return None if int(plan.recompute_layers) < 0 else int(plan.recompute_layers)
+_SHOWN = {
+    "microbatch_size": lambda plan: f"{int(plan.microbatch_size)}x{int(plan.num_microbatches)}",
+    "sequence_parallel": lambda plan: "yes" if plan.dims.sequence_parallel and int(plan.dims.tp) > 1 else "no",
+    "recompute": _recompute_text,
+}
+
+
+def _axis(row: PlanAxis) -> Field:
+    """An axis of a plan; null for one that refines another and has no value."""
+
+    def read(plan: TrainingPlan) -> int | str | bool | None:
+        value = int(plan.columns[row.name])
+        return None if row.layout is AxisKind.REFINED and value in row.plain else row.shown(value)
+
+    kind = Scalar.TEXT if row.kinds else Scalar.FLAG if row.kind is bool else Scalar.INTEGER
+    null, shown = row.layout is AxisKind.REFINED, _SHOWN.get(row.name)
+    return field(row.name, kind, row.heading, path=read, null=null, help=row.help.split(" [")[0], shown=shown)
+
+
+DEGREES: Fields = (
+    *map(_axis, AXES.values()),
+    integer("num_devices", path=lambda plan: int(plan.num_devices)),
+    integer("num_microbatches", path=lambda plan: int(plan.num_microbatches)),
+    rows("stage_layers", Scalar.INTEGER, null=True, help="layers of each pipeline chunk; null: equal"),
+)
+"""A plan (`TrainingPlan`) under its JSON names."""
 
 
 class Sourced(NamedTuple):
@@ -329,10 +335,7 @@ PLAN: Fields = (
     field("job", JOB),
     field(
         "best",
-        (
-            *through(lambda answer: Sourced(answer.best, answer.source), PRICED),
-            rows("stages", STAGE),
-        ),
+        (*through(lambda answer: Sourced(answer.best, answer.source), PRICED), rows("stages", STAGE)),
         path=lambda answer: None if answer.best is None else answer,
         null=True,
     ),

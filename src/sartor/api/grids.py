@@ -23,12 +23,12 @@ from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import usual_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower import feasible, lower
+from sartor.model.plan import AXES, SEARCHED
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import ModelReading, ParallelDims, Phase, settled_seq_len
 from sartor.plans.fixed import named_values, with_recompute
 from sartor.plans.grid import grid_plans
-from sartor.plans.space import AXES
-from sartor.run.fields import FIELDS, check_names
+from sartor.run.fields import check_names
 from sartor.run.run import Origin, Run
 from sartor.step.serving.inference import inference_memory
 from sartor.step.serving.served import padded
@@ -68,7 +68,7 @@ def estimate_grid(model: Model | None, gpu: GpuLike | None, options: Mapping[str
     run, device, cluster, own = asked_run(reading, gpu, single)
     trains = run.get("phase") == Phase.TRAIN.value
     for name, values in arrays.items():
-        _check_values(name, values, (*OF_JOBS, *AXES) if trains else OF_PASSES, run.get("phase"))
+        _check_values(name, values, (*OF_JOBS, *SEARCHED) if trains else OF_PASSES, run.get("phase"))
     if not trains:
         return _passes(reading, run, arrays, device, own)
     return _steps(reading, run, arrays, cluster or usual_cluster(device), own)
@@ -135,7 +135,7 @@ def _of_job(reading: ModelReading, run: Run, plans: Values, cluster: Cluster, ow
         reading=reading,
         gpu=cluster.gpu,
         axes={},
-        plan={name: _as_words(name, grid.rows[name]) for name in AXES},
+        plan={name: _as_words(name, grid.rows[name]) for name in SEARCHED},
         time_s=step_s,
         low_s=np.asarray(low_s),
         high_s=np.asarray(high_s),
@@ -153,7 +153,7 @@ def _word(value: object) -> str:
 
 def _as_words(name: str, column: Array) -> Array:
     """An axis as the caller writes it; -1, where there is no plan, stays."""
-    words = {int(kind): kind.word for kind in FIELDS[name].kinds or ()} if name in FIELDS else {}
+    words = {int(kind): kind.word for kind in AXES[name].kinds or ()} if name in AXES else {}
     return np.array([words.get(code, code) for code in column.tolist()], dtype=object) if words else column
 
 

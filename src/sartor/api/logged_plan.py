@@ -18,6 +18,7 @@ from sartor.frozen import dataclass, replace
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import usual_cluster
 from sartor.model.counts import LENGTHS, SAME, counted
+from sartor.model.plan import AXES, SEARCHED
 from sartor.model.training import Recompute
 from sartor.model.workload import usual_seq_len
 from sartor.run.fields import FIELDS, RunOnDevices, fixed_axes
@@ -38,9 +39,7 @@ if TYPE_CHECKING:
 
 _OLD = re.compile(r"deepspeed|@20(1\d|2[0-2])")
 """Releases of Megatron, and its fork, that behave differently from what their arguments suggest."""
-DEGREES = ("tp", "pp", "cp", "ep")
-PLANNED = (*DEGREES, "microbatch_size", "zero_stage", "virtual_stages", "sequence_parallel", "schedule", "recompute",
-           "recompute_layers", "optimizer_offload", "shard_group")  # fmt: skip
+PLANNED = tuple(name for name in AXES if name != "dp")
 """Axes of a plan that a log or ``fix`` may specify."""
 SIZES = ("global_batch_size", "seq_len", "num_devices")
 LAUNCHED = frozenset({*PLANNED, "dtype", "dp_overlap", "tp_overlap", "fused_loss"})
@@ -284,8 +283,6 @@ def _usual_axes(job: TrainingJob, devices: int, fixed: Mapping[str, int]) -> dic
 
     Raises ``InputError`` for sizes that contradict each other.
     """
-    from sartor.plans.space import AXES
-
     tp, cp, ep, batch = fixed.get("tp", 1), fixed.get("cp", 1), fixed.get("ep", 1), job.global_batch_size
     replicas = devices // (tp * cp)
     pp = fixed.get("pp") or next((n for n in divisors(replicas) if batch % (replicas // n) == 0), 1)
@@ -301,8 +298,7 @@ def _usual_axes(job: TrainingJob, devices: int, fixed: Mapping[str, int]) -> dic
         raise InputError("global_batch_size", batch, must, str((batch // least + 1) * least))
     sharded = dp * cp > 1 and not job.trainer.lockstep
     return {
-        **dict.fromkeys(AXES, 0),  # none, off, one forward and one backward in turn
-        **dict.fromkeys((*DEGREES, "virtual_stages"), 1),
+        **{name: AXES[name].plain[0] for name in SEARCHED},
         "microbatch_size": next(n for n in range(max(TOKENS_AT_ONCE // job.seq_len, 1), 0, -1) if batch // dp % n == 0),
         "pp": pp,
         "dp": dp,
@@ -426,7 +422,7 @@ def launched_question(
         launched=plan,
     )
     held = replace(held, searched=held.price())
-    facts = {name: FIELDS[name].shown(value) for name, value in axes.items()} | {
+    facts = {name: AXES[name].shown(value) for name, value in axes.items()} | {
         "num_devices": launch.num_devices,
         "global_batch_size": job.global_batch_size,
         "seq_len": job.seq_len,

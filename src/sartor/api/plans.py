@@ -20,9 +20,10 @@ from sartor.frozen import dataclass, replace
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import USUAL_CLUSTER
 from sartor.launch.plan import LaunchFiles, launch_kind
+from sartor.model.plan import AXES
 from sartor.model.workload import settled_seq_len
 from sartor.plans.space import axes_of
-from sartor.run.fields import AXES, TrainingOptions, check_names, fixed_axes
+from sartor.run.fields import TrainingOptions, check_names, fixed_axes
 from sartor.run.run import Origin, Run
 from sartor.step.results import step_source
 

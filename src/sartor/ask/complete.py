@@ -14,13 +14,13 @@ from sartor.errors import InputError
 from sartor.frozen import dataclass, replace
 from sartor.hardware.cluster import Cluster
 from sartor.model.lower.setting import check
+from sartor.model.plan import AXES, phrases
 from sartor.model.training import Recompute, Trainer, TrainingJob
 from sartor.model.workload import ModelReading, ParallelDims
 from sartor.plans.fixed import named_values
 from sartor.plans.result import PricedPlan
 from sartor.plans.search import HeldPlan, fastest_plan, fewest_devices, leanest_plan
 from sartor.plans.space import axes_of
-from sartor.run.fields import AXES, FIELDS
 from sartor.run.run import Origin, Run
 from sartor.step.question import as_trained, training_job
 from sartor.step.trainers import PLAUSIBLE_TRAINERS, default_trainer, trainer_named
@@ -39,12 +39,12 @@ MOST_DEVICES = 2**17
 FIXED = (Origin.STATED, Origin.IMPLIED)
 """Origins of axes that the search does not change."""
 
-FLAT = {"pp": 1, "cp": 1, "ep": 1, "virtual_stages": 1, "schedule": 0, "microbatch_size": 1}
+FLAT = {name: row.plain[0] for name, row in AXES.items() if row.flat}
 """The plan of a model whose states fit on no number of devices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Completed:
+class _Completed:
     """A finished training run."""
 
     run: Run
@@ -54,7 +54,7 @@ class Completed:
     """What was assumed, in sentences."""
 
 
-def complete(run: Run, reading: ModelReading, cluster: Cluster, calibration: Calibration | None) -> Completed:
+def complete(run: Run, reading: ModelReading, cluster: Cluster, calibration: Calibration | None) -> _Completed:
     """Finish a training run on a cluster; a plan that does not fit is kept if every axis was stated or nothing fits.
 
     Raises ``InputError`` for values that no plan can have.
@@ -67,7 +67,7 @@ def complete(run: Run, reading: ModelReading, cluster: Cluster, calibration: Cal
     except InputError as error:
         raise as_option(error, AXES) from None
     run = _finished(run, held, fixed_size=bool(cluster.total_devices))
-    return Completed(run=run, held=held, notes=(*notes, *_words(run, held)))
+    return _Completed(run=run, held=held, notes=(*notes, *_words(run, held)))
 
 
 def as_option(error: InputError, names: Container[str]) -> InputError:
@@ -216,7 +216,7 @@ def _fits(held: HeldPlan) -> bool:
 
 def with_plan(run: Run, axes: Mapping[str, int], source: str) -> Run:
     """The run with the axes of a plan that it does not state, in words."""
-    words = {name: FIELDS[name].shown(value) for name, value in axes.items()}
+    words = {name: AXES[name].shown(value) for name, value in axes.items()}
     return run.with_(
         Origin.SEARCHED, source, **{name: word for name, word in words.items() if run.origin(name) not in FIXED}
     )
@@ -233,6 +233,7 @@ def plan_sentence(held: HeldPlan) -> str:
     recompute = Recompute(axes["recompute"])
     if recompute is not Recompute.NONE:
         words.append(f"{layers} recomputed layers a stage" if layers >= 0 else f"{recompute.word} recomputation")
+    words += phrases(axes)
     return f"{held.num_devices} {held.cluster.gpu.name} as {', '.join(words)}"
 
 

@@ -279,7 +279,7 @@ def _meant(error: Any, option: str) -> str:
     if not option:
         return "--model" if "--model" in has and "extra argument" in error.format_message() else ""
     axis = option.lstrip("-").replace("-", "_")
-    if "--fix" in has and axis in import_module("sartor.plans.fixed").FIXABLE:
+    if "--fix" in has and axis in import_module("sartor.model.plan").AXES:
         return f"--fix {axis}=VALUE"
     if axis in {param.name for param in params if param.param_type_name == "argument"}:
         return f"the argument {axis.upper()}, without {option}"

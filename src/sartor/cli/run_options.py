@@ -14,8 +14,8 @@ from sartor.cli import common as c
 from sartor.cli import options as o
 from sartor.cli.common import parse_sets
 from sartor.errors import InputError
-from sartor.options import Declared, Spelling, declared
-from sartor.run.fields import FIELDS, Panel, RunField, parse_size
+from sartor.options import Declared, Panel, RunField, Spelling, declared
+from sartor.run.fields import FIELDS, parse_size
 
 Command = Callable[..., None]
 

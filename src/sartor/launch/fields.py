@@ -18,8 +18,9 @@ from sartor.frozen import dataclass
 from sartor.json_types import JsonDict
 from sartor.launch.plan import LaunchKind, refuser
 from sartor.launch.stated import MAX_SIZE, Flags, Stated, shown_flag
+from sartor.model.plan import AXES
 from sartor.model.shape import Value
-from sartor.model.training import PipelineSchedule, Recipe, Recompute, TrainingJob, TrainingPlan
+from sartor.model.training import Recipe, Recompute, TrainingJob, TrainingPlan
 from sartor.operators import DType
 
 Argument = tuple[str, ...]
@@ -154,28 +155,21 @@ def quantities(job: TrainingJob, plan: TrainingPlan) -> dict[str, Value]:
     group = int(plan.shard_group) or ranks
     switches = ("tp_overlap", "dp_overlap", "p2p_overlap", "ep_overlap", "fused_kernels", "fused_loss", "cuda_graphs")
     return {
-        **{name: int(getattr(d, name)) for name in ("tp", "pp", "dp", "cp", "ep")},
-        "sequence_parallel": bool(d.sequence_parallel),
+        **{name: row.shown(int(plan.columns[name])) for name, row in AXES.items()},
         "expert_tp": int(d.tp) if trainer.splits_experts else 1,
         "dispatch_once": trainer.dispatch_once and bool(d.ep > 1),
         "seq_len": int(job.seq_len),
         "global_batch_size": int(job.global_batch_size),
-        "microbatch_size": int(plan.microbatch_size),
         "local_batch_size": int(plan.microbatch_size) * (int(plan.num_microbatches) if d.pp > 1 else 1),
         "num_microbatches": int(plan.num_microbatches),
         "num_devices": int(plan.num_devices),
-        "schedule": PipelineSchedule(int(plan.schedule)).word,
-        "zero_stage": int(plan.zero_stage),
         "sharded": bool(plan.zero_stage > 0),
         "fsdp": bool(plan.zero_stage > 1),
         "reshards": bool(plan.zero_stage == 3),
         "instances": ranks // group,
         "replicas": int(d.dp) * int(d.cp) // group if plan.zero_stage else int(d.dp),
         "shards": group // int(d.cp) if plan.zero_stage else 1,
-        "recompute": Recompute(int(plan.recompute)).word,
         "recomputed": plan.recompute is Recompute.FULL,
-        "recompute_layers": int(plan.recompute_layers),
-        "optimizer_offload": bool(plan.optimizer_offload),
         "recipe": job.recipe.value,
         **{recipe.value: job.recipe is recipe for recipe in (Recipe.BF16, Recipe.FP16)},
         "optimizer": job.optimizer.value,

@@ -12,11 +12,12 @@ import numpy as np
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.launch.fields import quantities, row_of, text_of
+from sartor.model.plan import AXES
 from sartor.model.shape import Value
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.plans.fixed import named_values
 from sartor.plans.space import axes_of, plan_at
-from sartor.run.fields import AXES, check_batch
+from sartor.run.fields import check_batch
 from sartor.step.question import training_job
 
 if TYPE_CHECKING:
@@ -140,12 +141,7 @@ def _with_axes(reading: LaunchReading, job: TrainingJob, run: Run) -> tuple[Trai
 
 def _words(job: TrainingJob, plan: TrainingPlan) -> dict[str, Value]:
     """Every field that an option may state, by the option's name, as a launch would write it."""
-    facts: dict[str, Value] = quantities(job, plan) | {
-        "framework": job.trainer.name,
-        "routing_skew": float(job.routing_skew),
-        "virtual_stages": int(plan.virtual_stages),
-        "shard_group": int(plan.shard_group),
-    }
+    facts = quantities(job, plan) | {"framework": job.trainer.name, "routing_skew": float(job.routing_skew)}
     return {
         name: facts[OF_JOB.get(name, name)] for name in (*AXES, *OF_JOB, "framework", "global_batch_size", "seq_len")
     }

@@ -15,6 +15,7 @@ import numpy as np
 
 from sartor.errors import NOT_GIVEN, InputError
 from sartor.frozen import dataclass, field, fields, replace
+from sartor.model.plan import AXES
 from sartor.model.shape import TransformerShape
 from sartor.model.training import (
     ContextParallel,
@@ -31,7 +32,6 @@ from sartor.model.training import (
 from sartor.model.workload import AttentionKernel, usual_seq_len
 from sartor.operators import DType
 from sartor.plans.space import broken, check_job
-from sartor.run.fields import FIELDS
 from sartor.step.trainers import record_named, trainer_of_files
 from sartor.units import Ints, ceil_div, nearest_divisors
 
@@ -281,8 +281,9 @@ def check_runs(kind: LaunchKind, job: TrainingJob, plan: TrainingPlan) -> None:
     if not reasons:
         return
     columns = plan.columns
-    rows = [row for row in reversed([*FIELDS.values()]) if row.axis]  # the most particular axes first
-    simpler = [(row.name, value) for row in rows for value in row.common if value != columns[row.name]]
+    rows = reversed([*AXES.values()])  # the most particular axes first
+    common = {row.name: row.plain[:1] if row.common is None else row.common for row in rows}
+    simpler = [(name, value) for name, values in common.items() for value in values if value != columns[name]]
     for changes in [*combinations(simpler, 1), *combinations(simpler, 2)]:
         if reasons[0] not in broken(job, plan.with_columns(**dict(changes))):
             name = changes[-1][0]
@@ -293,7 +294,7 @@ def check_runs(kind: LaunchKind, job: TrainingJob, plan: TrainingPlan) -> None:
 
 def _stated(axis: str, value: Any) -> str:
     """A value of a plan's axis as options write it."""
-    return str(FIELDS[axis].shown(value)).lower()
+    return str(AXES[axis].shown(value)).lower()
 
 
 def no_devices(smallest: int) -> InputError:

@@ -1,19 +1,14 @@
-"""A training job, and a plan that spreads it over devices.
-
-A field of ``TrainingPlan`` is one number or an array; arrays broadcast, one entry per candidate plan.
-
-A trainer as a record: what it overlaps, pads, keeps in memory, and supports.
-"""
+"""A training job, and its trainer as a record: what it overlaps, pads, keeps in memory, and supports."""
 
 from __future__ import annotations
 
 import math
 from enum import Enum
-from typing import Any
 
-from sartor.frozen import dataclass, field, fields, replace
+from sartor.frozen import dataclass, field, replace
 from sartor.json_types import JsonMap
 from sartor.model.layer import AttentionMixer, LatentAttentionMixer, Layer, MoeFfn
+from sartor.model.plan import TrainingPlan
 from sartor.model.shape import TransformerShape, blocks
 from sartor.model.workload import (
     VOCAB_MULTIPLE,
@@ -21,14 +16,12 @@ from sartor.model.workload import (
     ContextParallel,
     OffloadModule,
     Optimizer,
-    ParallelDims,
     PipelineSchedule,
     Recipe,
     Recompute,
     RecomputeModule,
 )
 from sartor.operators import DType
-from sartor.units import Bools, Ints
 
 
 class Accumulation(Enum):
@@ -383,49 +376,3 @@ class TrainingJob:
     @property
     def _layers(self) -> list[Layer]:
         return [block.layer for block in blocks(self.shape) if block.layer is not None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingPlan:
-    """A plan for a job, or many as arrays that broadcast.
-
-    ``dims`` holds tp, pp, dp, cp, ep (tp x pp x dp x cp devices; ep is within dp x cp, or tp x dp x cp if experts stay
-    whole) and sequence parallelism. Ranks are numbered as Megatron does: tp innermost, then cp, then dp (ep the inner
-    part of cp x dp), pp outermost.
-    """
-
-    dims: ParallelDims = field(default_factory=ParallelDims)
-    microbatch_size: Ints = 1
-    num_microbatches: Ints = 1
-    """Microbatches per pipeline and step: global_batch_size / (dp x microbatch_size)."""
-    virtual_stages: Ints = 1
-    """Chunks of layers per device (interleaving)."""
-    schedule: Ints = PipelineSchedule.ONE_F_ONE_B
-    zero_stage: Ints = 0
-    """0 plain data parallelism, 1 optimizer states sharded (Megatron's distributed optimizer), 2 and gradients, 3 and
-    parameters (FSDP)."""
-    shard_group: Ints = 0
-    """Devices per set of ZeRO shards; 0: all of dp x cp (smaller: hybrid sharding)."""
-    recompute: Ints = Recompute.NONE
-    recompute_layers: Ints = -1
-    """With ``Recompute.FULL``: layers per stage that are recomputed; -1 all."""
-    optimizer_offload: Bools = False
-    stage_layers: tuple[int, ...] | None = None
-    """For a single plan, layers of each chunk in model order (pp x virtual_stages chunks); None: as even as possible
-    without counting embedding and head, the first chunks taking the rest."""
-
-    @property
-    def num_devices(self) -> Ints:
-        d = self.dims
-        return d.tp * d.pp * d.dp * d.cp
-
-    @property
-    def columns(self) -> dict[str, Any]:
-        """Every degree and field by name, but ``stage_layers``."""
-        holders = {f.name: holder for holder in (self.dims, self) for f in fields(holder)}
-        return {name: getattr(holders[name], name) for name in holders if name not in ("dims", "stage_layers")}
-
-    def with_columns(self, **values: Any) -> TrainingPlan:
-        """The plan with some degrees and fields changed."""
-        degrees = {f.name: values.pop(f.name) for f in fields(self.dims) if f.name in values}
-        return replace(self, dims=replace(self.dims, **degrees), **values)

@@ -1,4 +1,5 @@
-"""Seconds and bytes of rows of plans: memory of all of them, step time of those that fit.
+"""Seconds and bytes of rows of plans: memory of all of them, step time of those that fit; and if none fits, why, and
+the smallest changes with which one does, each of which was tried.
 
 If whole layers must be recomputed to fit, bisection finds the fewest such layers: with every further layer memory never
 grows and time never falls.
@@ -6,7 +7,8 @@ grows and time never falls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -14,14 +16,25 @@ import numpy as np
 from sartor.cost.correction.calibration import Calibration
 from sartor.frozen import dataclass, fields, replace
 from sartor.hardware.cluster import Cluster
+from sartor.model.plan import AXES, SEARCHED
 from sartor.model.training import Recompute, TrainingJob, TrainingPlan
-from sartor.plans.result import PricedPlan
-from sartor.plans.space import AXES, plan_at, size_of, stage_layers, take, to_plan
+from sartor.plans.result import PricedPlan, Relaxation, Tightest
+from sartor.plans.space import (
+    chunks,
+    plan_at,
+    plan_space,
+    size_of,
+    stage_layers,
+    structures,
+    take,
+    to_plan,
+    with_switches,
+)
 from sartor.step.footprint import usable_bytes
 from sartor.step.mechanisms.mechanism import Rows
-from sartor.step.results import Footprint, StepEstimate
+from sartor.step.results import MAY_FIT, Footprint, StepEstimate, near_limit
 from sartor.step.tables import KnownBlocks
-from sartor.units import Array, Floats, round_up
+from sartor.units import Array, Floats, format_bytes, room_text, round_up
 
 HOPE = 1.1
 """A plan over memory by at most this factor with even stages is also tried with uneven ones."""
@@ -156,7 +169,7 @@ def distinct_but_recompute(rows: Rows) -> Rows:
     """One row of each group that differs only in recomputation."""
     if not size_of(rows):
         return rows
-    same = np.stack([rows[axis] for axis in AXES if axis != "recompute"])
+    same = np.stack([rows[axis] for axis in SEARCHED if axis != "recompute"])
     _, first = np.unique(same, axis=1, return_index=True)
     return take(rows, np.sort(first))
 
@@ -205,3 +218,95 @@ def _entry(values: Any, index: int) -> Any:
     if isinstance(values, Mapping):
         return {name: _entry(column, index) for name, column in values.items()}
     return values if np.ndim(values) == 0 else values[index].item()
+
+
+DOUBLINGS = 7
+"""How often to double the devices, and to halve the sequence, in search of a plan that fits."""
+LEAST_SEQ_LEN = 128
+
+
+def tightest(
+    pricer: Pricer, num_devices: int, fixed: Mapping[str, int], leanest: PricedPlan | None, struck: Mapping[str, int]
+) -> Tightest:
+    """The constraint that rules out every plan, as a sentence, and changes that would allow some."""
+    relaxations = tuple(_relaxations(pricer, num_devices, fixed, leanest))
+    if leanest is None:
+        stated = ", ".join(f"{name}={AXES[name].word(value)}" for name, value in fixed.items())
+        reason = list(struck)[-1] if struck else "they contradict each other"  # why the last plans were rejected
+        together = " together" if len(fixed) > 1 else ""
+        return Tightest(message=f"no plan has {stated}{together}: {reason}", relaxations=relaxations)
+    over = leanest.peak_bytes - pricer.limit_bytes
+    stage = int(leanest.footprint.stage)
+    small = min(pricer.cluster.gpus, key=lambda gpu: gpu.hbm_bytes)
+    where = f"stage {stage} of {int(leanest.plan.dims.pp)}" if int(leanest.plan.dims.pp) > 1 else "every device"
+    message = (
+        f"does not fit: the leanest plan puts {format_bytes(leanest.peak_bytes)} on {where}, "
+        f"{format_bytes(over)} more than {small.name} {_has(pricer)}"
+    )
+    if near_limit(leanest.peak_bytes, pricer.limit_bytes):
+        message += f"; {MAY_FIT}"
+    return Tightest(message=message, stage=stage, over_bytes=over, leanest=leanest, relaxations=relaxations)
+
+
+def one_change(job: TrainingJob, num_devices: int, axes: Mapping[str, int]) -> str:
+    """For an impossible plan, the one or two nearest values that make it possible (with dp adjusted): ``pp=1 or
+    zero_stage=1``; empty if no single change helps."""
+    changes = []
+    for name in (axis for axis in SEARCHED if axis in axes and axis != "dp"):
+        rest = {other: value for other, value in axes.items() if other not in (name, "dp")}
+        space = plan_space(job, num_devices, rest)
+        for value in np.unique(with_switches(job, space, structures(job, space).rows, {})[name]).tolist():
+            changes.append((abs(math.log((value + 1) / (axes[name] + 1))), f"{name}={AXES[name].word(value)}"))
+    return " or ".join(words for _, words in sorted(changes)[:2])
+
+
+def _has(pricer: Pricer) -> str:
+    verb = "may fill" if pricer.headroom else "has"
+    return f"{verb}: {room_text(pricer.limit_bytes, pricer.headroom)}"
+
+
+def _relaxations(
+    pricer: Pricer, num_devices: int, fixed: Mapping[str, int], leanest: PricedPlan | None
+) -> Iterator[Relaxation]:
+    """Least intrusive first: free a fixed value, offload, add devices, shorten the sequence, larger devices."""
+    for name in fixed:
+        rest = {axis: value for axis, value in fixed.items() if axis != name}
+        if _something_fits(pricer, num_devices, rest):
+            yield Relaxation(change=f"leave {name} free", field=name, value="free")
+    if leanest is None:
+        return
+    if "optimizer_offload" not in fixed and _something_fits(pricer, num_devices, {**fixed, "optimizer_offload": 1}):
+        yield Relaxation(
+            change="keep the optimizer's states in host memory (--fix optimizer_offload=1)",
+            field="optimizer_offload",
+            value="1",
+        )
+    if larger := _more_devices(pricer, num_devices, fixed):
+        yield Relaxation(change=f"use {larger} devices", field="num_devices", value=str(larger))
+    if shorter := _shorter(pricer, num_devices, fixed):
+        yield Relaxation(change=f"train on sequences of {shorter} tokens", field="seq_len", value=str(shorter))
+    usable_share = pricer.limit_bytes / min(gpu.hbm_bytes for gpu in pricer.cluster.gpus)
+    need = int(round_up(int(leanest.peak_bytes / usable_share), 2**30))
+    yield Relaxation(change=f"devices of {format_bytes(need)} or more", field="hbm_bytes", value=str(need))
+
+
+def _more_devices(pricer: Pricer, num_devices: int, fixed: Mapping[str, int]) -> int | None:
+    counts = [num_devices * 2**k for k in range(1, DOUBLINGS + 1)]
+    cap = pricer.cluster.total_devices
+    return next((n for n in counts if not (cap and n > cap) and _something_fits(pricer, n, fixed)), None)
+
+
+def _shorter(pricer: Pricer, num_devices: int, fixed: Mapping[str, int]) -> int | None:
+    lengths = [pricer.job.seq_len // 2**k for k in range(1, DOUBLINGS + 1)]
+    jobs = (replace(pricer.job, seq_len=s) for s in lengths if s >= LEAST_SEQ_LEN)
+    return next((j.seq_len for j in jobs if _something_fits(replace(pricer, job=j), num_devices, fixed)), None)
+
+
+def _something_fits(pricer: Pricer, num_devices: int, fixed: Mapping[str, int]) -> bool:
+    """Whether any legal plan fits in memory; times are not computed."""
+    space = plan_space(pricer.job, num_devices, fixed)
+    for chunk in chunks(structures(pricer.job, space).rows):
+        rows = with_switches(pricer.job, space, chunk, {})
+        if size_of(rows) and (pricer.memory(rows)[0] <= pricer.limit_bytes).any():
+            return True
+    return False

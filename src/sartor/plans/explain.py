@@ -18,14 +18,13 @@ from sartor.cost.cost import interval_80
 from sartor.errors import InputError
 from sartor.frozen import dataclass, field, replace
 from sartor.hardware.cluster import Cluster
-from sartor.model.training import PipelineSchedule, Recipe, Recompute, TrainingJob, TrainingPlan
+from sartor.model.plan import AXES, DIMS, SEARCHED
+from sartor.model.training import Recipe, Recompute, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel
 from sartor.plans.evaluate import TIMED, Pricer, priced
-from sartor.plans.relax import word_of
 from sartor.plans.result import PricedPlan
 from sartor.plans.search import make_pricer
 from sartor.plans.space import (
-    AXES,
     axes_of,
     chunks,
     plan_at,
@@ -170,17 +169,7 @@ def _recipes(job: TrainingJob, cluster: Cluster) -> Iterable[Recipe]:
 
 # ------------------------------------------------------------------------------------ a plan that is not stated
 
-UNLIKELY = {
-    "tp": (1, 6.0),
-    "pp": (1, 6.0),
-    "cp": (1, 6.0),
-    "schedule": (int(PipelineSchedule.ONE_F_ONE_B), 4.0),
-    "virtual_stages": (1, 1.0),
-}
-"""The usual value of axes that few runs leave unstated unless they have it, and the penalty on others: -2 ln of their
-odds (6: 1 in 20; estimated, not measured)."""
-DERIVED = {"dp", "shard_group", "optimizer_offload"}
-"""Axes that are never open: they follow from the others, or are off unless stated."""
+DERIVED = frozenset(name for name, row in AXES.items() if row.derived)
 EXAMPLES = 16
 """Most explaining plans that are listed."""
 
@@ -211,16 +200,17 @@ def open_plan(
 ) -> OpenPlan:
     """Which axes of ``plan`` are not in ``stated``, and which plans with the stated ones agree with the run: their 80%
     interval holds its step, and their misfit is at most ``AGREES``; if no memory was measured, they fit."""
-    if {*AXES} <= {*stated, *DERIVED}:
+    if {*SEARCHED} <= {*stated, *DERIVED}:
         return OpenPlan()
     fixed = {name: value for name, value in axes_of(plan).items() if name in stated}
     by_operator = replace(job, trainer=replace(job.trainer, checkpoints_operators=True))
     jobs = [job, by_operator] if job.trainer.shards_fully and "recompute" not in stated else [job]
     pricers = [make_pricer(job_variant, cluster, calibration, headroom=0.0) for job_variant in jobs]
-    parts, values, legal = list[Rows](), {axis: set[int]() for axis in AXES}, 0
+    parts, values, legal = list[Rows](), {axis: set[int]() for axis in SEARCHED}, 0
+    off = {name: AXES[name].plain[0] for name in DERIVED if name not in DIMS}
     for variant, pricer in enumerate(pricers):
         near = list[Rows]()
-        for rows in _legal(pricer.job, int(plan.num_devices), {"shard_group": 0, "optimizer_offload": 0, **fixed}):
+        for rows in _legal(pricer.job, int(plan.num_devices), {**off, **fixed}):
             legal += size_of(rows)
             for axis, seen in values.items():
                 seen.update(np.unique(rows[axis]).tolist())
@@ -228,7 +218,9 @@ def open_plan(
         together = _joined(near)
         pieces = (take(together, slice(i, i + TIMED)) for i in range(0, size_of(together), TIMED))
         parts += [_of_its_step(pricer, piece, measured) for piece in pieces]
-    fields = tuple(axis for axis in AXES if axis not in {*stated, *DERIVED} and (len(values[axis]) > 1 or not legal))
+    fields = tuple(
+        axis for axis in SEARCHED if axis not in {*stated, *DERIVED} and (len(values[axis]) > 1 or not legal)
+    )
     ranked = _joined(parts)
     ranked = take(ranked, np.argsort(ranked["unlikeliness"], kind="stable"))
     first = {int(i) for axis in fields for i in np.unique(ranked.get(axis, ()), return_index=True)[1]}
@@ -237,7 +229,7 @@ def open_plan(
         num_plans=legal,
         num_explaining=size_of(ranked),
         explaining=tuple(_example(pricers, take(ranked, slice(i, i + 1))) for i in sorted(first)[:EXAMPLES]),
-        agreed={axis: word_of(axis, int(ranked[axis][0])) for axis in fields if first and not np.ptp(ranked[axis])},
+        agreed={axis: AXES[axis].word(int(ranked[axis][0])) for axis in fields if first and not np.ptp(ranked[axis])},
     )
 
 
@@ -285,12 +277,13 @@ def _of_its_step(pricer: Pricer, rows: Rows, measured: MeasuredRun) -> Rows:
     steps = pricer.step(to_plan(pricer.job, _as_priced(pricer.job, rows)))
     low_s, high_s = interval_80(steps.step_s, steps.log_sigma, steps.step_s * steps.mfu)
     misfit = rows["unlikeliness"] + _squared(measured.step_s, steps.step_s, steps.log_sigma)
-    unusual = sum(np.where(rows[axis] == usual, 0.0, odds) for axis, (usual, odds) in UNLIKELY.items())
+    unlikely = (row for row in AXES.values() if row.odds)
+    unusual = sum(np.where(rows[row.name] == row.plain[0], 0.0, row.odds) for row in unlikely)
     agrees = (low_s <= measured.step_s) & (measured.step_s <= high_s) & (misfit <= AGREES)
     return take({**rows, "unlikeliness": misfit + unusual}, agrees)
 
 
 def _example(pricers: list[Pricer], row: Rows) -> PricedPlan:
     """One row with all parts of its price, and recomputation as a log or ``fix`` states it."""
-    pricer, axes = pricers[int(row["variant"][0])], {axis: row[axis] for axis in (*AXES, "recompute_layers")}
+    pricer, axes = pricers[int(row["variant"][0])], {axis: row[axis] for axis in AXES}
     return replace(priced(pricer, _as_priced(pricer.job, axes))[0], plan=plan_at(pricer.job, axes, 0))

@@ -16,11 +16,12 @@ from sartor.frozen import dataclass, replace
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
 from sartor.model.lower.setting import check
+from sartor.model.plan import AXES, DIMS, STRUCTURE
 from sartor.model.shape import layer_order
 from sartor.model.training import ContextParallel, OffloadModule, Recipe, Recompute, RecomputeModule, TrainingJob
 from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.operators import DType
-from sartor.plans.space import AXES, DIMS, STRUCTURE, check_job, job_limits, plan_space, size_of, structures
+from sartor.plans.space import check_job, job_limits, plan_space, size_of, structures
 from sartor.run.fields import FIELDS
 from sartor.step.mechanisms.mechanism import Rows
 from sartor.step.question import as_trained, check_recipe, supports
@@ -74,7 +75,7 @@ class Numbers(Mapping[str, Setting]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobSwitch:
+class _JobSwitch:
     """A field of the trainer or the job, with the words for its values."""
 
     field: str
@@ -84,25 +85,25 @@ class JobSwitch:
     """Affects only mixtures of experts."""
 
 
-SWITCHED: Mapping[str, JobSwitch] = {
-    **{name: JobSwitch(field=name, words=ON_OFF) for name in ("tp_overlap", "dp_overlap", "p2p_overlap")},
-    "ep_overlap": JobSwitch(field="ep_overlap", words=ON_OFF, experts=True),
-    "deepep": JobSwitch(field="dispatch_once", words=ON_OFF, experts=True),
-    "split_experts": JobSwitch(field="splits_experts", words=ON_OFF, experts=True),
-    **{name: JobSwitch(field=name, words=ON_OFF) for name in ("cuda_graphs", "fused_loss", "grad_fusion")},
-    "grad_dtype": JobSwitch(field="grad_dtype", words={each.value: each for each in (DType.FP32, DType.BF16)}),
-    "moments_dtype": JobSwitch(field="moments_dtype", words={each.value: each for each in MOMENTS}, of_trainer=False),
-    "context_parallel": JobSwitch(
+SWITCHED: Mapping[str, _JobSwitch] = {
+    **{name: _JobSwitch(field=name, words=ON_OFF) for name in ("tp_overlap", "dp_overlap", "p2p_overlap")},
+    "ep_overlap": _JobSwitch(field="ep_overlap", words=ON_OFF, experts=True),
+    "deepep": _JobSwitch(field="dispatch_once", words=ON_OFF, experts=True),
+    "split_experts": _JobSwitch(field="splits_experts", words=ON_OFF, experts=True),
+    **{name: _JobSwitch(field=name, words=ON_OFF) for name in ("cuda_graphs", "fused_loss", "grad_fusion")},
+    "grad_dtype": _JobSwitch(field="grad_dtype", words={each.value: each for each in (DType.FP32, DType.BF16)}),
+    "moments_dtype": _JobSwitch(field="moments_dtype", words={each.value: each for each in MOMENTS}, of_trainer=False),
+    "context_parallel": _JobSwitch(
         field="context_parallel", words={each.value: each for each in ContextParallel}, of_trainer=False
     ),
-    "recompute_modules": JobSwitch(field="recompute_modules", words=MODULES, of_trainer=False),
-    "offload_modules": JobSwitch(field="offload_modules", words=OFFLOADS, of_trainer=False),
-    "offload_layers": JobSwitch(field="offload_layers", words=Numbers(1023), of_trainer=False),
-    "dropout": JobSwitch(field="dropout", words=ON_OFF, of_trainer=False),
-    "document_len": JobSwitch(field="document_len", words=Numbers(2**24), of_trainer=False),
-    "train_weights": JobSwitch(field="trains_weights", words=ON_OFF, of_trainer=False),
-    "frozen_bits": JobSwitch(field="frozen_bits", words={"16": 16, "4": 4}, of_trainer=False),
-    "recipe": JobSwitch(field="recipe", words={each.value: each for each in Recipe}, of_trainer=False),
+    "recompute_modules": _JobSwitch(field="recompute_modules", words=MODULES, of_trainer=False),
+    "offload_modules": _JobSwitch(field="offload_modules", words=OFFLOADS, of_trainer=False),
+    "offload_layers": _JobSwitch(field="offload_layers", words=Numbers(1023), of_trainer=False),
+    "dropout": _JobSwitch(field="dropout", words=ON_OFF, of_trainer=False),
+    "document_len": _JobSwitch(field="document_len", words=Numbers(2**24), of_trainer=False),
+    "train_weights": _JobSwitch(field="trains_weights", words=ON_OFF, of_trainer=False),
+    "frozen_bits": _JobSwitch(field="frozen_bits", words={"16": 16, "4": 4}, of_trainer=False),
+    "recipe": _JobSwitch(field="recipe", words={each.value: each for each in Recipe}, of_trainer=False),
 }
 
 
@@ -267,7 +268,6 @@ def _word(value: Setting) -> str:
     return str(value or "all")
 
 
-FIXABLE = (*AXES, "recompute_layers")
 NEAR_DEVICES = 64
 """Range in which a usable number of devices is searched, above and below the given one."""
 
@@ -308,30 +308,26 @@ def named_values(fixed: JsonMap, option: str = "fix") -> dict[str, int]:
     return {_axis(name, option): _value(_axis(name, option), value, option) for name, value in fixed.items()}
 
 
-OF_THE_JOB = (
-    "attention", "cluster", "dtype", "framework", "global_batch_size", "headroom", "num_devices", "optimizer",
-    "routing_skew", "seq_len",
-)  # fmt: skip
 OF_A_CLUSTER = ("rails", "oversubscription")
 
 
 def _axis(name: str, option: str) -> str:
     axis = name.strip().lower().replace("-", "_")
-    if axis in FIXABLE:
+    if axis in AXES:
         return axis
-    if axis in OF_THE_JOB:
+    if axis in FIELDS and axis not in SWITCHED:
         raise InputError(option, name, "is a setting of the job, not of the plan", f"--{axis.replace('_', '-')}")
     if axis in OF_A_CLUSTER:
         raise InputError(
             option, name, "is a property of the network, not of the plan", f"a tier of a cluster's file: {axis} = ..."
         )
-    names = (*FIXABLE, *SWITCHED)
+    names = (*AXES, *SWITCHED)
     near = difflib.get_close_matches(axis, names, n=2, cutoff=0.5)
     raise InputError(option, name, f"is not an axis of a plan; the axes are {', '.join(names)}", " or ".join(near))
 
 
 def _value(axis: str, value: Floats, option: str) -> int:
-    words = FIELDS[axis].numbers
+    words = AXES[axis].numbers
     word = str(value).strip().lower()
     if word in words:
         return words[word]
@@ -341,7 +337,7 @@ def _value(axis: str, value: Floats, option: str) -> int:
         near = difflib.get_close_matches(word, words, n=1, cutoff=0.0)
         must = f"must be one of {', '.join(words)}" if words else "must be a whole number"
         raise InputError(f"{option} {axis}", value, must, near[0] if near else "") from None
-    low, high = FIELDS[axis].bounds
+    low, high = AXES[axis].bounds
     if not low <= number <= high:
         must = f"must be at least {low}" if number < low and high == 2**31 else f"must be from {low} to {high}"
         raise InputError(f"{option} {axis}", number, must, str(min(max(number, low), high)))

@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from sartor.model.plan import AXES, DIMS
 from sartor.pareto import is_pareto
 from sartor.plans.evaluate import Evaluated
 from sartor.plans.result import PlanSearch, PricedPlan
-from sartor.plans.space import AXES, DIMS, size_of
+from sartor.plans.space import size_of
 from sartor.step.mechanisms.mechanism import Rows
 from sartor.units import Array
 
 OPEN = 4096
 """Most plans kept for placing layers."""
 KEYS = (*DIMS, "ep")
-COLUMNS = (*AXES, "recompute_layers")
 FIGURES = ("step_s", "bound_s", "device_bytes", "stage")
 """Columns of `Evaluated` besides its rows."""
 
@@ -30,7 +30,7 @@ def empty() -> Evaluated:
     """No plans yet."""
     none = np.zeros(0, dtype=np.int64)
     figures = dict.fromkeys(FIGURES, none.astype(float))
-    return Evaluated(rows=dict.fromkeys(COLUMNS, none), **{**figures, "stage": none})
+    return Evaluated(rows=dict.fromkeys(AXES, none), **{**figures, "stage": none})
 
 
 @dataclass(slots=True)
@@ -105,7 +105,7 @@ def _why_not(evaluated: Evaluated, over: Array) -> dict[str, int]:
 
 def joined(*parts: Evaluated) -> Evaluated:
     return Evaluated(
-        rows={name: np.concatenate([part.rows[name] for part in parts]) for name in COLUMNS},
+        rows={name: np.concatenate([part.rows[name] for part in parts]) for name in AXES},
         **{name: np.concatenate([getattr(part, name) for part in parts]) for name in FIGURES},
     )
 
@@ -113,7 +113,7 @@ def joined(*parts: Evaluated) -> Evaluated:
 def chosen(evaluated: Evaluated, index: Array) -> Evaluated:
     """The rows selected by mask or positions."""
     return Evaluated(
-        rows={name: evaluated.rows[name][index] for name in COLUMNS},
+        rows={name: evaluated.rows[name][index] for name in AXES},
         **{name: getattr(evaluated, name)[index] for name in FIGURES},
     )
 
@@ -121,7 +121,7 @@ def chosen(evaluated: Evaluated, index: Array) -> Evaluated:
 def order(evaluated: Evaluated, by: tuple[str, ...] = ("step_s", "device_bytes")) -> Array:
     """Positions sorted by ``by``, ties by the simpler plan."""
     first = [getattr(evaluated, name) for name in by]
-    rest = [evaluated.rows[name] for name in COLUMNS]
+    rest = [evaluated.rows[name] for name in AXES]
     return np.lexsort([*reversed(rest), *reversed(first)])
 
 

@@ -9,11 +9,12 @@ import numpy as np
 from sartor.cost.correction.calibration import Calibration
 from sartor.frozen import dataclass
 from sartor.hardware.cluster import Cluster
+from sartor.model.plan import AXES
 from sartor.model.training import TrainingJob
 from sartor.plans.evaluate import HOPE, Evaluated, Pricer, weighed
 from sartor.plans.result import PricedPlan
 from sartor.plans.search import best_or_leanest, make_pricer
-from sartor.plans.space import AXES, axes_of, plan_space, size_of, structures, take, to_plan, with_switches
+from sartor.plans.space import axes_of, plan_space, size_of, structures, take, to_plan, with_switches
 from sartor.plans.stages import WORTH, place_rows
 from sartor.step.mechanisms.mechanism import Rows
 from sartor.units import Array, BoolArray, FloatArray
@@ -23,7 +24,7 @@ FIGURES = ("step_s", "log_sigma", "tokens_per_s_per_device", "mfu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GridPlans:
+class _GridPlans:
     """The fastest plan that fits (else the leanest) at every point of a grid [points], as `fastest_plan` finds it."""
 
     figures: Mapping[str, FloatArray]
@@ -42,15 +43,15 @@ def grid_plans(
     *,
     headroom: float | None = None,
     calibration: Calibration | None = None,
-) -> GridPlans:
+) -> _GridPlans:
     """Plans for the product of the ``values`` of some axes, the last axis fastest; axes without values are searched."""
     pricer = make_pricer(job, cluster.reached(num_devices), calibration, headroom=headroom)
     shape = tuple(len(numbers) for numbers in values.values())
     points = int(np.prod(shape))
     figures = {name: np.full(points, np.nan) for name in (*FIGURES, "device_bytes")}
-    grid = GridPlans(
+    grid = _GridPlans(
         figures=figures,
-        rows={name: np.full(points, -1) for name in (*AXES, "recompute_layers")},
+        rows={name: np.full(points, -1) for name in AXES},
         limit_bytes=pricer.limit_bytes,
     )
     space = plan_space(job, num_devices, values)
@@ -75,7 +76,7 @@ def _positions(column: Array, numbers: Array) -> Array:
     return np.asarray(order[np.searchsorted(numbers[order], column)])
 
 
-def _price_rows(grid: GridPlans, pricer: Pricer, rows: Rows, point: Array) -> None:
+def _price_rows(grid: _GridPlans, pricer: Pricer, rows: Rows, point: Array) -> None:
     """Price one plan for each of some points, with its layers unevenly placed on stages where that is faster."""
     plans = weighed(pricer, rows)
     steps = pricer.step(to_plan(pricer.job, rows))
@@ -101,7 +102,7 @@ def _open(pricer: Pricer, plans: Evaluated, bound_s: Array, even_s: Array) -> Bo
     return np.asarray(near & (bound_s < even_s * (1 - WORTH)) & (not pricer.job.trainer.one_program))
 
 
-def _enter(grid: GridPlans, index: int, plan: PricedPlan) -> None:
+def _enter(grid: _GridPlans, index: int, plan: PricedPlan) -> None:
     for name in FIGURES:
         grid.figures[name][index] = getattr(plan.step, name)
     grid.figures["device_bytes"][index] = plan.peak_bytes

@@ -10,6 +10,7 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
 from sartor.frozen import dataclass, replace
 from sartor.hardware.cluster import Cluster
+from sartor.model.plan import AXES, AxisKind
 from sartor.model.training import (
     ContextParallel,
     OffloadModule,
@@ -24,7 +25,6 @@ from sartor.plans.evaluate import Pricer
 from sartor.plans.fixed import module_sets, modules_named, offload_sets
 from sartor.plans.result import PlanSearch, PricedPlan
 from sartor.plans.search import fastest_plan, search_plans
-from sartor.run.fields import FIELDS
 
 WORTH = 0.01
 """Smallest gain in tokens per second worth proposing."""
@@ -200,8 +200,7 @@ RIGHT = 0.7
 is faster. Of 87 pairs of published runs predicted less than `CLOSE` apart by a fit without their source, the share
 `RIGHT` is ranked correctly (69%); of 185 further apart, 92% (lab/plan_pairs.py, 2026-11-28)."""
 
-AXES = tuple(row for row in FIELDS.values() if row.mechanism)
-"""Axes of a plan whose values bring a mechanism."""
+_BRINGING = tuple(row for row in AXES.values() if row.mechanism)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +235,7 @@ def simpler(search: PlanSearch, calibration: Calibration | None = None) -> Simpl
 
 def mechanisms(plan: TrainingPlan) -> tuple[str, ...]:
     """The mechanisms of a plan beyond replicas with a sharded optimizer."""
-    words = [row.mechanism for row in AXES if int(plan.columns[row.name]) not in row.plain]
+    words = [row.mechanism for row in _BRINGING if int(plan.columns[row.name]) not in row.plain]
     return (*words, "uneven stages") if plan.stage_layers and len(set(plan.stage_layers)) > 1 else tuple(words)
 
 
@@ -245,7 +244,7 @@ def _candidates(search: PlanSearch, best_mechanisms: set[str], calibration: Cali
     fewer mechanisms than those ``best_mechanisms``."""
     yield from search.top
     for priced in search.top[:LOOKED_AT]:
-        plain = {row.name: row.plain[0] for row in AXES if row.name != "recompute_layers"}
+        plain = {row.name: row.plain[0] for row in _BRINGING if row.layout is not AxisKind.REFINED}
         plain |= {name: int(getattr(priced.plan.dims, name)) for name in ("tp", "pp", "dp", "cp", "ep")}
         plain["zero_stage"] = min(int(priced.plan.zero_stage), 2)
         for recompute in (Recompute.NONE, Recompute.FULL):
@@ -256,7 +255,7 @@ def _candidates(search: PlanSearch, best_mechanisms: set[str], calibration: Cali
 
 def _needed(fixed: Mapping[str, int]) -> set[str]:
     """Mechanisms that every plan with these fields has."""
-    return {row.mechanism for row in AXES if row.name in fixed and fixed[row.name] not in row.plain}
+    return {row.mechanism for row in _BRINGING if row.name in fixed and fixed[row.name] not in row.plain}
 
 
 def _plainest(search: PlanSearch, fixed: Mapping[str, int], calibration: Calibration | None) -> tuple[PricedPlan, ...]:

@@ -19,6 +19,7 @@ from sartor.frozen import dataclass, field, replace
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower.setting import check
+from sartor.model.plan import AXES, DIMS, STRUCTURE
 from sartor.model.shape import TransformerShape, blocks
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims
@@ -30,19 +31,18 @@ from sartor.plans.evaluate import (
     evaluate,
     fewest_recomputed,
     hopeful,
+    one_change,
     partly_recomputed,
     priced,
+    tightest,
     timed,
     weighed,
 )
 from sartor.plans.fixed import check_fixed, impossible_axis
 from sartor.plans.front import KEYS, Kept, chosen, empty, first_of, joined, keys_of
-from sartor.plans.relax import one_change, tightest, word_of
 from sartor.plans.result import PlanPoints, PlanSearch, PlanStatus, PricedPlan
 from sartor.plans.space import (
     CHUNK,
-    DIMS,
-    STRUCTURE,
     PlanSpace,
     axes_of,
     chunks,
@@ -92,11 +92,10 @@ def search_plans(
 ) -> PlanSearch:
     """The plan with the shortest predicted step among all that fit, the next best of other dims, and the front.
 
-    ``fixed`` sets axes (tp, pp, dp, cp, ep, virtual_stages, microbatch_size, sequence_parallel, zero_stage, schedule,
-    recompute) to one value each. ``headroom`` is the share of memory to leave free (default: `usual_headroom`);
-    ``explain`` adds what would fit if nothing does. ``uneven`` False keeps stages as even as possible. ``steps`` and
-    ``footprints`` replace ``training.step`` and ``training.footprint`` in tests. Raises ``InputError`` for a fixed
-    value that no plan on ``num_devices`` can have.
+    ``fixed`` sets axes (`sartor.model.plan.AXES`) to one value each. ``headroom`` is the share of memory to leave free
+    (default: `usual_headroom`); ``explain`` adds what would fit if nothing does. ``uneven`` False keeps stages as even
+    as possible. ``steps`` and ``footprints`` replace ``training.step`` and ``training.footprint`` in tests. Raises
+    ``InputError`` for a fixed value that no plan on ``num_devices`` can have.
     """
     started = time.perf_counter()
     where = cluster.reached(num_devices)
@@ -182,7 +181,7 @@ def best_or_leanest(pricer: Pricer, space: PlanSpace) -> tuple[PricedPlan | None
 
 def _impossible(job: TrainingJob, num_devices: int, axes: Mapping[str, int], rejected: Mapping[str, int]) -> InputError:
     """The error for values that no plan has: the one at fault alone, or what they violate together."""
-    words = {name: word_of(name, value) for name, value in axes.items() if value != (name in STRUCTURE)}
+    words = {name: AXES[name].word(value) for name, value in axes.items() if value != (name in STRUCTURE)}
     plan = ",".join(f"{name}={word}" for name, word in words.items())
     alone = impossible_axis(job, num_devices, axes)
     why = list(rejected)[-1]  # why the last plans were rejected

@@ -19,27 +19,16 @@ import numpy as np
 
 from sartor.errors import InputError
 from sartor.frozen import dataclass
+from sartor.model.plan import AXES, DIMS, SEARCHED, STRUCTURE, SWITCHES
 from sartor.model.shape import layer_order
 from sartor.model.training import Recompute, TrainingJob, TrainingPlan
-from sartor.model.workload import COMMON_SCHEDULES
-from sartor.run.fields import FIELDS
 from sartor.step.mechanisms import MECHANISMS
 from sartor.step.mechanisms.mechanism import Condition, Rows
-from sartor.step.mechanisms.pipeline_bubble import UNEVEN_CHUNKS
 from sartor.units import Array, Ints, ceil_div, divisors
 
-DIMS = ("tp", "pp", "cp", "dp")
-STRUCTURE = (*DIMS, "ep", "virtual_stages", "microbatch_size")
-SWITCHES = ("sequence_parallel", "zero_stage", "shard_group", "schedule", "optimizer_offload", "recompute")
-AXES = (*STRUCTURE, *SWITCHES)
-"""All axes; a plan's row holds one value of each, and ``recompute_layers``."""
-ON_OR_OFF = tuple(name for name in AXES if FIELDS[name].kind is bool)
-
 CHUNK = 16384
-"""Structures priced at once: with their switches a few hundred thousand plans, enough that shared parts (blocks,
+"""_Structures priced at once: with their switches a few hundred thousand plans, enough that shared parts (blocks,
 traffic) are priced rarely, and few enough that their arrays stay below a few hundred megabytes."""
-LEAST_SHARD_GROUP = 8
-"""Smallest shard group in the search; ``--fix shard_group`` accepts smaller ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +50,9 @@ class PlanSpace:
 def plan_space(job: TrainingJob, num_devices: int, fixed: Mapping[str, Ints]) -> PlanSpace:
     """All axes for a job on ``num_devices``, those in ``fixed`` with a single value, or a few."""
     dims = factorizations(num_devices)
-    axes = _axis_values(job, dims)
+    facts = (job.shape, job.trainer, job.global_batch_size, dims)
+    values = ((name, AXES[name].values) for name in SEARCHED if name not in DIMS)
+    axes = {name: np.array(tried(*facts) if callable(tried) else tried) for name, tried in values}
     keep = np.ones(len(dims["tp"]), dtype=bool)
     for name, value in fixed.items():
         if name in dims:
@@ -81,42 +72,6 @@ def factorizations(num_devices: int) -> Rows:
         factor = np.array([d for _, d in pairs])
         columns = [*(column[index] for column in columns[:-1]), factor, last[index] // factor]
     return dict(zip(DIMS, columns, strict=True))
-
-
-def _axis_values(job: TrainingJob, dims: Rows) -> dict[str, Array]:
-    """Values of the axes other than dims that some plan of the job could have."""
-    experts = num_experts(job)
-    stages = np.unique(dims["pp"])
-    return {
-        "ep": np.array(divisors(experts) if experts else [1]),
-        "virtual_stages": np.array(_virtual_stages(len(layer_order(job.shape)), stages)),
-        "microbatch_size": np.array(divisors(job.global_batch_size)),
-        "sequence_parallel": np.array([0, 1]),
-        "zero_stage": np.array([0, 1, 2, 3]),
-        "shard_group": np.array([0, *_shard_groups(job, int(dims["dp"].max(initial=1)))]),
-        "schedule": np.array(sorted({*map(int, COMMON_SCHEDULES), *map(int, job.trainer.schedules)})),
-        "optimizer_offload": np.array([0]),
-        "recompute": np.array([int(r) for r in Recompute]),
-    }
-
-
-def _shard_groups(job: TrainingJob, devices: int) -> list[int]:
-    """Sizes of shard groups, from a node up, if the trainer shards fully (HSDP); other trainers gather once a step,
-    which smaller groups hardly speed up."""
-    return [n for n in divisors(devices) if LEAST_SHARD_GROUP <= n < devices] if job.trainer.shards_fully else []
-
-
-def _virtual_stages(num_layers: int, stages: Array) -> list[int]:
-    """1 up to UNEVEN_CHUNKS, and all that divide the layers evenly for some number of stages."""
-    even = {v for p in stages.tolist() if p > 1 and num_layers % p == 0 for v in divisors(num_layers // p)}
-    few = range(1, min(UNEVEN_CHUNKS, max(1, num_layers // 2)) + 1)
-    return sorted({1, *few, *even})
-
-
-def num_experts(job: TrainingJob) -> int:
-    """Routed experts of the layers that have them; 0 in a dense model."""
-    moe = job.shape.moe_ffn
-    return 0 if moe is None else int(moe.num_experts)
 
 
 def cross(rows: Rows, axis: str, values: Array) -> Rows:
@@ -152,7 +107,7 @@ def stage_layers(job: TrainingJob, rows: Rows) -> Array:
 
 def to_plan(job: TrainingJob, rows: Mapping[str, Any]) -> TrainingPlan:
     """Rows as one ``TrainingPlan`` of arrays."""
-    columns = {name: rows[name] > 0 if name in ON_OR_OFF else rows[name] for name in AXES}
+    columns = {name: rows[name] > 0 if AXES[name].kind is bool else rows[name] for name in SEARCHED}
     columns["num_microbatches"] = job.global_batch_size // (rows["dp"] * rows["microbatch_size"])
     return TrainingPlan().with_columns(**columns, recompute_layers=rows.get("recompute_layers", -1))
 
@@ -160,28 +115,28 @@ def to_plan(job: TrainingJob, rows: Mapping[str, Any]) -> TrainingPlan:
 def plan_at(job: TrainingJob, rows: Rows, index: int) -> TrainingPlan:
     """One row as a scalar plan."""
     row = {name: int(values[index]) for name, values in rows.items()}
-    words = {name: kinds(row[name]) for name in AXES if (kinds := FIELDS[name].kinds)}
+    words = {name: kinds(row[name]) for name in SEARCHED if (kinds := AXES[name].kinds)}
     return to_plan(job, {**row, **words})
 
 
 def axes_of(plan: TrainingPlan) -> dict[str, int]:
     """Every axis of a plan as the search holds it."""
     columns = plan.columns
-    axes = {name: int(columns[name]) for name in AXES}
+    axes = {name: int(columns[name]) for name in SEARCHED}
     axes["sequence_parallel"] *= axes["tp"] > 1
     layers = int(plan.recompute_layers)
     return axes | ({"recompute_layers": layers} if layers >= 0 else {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Structures:
+class _Structures:
     """Possible rows of all axes except the switches, and how many grid points each reason rejected."""
 
     rows: Rows
     rejected: Mapping[str, int]
 
 
-def structures(job: TrainingJob, space: PlanSpace) -> Structures:
+def structures(job: TrainingJob, space: PlanSpace) -> _Structures:
     """Expand the axes one after the other, removing impossible rows as soon as their axes are known. Raises
     `InputError` for a job that no plan can run."""
     check_job(job)
@@ -191,7 +146,7 @@ def structures(job: TrainingJob, space: PlanSpace) -> Structures:
     for axis in STRUCTURE[len(DEGREES) :]:
         below //= len(space.axes[axis])
         rows = _strike(cross(rows, axis, space.axes[axis]), _conditions(job, [axis]), rejected, weight=below)
-    return Structures(rows=rows, rejected=rejected)
+    return _Structures(rows=rows, rejected=rejected)
 
 
 def with_switches(job: TrainingJob, space: PlanSpace, rows: Rows, rejected: dict[str, int]) -> Rows:
@@ -244,6 +199,6 @@ def job_limits(job: TrainingJob) -> Iterator[InputError]:
 def broken(job: TrainingJob, plan: TrainingPlan) -> tuple[str, ...]:
     """What keeps a single plan from running, as reasons; empty if it runs."""
     rows = {name: np.array([value]) for name, value in axes_of(plan).items()}
-    conditions = _conditions(job, (*DEGREES, *AXES[len(DEGREES) :]))
+    conditions = _conditions(job, (*DEGREES, *SEARCHED[len(DEGREES) :]))
     of_plan = (limit.reason for limit in conditions if not limit.of_search and not np.all(limit.ok(rows)))
     return (*(f"{error.field}={error.value}: {error.must}" for error in job_limits(job)), *of_plan)

@@ -10,12 +10,11 @@ import numpy as np
 from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
 from sartor.frozen import dataclass, replace
+from sartor.model.plan import AXES, STRUCTURE
 from sartor.plans.fixed import named_values
-from sartor.plans.relax import word_of
 from sartor.plans.result import PlanSearch, PricedPlan
 from sartor.plans.search import HeldPlan, make_pricer, search_plans
-from sartor.plans.space import STRUCTURE, plan_space, size_of, structures, take, with_switches
-from sartor.run.fields import FIELDS
+from sartor.plans.space import plan_space, size_of, structures, take, with_switches
 from sartor.step.mechanisms.mechanism import Rows
 from sartor.units import Array
 
@@ -49,7 +48,7 @@ def why_not(
         reason = tightest.message if tightest else None
     except InputError as error:
         reason = str(error).removeprefix("fix").lstrip(" =")
-    words = ",".join(f"{name}={word_of(name, value)}" for name, value in values.items())
+    words = ",".join(f"{name}={AXES[name].word(value)}" for name, value in values.items())
     plan = plan or _nearest(search, values, calibration)
     return WhyNot(asked=words, reason=reason, plan=plan, best=search.best)
 
@@ -92,7 +91,7 @@ def _distance(priced: PricedPlan, name: str, value: int) -> float:
     return abs(math.log((int(priced.plan.columns[name]) + 1) / (value + 1)))
 
 
-_RANKED = sorted((row for row in FIELDS.values() if row.fits_rank), key=lambda row: row.fits_rank)
+_RANKED = sorted((row for row in AXES.values() if row.fits_rank), key=lambda row: row.fits_rank)
 NAMED = tuple(row.name for row in _RANKED)
 """Axes that may change, in the order to try them."""
 
@@ -165,4 +164,4 @@ def _cheapest(plan: HeldPlan, rows: Rows, step_s: Array) -> int:
 
 def _change(plan: HeldPlan, rows: Rows, index: int) -> dict[str, int | str]:
     values = {name: int(rows[name][index]) for name in NAMED if name != "zero_stage" or rows["dp"][index] > 1}
-    return {name: FIELDS[name].shown(value) for name, value in values.items() if value != plan.axes[name]}
+    return {name: AXES[name].shown(value) for name, value in values.items() if value != plan.axes[name]}

@@ -16,11 +16,11 @@ from sartor.hardware.accelerator_catalog import accelerator_names
 from sartor.hardware.catalog import gpu_names
 from sartor.hardware.cluster_catalog import cluster_names
 from sartor.hardware.gpu import alignment_of
+from sartor.model.plan import AXES
 from sartor.model.workload import Phase
 from sartor.report.plan_words import batches_text, close_text
 from sartor.report.words import count_text, interval_text, printable, unread_text
 from sartor.rules.rule import ragged
-from sartor.run.fields import AXES
 from sartor.run.run import Origin
 from sartor.units import format_bytes, format_change, format_count, format_seconds, format_share, room_text
 

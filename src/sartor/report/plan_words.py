@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from sartor.answers.plan import PARTS
+from sartor.model.plan import phrases
 from sartor.model.training import PipelineSchedule, Recompute, TrainingPlan
 from sartor.plans.next import CLOSE, RIGHT
 from sartor.report.words import interval_text, printable, three_digits, unread_text
@@ -162,6 +163,7 @@ def plan_words(plan: TrainingPlan, *, short: bool = False) -> str:
     if plan.optimizer_offload:
         words.append("optimizer in host memory")
     words.append(_recompute_words(plan))
+    words += phrases(plan.columns)
     if plan.stage_layers is not None:
         words.append(f"layers per pipeline chunk {_layers_text(plan.stage_layers)}")
     return ", ".join(words)

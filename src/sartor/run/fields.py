@@ -8,46 +8,27 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from enum import Enum
 from pathlib import Path
-from typing import Any, Generic, TypedDict, TypeVar
+from typing import Any, Generic
 
 from sartor.errors import InputError
-from sartor.frozen import dataclass
 from sartor.hardware.cluster import Cluster
-from sartor.model.workload import PipelineSchedule, Recompute
+from sartor.model.plan import AXES, AxisFields, Size, Switch, Word
+from sartor.options import Panel, RunField, Unit
 from sartor.units import Array
 
-Size = TypeVar("Size")
-Word = TypeVar("Word")
-Switch = TypeVar("Switch")
 
-
-class _TrainingFields(TypedDict, Generic[Size, Word, Switch], total=False):
+class _TrainingFields(AxisFields[Size, Word, Switch], Generic[Size, Word, Switch], total=False):
     """Fields of a training run but for its devices; those of a type variable may have several values in a grid."""
 
     global_batch_size: Size | None
     seq_len: Size | None
-    microbatch_size: Size | None
     dtype: str | None
     framework: str | None
     optimizer: str | None
     attention: str | None
     context_parallel: str | None
     routing_skew: float | None
-    tp: Size | None
-    pp: Size | None
-    dp: Size | None
-    cp: Size | None
-    ep: Size | None
-    virtual_stages: Size | None
-    schedule: Word | None
-    sequence_parallel: Switch | None
-    zero_stage: Size | None
-    shard_group: Size | None
-    recompute: Word | None
-    recompute_layers: int | None
-    optimizer_offload: Switch | None
     headroom: float | None
     set: Mapping[str, int | str] | None
     calibration: str | Path | None
@@ -84,94 +65,6 @@ class GridOptions(
     """The same, where lists and arrays ask for each of their values."""
 
 
-class Panel(Enum):
-    """Groups of options on a help page."""
-
-    QUESTION = "The run"
-    PLAN = "The plan (what is left out is searched for)"
-    RARE = "Rarely needed"
-
-
-class Unit(Enum):
-    """What a size counts; it tells what ``8k`` or ``4M`` can mean."""
-
-    NONE = ""
-    TOKENS = "tokens"
-    SEQUENCES = "sequences"
-    DEVICES = "devices"
-    SHARE = "share"
-    USD_PER_HOUR = "USD per device and hour"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunField:
-    """One field of a run."""
-
-    name: str
-    kind: type
-    words: str
-    """What it is, as a noun phrase."""
-    help: str
-    panel: Panel = Panel.QUESTION
-    unit: Unit = Unit.NONE
-    metavar: str = "N"
-    choices: tuple[str, ...] = ()
-    """Words it may take, in the order of help pages; empty: any."""
-    least: float | None = None
-    most: float | None = None
-    example: str = ""
-    axis: bool = False
-    """An axis of the plan: what is not stated is searched for."""
-    kinds: type[PipelineSchedule] | type[Recompute] | None = None
-    """The numbers behind the words of an axis."""
-    mechanism: str = ""
-    """What a plan has whose value is none of the ``plain`` ones, as a noun."""
-    plain: tuple[int, ...] = (1,)
-    common: tuple[int, ...] = ()
-    """Values that more trainers have, the likeliest first: tried for a plan that a trainer cannot run."""
-    fits_rank: int = 0
-    """Place among the axes that are changed for a plan that does not fit; 0: left as it is."""
-    training: bool = True
-    """Applies to training."""
-    inference: bool = True
-    """Applies to prefill and decode."""
-
-    @property
-    def flag(self) -> str:
-        return f"--{self.name.replace('_', '-')}"
-
-    @property
-    def numbers(self) -> Mapping[str, int]:
-        """The numbers of an axis's words; empty if its values are numbers."""
-        if self.kind is bool:
-            return {"false": 0, "true": 1, "off": 0, "on": 1, "no": 0, "yes": 1}
-        return {kind.word: int(kind) for kind in self.kinds or ()}
-
-    @property
-    def bounds(self) -> tuple[int, int]:
-        """Least and greatest number of an axis."""
-        numbers = self.numbers.values()
-        most = max(numbers) if numbers else min(int(self.most or 2**31), 2**31)
-        return (min(numbers) if numbers else int(self.least or 0)), most
-
-    def shown(self, number: int) -> int | str | bool:
-        """A number of an axis as users state it: a word, true or false, or itself."""
-        if self.kinds is not None:
-            return self.kinds(number).word
-        return bool(number) if self.kind is bool else int(number)
-
-
-def _axis(name: str, words: str, help: str, **more: Any) -> RunField:
-    return RunField(
-        name=name,
-        words=words,
-        help=help,
-        panel=Panel.PLAN,
-        axis=True,
-        **{"kind": int, "least": 1, "common": (1,), **more},
-    )
-
-
 def _size(name: str, unit: Unit, words: str, help: str, **more: Any) -> RunField:
     return RunField(name=name, unit=unit, words=words, help=help, **{"kind": int, "least": 1, "most": 2**40, **more})
 
@@ -184,10 +77,7 @@ def _word(name: str, metavar: str, words: str, help: str, **more: Any) -> RunFie
 
 _ROWS = (
     _word(
-        "gpu",
-        "GPU",
-        "device",
-        "A name from `sartor catalog gpus`, or a TOML file. [default: the cluster's, else h100]",
+        "gpu", "GPU", "device", "A name from `sartor catalog gpus`, or a TOML file. [default: the cluster's, else h100]"
     ),
     _word("phase", "train|prefill|decode", "phase", "What the model is doing."),
     _word(
@@ -229,16 +119,7 @@ _ROWS = (
         "Tokens per sequence. [default: 4096, or the model's maximum]",
         example="4096",
     ),
-    _size(
-        "microbatch_size",
-        Unit.SEQUENCES,
-        "sequences per microbatch",
-        "Sequences per microbatch. [default: train searched, prefill 1, decode 8]",
-        example="4",
-        axis=True,
-        common=(1,),
-        fits_rank=4,
-    ),
+    *AXES.values(),
     _size(
         "context_len",
         Unit.TOKENS,
@@ -282,109 +163,6 @@ _ROWS = (
         metavar="RATIO",
         least=1,
         panel=Panel.RARE,
-    ),
-    _axis(
-        "tp", "tensor parallel", "Tensor-parallel devices.", example="8", mechanism="tensor parallelism", fits_rank=5
-    ),
-    _axis(
-        "pp", "pipeline parallel", "Pipeline-parallel stages.", example="4", mechanism="pipeline stages", fits_rank=6
-    ),
-    _axis("dp", "data parallel", "Data-parallel replicas.", common=(), inference=False),
-    _axis("cp", "context parallel", "Context-parallel devices.", mechanism="context parallelism", inference=False),
-    _axis(
-        "ep",
-        "expert parallel",
-        "Expert-parallel groups; inference takes tp x ep devices.",
-        example="8",
-        mechanism="expert parallelism",
-        fits_rank=2,
-    ),
-    _axis(
-        "virtual_stages",
-        "chunks per stage",
-        "Interleaved chunks per device.",
-        mechanism="interleaved stages",
-        common=(1, 2),
-        inference=False,
-    ),
-    _word(
-        "schedule",
-        "NAME",
-        "pipeline schedule",
-        "Order of microbatches in a pipeline.",
-        panel=Panel.PLAN,
-        axis=True,
-        kinds=PipelineSchedule,
-        mechanism="another pipeline schedule",
-        plain=(0,),
-        common=(0,),
-        inference=False,
-    ),
-    _axis(
-        "sequence_parallel",
-        "sequence parallel",
-        "Split the sequence over the tensor-parallel devices between their products.",
-        kind=bool,
-        least=None,
-        common=(1, 0),
-        inference=False,
-    ),
-    _axis(
-        "zero_stage",
-        "ZeRO",
-        "What replicas share: 1 optimizer states, 2 gradients too, 3 weights too.",
-        metavar="0|1|2|3",
-        least=0,
-        most=3,
-        mechanism="sharded weights",
-        plain=(0, 1, 2),
-        common=(2, 3, 1, 0),
-        fits_rank=1,
-        inference=False,
-    ),
-    _axis(
-        "shard_group",
-        "devices per set of shards",
-        "Devices per set of shards; 0: all replicas.",
-        least=0,
-        mechanism="sets of shards",
-        plain=(0,),
-        common=(0,),
-        inference=False,
-    ),
-    _word(
-        "recompute",
-        "none|selective|full",
-        "recomputation",
-        "What backward computes again.",
-        panel=Panel.PLAN,
-        axis=True,
-        kinds=Recompute,
-        mechanism="recomputation",
-        plain=(0,),
-        common=(0, 2),
-        fits_rank=3,
-        inference=False,
-    ),
-    _axis(
-        "recompute_layers",
-        "recomputed layers",
-        "Layers of each stage that are recomputed in full.",
-        mechanism="recomputation of some layers",
-        plain=(-1,),
-        common=(-1,),
-        inference=False,
-    ),
-    _axis(
-        "optimizer_offload",
-        "optimizer offload",
-        "Keep optimizer states in host memory.",
-        kind=bool,
-        least=None,
-        mechanism="optimizer in host memory",
-        plain=(0,),
-        common=(0,),
-        inference=False,
     ),
     RunField(
         name="headroom",
@@ -441,8 +219,6 @@ _ROWS = (
     ),
 )
 FIELDS: Mapping[str, RunField] = {row.name: row for row in _ROWS}
-AXES = tuple(row.name for row in _ROWS if row.axis)
-"""Axes of a plan."""
 
 OF_ONE_PASS = {
     "phase": "serving has both phases",

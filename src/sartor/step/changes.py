@@ -27,11 +27,11 @@ class _PlanChange:
     sentence: str
     plan: TrainingPlan
     job: TrainingJob
-    saved_bytes: float
+    saved_bytes: float = math.nan
     """Saved on the fullest device."""
-    device_bytes: float
+    device_bytes: float = math.nan
     """Bytes of the fullest device afterwards."""
-    step_s: float
+    step_s: float = math.nan
     """Predicted afterwards; NaN if the change cannot be priced."""
 
 
@@ -53,32 +53,26 @@ def what_to_change(
     if before <= limit:
         return ()
     singles = list(_proposals(job, plan, cluster))
-    proposals_that_fit = _that_fit(singles, cluster, limit) or _that_fit(_pairs(singles, cluster), cluster, limit)
-    changes = [_priced(proposal, before, after, cluster, calibration) for proposal, after in proposals_that_fit]
-    return tuple(sorted(changes, key=lambda c: (math.isnan(c.step_s), c.step_s, c.saved_bytes)))
+    changes = _that_fit(singles, cluster, limit) or _that_fit(_pairs(singles, cluster), cluster, limit)
+    priced = (
+        replace(c, saved_bytes=before - c.device_bytes, step_s=_seconds(c.job, c.plan, cluster, calibration))
+        for c in changes
+    )
+    return tuple(sorted(priced, key=lambda c: (math.isnan(c.step_s), c.step_s, c.saved_bytes)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Proposal:
-    field: str
-    value: str
-    sentence: str
-    job: TrainingJob
-    plan: TrainingPlan
-
-
-def _that_fit(proposals: Iterable[_Proposal], cluster: Cluster, limit: float) -> list[tuple[_Proposal, float]]:
-    """The first proposal of every field that fits, with its bytes."""
-    fitting: dict[str, tuple[_Proposal, float]] = {}
+def _that_fit(proposals: Iterable[_PlanChange], cluster: Cluster, limit: float) -> list[_PlanChange]:
+    """The first proposal of every field that fits."""
+    fitting: dict[str, _PlanChange] = {}
     for proposal in proposals:
         if proposal.field not in fitting:
             after = float(footprint(proposal.job, proposal.plan, cluster).device_bytes)
             if after <= limit:
-                fitting[proposal.field] = proposal, after
+                fitting[proposal.field] = replace(proposal, device_bytes=after)
     return list(fitting.values())
 
 
-def _pairs(singles: list[_Proposal], cluster: Cluster) -> Iterator[_Proposal]:
+def _pairs(singles: list[_PlanChange], cluster: Cluster) -> Iterator[_PlanChange]:
     by_field = {proposal.field: proposal for proposal in singles}
     for i, (field, first) in enumerate(by_field.items()):
         later = set(list(by_field)[i + 1 :])
@@ -89,21 +83,6 @@ def _pairs(singles: list[_Proposal], cluster: Cluster) -> Iterator[_Proposal]:
                 yield replace(second, field=names, value=f"{first.value} and {second.value}", sentence=sentence)
 
 
-def _priced(
-    proposal: _Proposal, before: float, after: float, cluster: Cluster, calibration: Calibration | None
-) -> _PlanChange:
-    return _PlanChange(
-        field=proposal.field,
-        value=proposal.value,
-        sentence=proposal.sentence,
-        plan=proposal.plan,
-        job=proposal.job,
-        saved_bytes=before - after,
-        device_bytes=after,
-        step_s=_seconds(proposal.job, proposal.plan, cluster, calibration),
-    )
-
-
 def _seconds(job: TrainingJob, plan: TrainingPlan, cluster: Cluster, calibration: Calibration | None) -> float:
     try:
         return float(step(job, plan, cluster, calibration).step_s)
@@ -111,11 +90,11 @@ def _seconds(job: TrainingJob, plan: TrainingPlan, cluster: Cluster, calibration
         return math.nan
 
 
-def _proposals(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Iterator[_Proposal]:
+def _proposals(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Iterator[_PlanChange]:
     """Single changes, the smallest of each field first."""
 
-    def other(field: str, value: str, sentence: str, new: TrainingPlan) -> _Proposal:
-        return _Proposal(field=field, value=value, sentence=sentence, job=job, plan=new)
+    def other(field: str, value: str, sentence: str, new: TrainingPlan) -> _PlanChange:
+        return _PlanChange(field=field, value=value, sentence=sentence, job=job, plan=new)
 
     yield from _recompute(job, plan)
     yield from _smaller_microbatch(job, plan)
@@ -138,10 +117,10 @@ def _proposals(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Iterat
         yield replace(other("attention", "flash", "use a flash attention kernel", plan), job=flash)
 
 
-def _recompute(job: TrainingJob, plan: TrainingPlan) -> Iterator[_Proposal]:
-    def other(value: str, sentence: str, kind: Recompute, layers: int = -1) -> _Proposal:
+def _recompute(job: TrainingJob, plan: TrainingPlan) -> Iterator[_PlanChange]:
+    def other(value: str, sentence: str, kind: Recompute, layers: int = -1) -> _PlanChange:
         new = replace(plan, recompute=kind, recompute_layers=layers)
-        return _Proposal(field="recompute", value=value, sentence=sentence, job=job, plan=new)
+        return _PlanChange(field="recompute", value=value, sentence=sentence, job=job, plan=new)
 
     now = int(plan.recompute)
     if now < Recompute.SELECTIVE and not job.recomputes_nothing:
@@ -155,15 +134,15 @@ def _recompute(job: TrainingJob, plan: TrainingPlan) -> Iterator[_Proposal]:
     yield other("full", "recompute all layers", Recompute.FULL)
 
 
-def _smaller_microbatch(job: TrainingJob, plan: TrainingPlan) -> Iterator[_Proposal]:
+def _smaller_microbatch(job: TrainingJob, plan: TrainingPlan) -> Iterator[_PlanChange]:
     size = int(plan.microbatch_size)
     for less in (n for n in range(size - 1, 0, -1) if size % n == 0):
         new = replace(plan, microbatch_size=less, num_microbatches=int(plan.num_microbatches) * (size // less))
         sentence = f"microbatches of {less} instead of {size} sequences"
-        yield _Proposal(field="microbatch_size", value=str(less), sentence=sentence, job=job, plan=new)
+        yield _PlanChange(field="microbatch_size", value=str(less), sentence=sentence, job=job, plan=new)
 
 
-def _more(job: TrainingJob, plan: TrainingPlan, cluster: Cluster, name: str) -> Iterator[_Proposal]:
+def _more(job: TrainingJob, plan: TrainingPlan, cluster: Cluster, name: str) -> Iterator[_PlanChange]:
     """A degree doubled repeatedly; the devices come from data parallelism (``ep`` lies within that)."""
     d, factor = plan.dims, 2
     while True:
@@ -179,7 +158,7 @@ def _more(job: TrainingJob, plan: TrainingPlan, cluster: Cluster, name: str) -> 
         microbatches = int(plan.num_microbatches) * (1 if name == "ep" else factor)
         new = replace(plan, dims=dims, num_microbatches=microbatches, stage_layers=None)
         sentence = f"{name} {degree} instead of {getattr(d, name)}"
-        yield _Proposal(field=name, value=str(degree), sentence=sentence, job=job, plan=new)
+        yield _PlanChange(field=name, value=str(degree), sentence=sentence, job=job, plan=new)
         factor *= 2
 
 

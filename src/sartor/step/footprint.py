@@ -10,6 +10,7 @@ import numpy as np
 from sartor.frozen import dataclass
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
+from sartor.model.plan import Depends, axes_with
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.step.rank_activations import KeptBytes, kept_bytes, microbatch_of
 from sartor.step.results import Footprint, check_sum
@@ -202,10 +203,9 @@ def usable_bytes(cluster: Cluster) -> float:
     return min(usable_of(gpu) for gpu in cluster.gpus)
 
 
-_ACTIVE = ("microbatch_size", "sequence_parallel", "num_microbatches", "schedule", "recompute", "recompute_layers")
-KEPT = ("tp", "cp", "ep", *_ACTIVE)
+KEPT = ("num_microbatches", *axes_with(Depends.KEPT))
 """Columns that `kept_bytes` depends on, and `HELD` that `held_bytes` does, besides the pipeline."""
-HELD = ("tp", "cp", "ep", "dp", "zero_stage", "shard_group", "optimizer_offload")
+HELD = axes_with(Depends.HELD)
 
 
 def _fullest(

@@ -17,6 +17,7 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.frozen import dataclass, fields, replace
 from sartor.hardware.cluster import Cluster
 from sartor.model.lower.setting import check
+from sartor.model.plan import Depends, axes_with
 from sartor.model.traced import products_dtype
 from sartor.model.training import PipelineSchedule, TrainingJob, TrainingPlan
 from sartor.operators import DType
@@ -135,22 +136,10 @@ def tables_of(
     ]
 
 
-STRUCTURE = (
-    "tp",
-    "pp",
-    "dp",
-    "cp",
-    "ep",
-    "sequence_parallel",
-    "microbatch_size",
-    "shard_group",
-    "virtual_stages",
-    "zero_stage",
-    "schedule",
-)
+STRUCTURE = axes_with(Depends.BLOCKS)
 """Columns that tables depend on; of ``virtual_stages`` whether chunks interleave, of ``zero_stage`` whether anything is
 sharded, of ``schedule`` whether it hides the experts' all-to-all."""
-WORK = ("pipeline", "structure", "recompute", "recompute_layers", "num_microbatches", "schedule", "zero_stage")
+WORK = ("pipeline", "structure", "num_microbatches", *axes_with(Depends.PIPELINE))
 """Columns that a pipeline's time depends on; of ``zero_stage`` only whether weights are gathered layer by layer."""
 
 

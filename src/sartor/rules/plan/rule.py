@@ -18,6 +18,7 @@ from sartor.errors import InputError
 from sartor.frozen import dataclass, replace
 from sartor.hardware.cluster import Cluster
 from sartor.json_types import JsonMap
+from sartor.model.plan import AXES
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
 from sartor.rules.rule import Grade, rules_in, without
 from sartor.step.footprint import footprint, usable_bytes
@@ -135,23 +136,16 @@ class PlanRule:
 def changed(context: PlanContext, **fields: Any) -> Iterator[Remedy]:
     """The plan with some fields or degrees changed, on the same devices and batch; data parallelism makes up the
     difference. Yields nothing if the sizes do not divide."""
-    plan, job = context.plan, context.job
-    degrees = {name: value for name, value in fields.items() if name in ("tp", "pp", "dp", "cp", "ep")}
-    rest = {name: value for name, value in fields.items() if name not in (*degrees, "sequence_parallel")}
-    dims = replace(plan.dims, **degrees)
-    if "sequence_parallel" in fields:
-        dims = replace(dims, sequence_parallel=fields["sequence_parallel"])
-    devices, model = int(plan.num_devices), int(dims.tp) * int(dims.pp) * int(dims.cp)
-    size = int(rest.get("microbatch_size", plan.microbatch_size))
+    plan, job, new = context.plan, context.job, context.plan.with_columns(**fields)
+    devices, d, size = int(plan.num_devices), new.dims, int(new.microbatch_size)
+    model = int(d.tp) * int(d.pp) * int(d.cp)
     if devices % model or job.global_batch_size % (devices // model * size):
         return
     dp = devices // model
-    count = job.global_batch_size // (dp * size)
-    dims = replace(dims, dp=dp)
-    if (dp * int(dims.cp) * (1 if job.trainer.splits_experts else int(dims.tp))) % int(dims.ep):
+    if (dp * int(d.cp) * (1 if job.trainer.splits_experts else int(d.tp))) % int(d.ep):
         return
-    cuts = plan.stage_layers if int(dims.pp) == plan.dims.pp and "virtual_stages" not in fields else None
-    new = replace(plan, **{"stage_layers": cuts, **rest}, dims=dims, num_microbatches=count)
+    cuts = new.stage_layers if int(d.pp) == plan.dims.pp and "virtual_stages" not in fields else None
+    new = new.with_columns(dp=dp, num_microbatches=job.global_batch_size // (dp * size), stage_layers=cuts)
     fixed = {**fields, **({"dp": dp} if dp != plan.dims.dp else {})}
     yield Remedy(
         fix={name: _word(value) for name, value in fixed.items() if name != "recompute_layers" or value >= 0}, plan=new
@@ -161,12 +155,12 @@ def changed(context: PlanContext, **fields: Any) -> Iterator[Remedy]:
 def best_remedy(plan: TrainingPlan) -> Remedy:
     """A whole plan as a remedy: every field that differs from its default."""
     d, plain = plan.dims, TrainingPlan()
-    fix = {name: int(getattr(d, name)) for name in ("tp", "pp", "dp", "cp", "ep")}
-    fix |= {name: int(getattr(plan, name)) for name in ("microbatch_size", "num_microbatches")}
-    for name in ("virtual_stages", "zero_stage", "recompute_layers"):
-        if int(getattr(plan, name)) != getattr(plain, name):
-            fix[name] = int(getattr(plan, name))
     words = {"recompute": Recompute(int(plan.recompute)).word, "schedule": PipelineSchedule(int(plan.schedule)).word}
+    fix: dict[str, Any] = {name: int(getattr(d, name)) for name in ("tp", "pp", "dp", "cp", "ep")}
+    fix |= {name: int(getattr(plan, name)) for name in ("microbatch_size", "num_microbatches")}
+    for name, row in AXES.items():
+        if name not in (*fix, *words) and plan.columns[name] != plain.columns[name]:
+            fix[name] = row.shown(int(plan.columns[name]))
     cuts = {} if plan.stage_layers is None else {"stage_layers": list(plan.stage_layers)}
     return Remedy(fix={**fix, **words, "sequence_parallel": bool(d.sequence_parallel), **cuts}, plan=plan)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sartor.model.plan import UNEVEN_CHUNKS
 from sartor.model.shape import layer_order
 from sartor.model.training import PipelineSchedule, TrainingJob
 from sartor.step.mechanisms.mechanism import BUBBLE, Condition, Limits, Mechanism, Rows, num_microbatches
@@ -13,9 +14,6 @@ from sartor.units import Array, FloatArray
 
 if TYPE_CHECKING:
     from sartor.step.pipeline import Pipelined
-
-UNEVEN_CHUNKS = 8
-"""Virtual stages up to which chunks may be uneven; beyond, only numbers that divide the layers are tried."""
 
 
 def _at_pipeline(pipeline: Pipelined) -> FloatArray:
