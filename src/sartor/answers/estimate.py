@@ -25,7 +25,7 @@ from sartor.answers.field import (
     texts,
     through,
 )
-from sartor.answers.plan import BATCH, PRICED, TURN, VALUE, Sourced
+from sartor.answers.plan import BATCH, DEPENDS_ON, PRICED, VALUE, Sourced
 from sartor.cost.collective.links import volume
 from sartor.cost.correction.calibration import ANY, Calibration, load_calibration
 from sartor.cost.cost import Cost, Source
@@ -299,7 +299,7 @@ WORKLOAD: Fields = (
 
 QUESTION: Fields = (
     mapping("run", VALUE, path="run.facts", help="every value of the run, with its origin"),
-    rows("depends_on", TURN, help="what was not stated and would turn the verdict"),
+    DEPENDS_ON,
 )
 
 

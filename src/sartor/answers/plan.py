@@ -58,10 +58,13 @@ VALUE: Fields = (
 TURN: Fields = (
     text("field"),
     field("value", Scalar.ANY),
+    text("usual", when=lambda turn: bool(turn.usual), help="the value that was taken"),
     text("verdict", help="what would be said with this value"),
+    text("settled_by", when=lambda turn: bool(turn.settled_by), help="what would state it"),
     mapping("", Scalar.NUMBER, path="figures"),
 )
 """Another plausible value of something not stated, and the verdict it would turn."""
+DEPENDS_ON = rows("depends_on", TURN, help="what was not stated and would turn the verdict")
 PARTS: Fields = through("parts", tuple(number(part.key, part.words) for part in parts()))
 """The parts of a training step; their seconds add up to it."""
 MEMORY: Fields = (
@@ -320,7 +323,7 @@ WHY_NOT: Fields = (
 )  # fmt: skip
 
 PLAN: Fields = (
-    text("status", "status", path="search.status", level=Level.HEADLINE),
+    text("status", "status", level=Level.HEADLINE),
     field(
         "model",
         (
@@ -331,6 +334,7 @@ PLAN: Fields = (
         path="reading",
     ),
     mapping("run", VALUE, path="run.facts", help="every value of the run, with its origin"),
+    DEPENDS_ON,
     field("cluster", CLUSTER, path=lambda answer: Pool(answer.cluster, answer.search.num_devices)),
     field("job", JOB),
     field(
@@ -400,6 +404,14 @@ class PlanAnswer(Answer):
     """The simplest plan about as fast as the best (`sartor.plans.next.CLOSE`); None if that is the best."""
     source: Source = Source.ANALYTIC
     calibration: Calibration | None = None
+    depends_on: tuple[Turn, ...] = ()
+    """Other plausible values of what was not stated that would turn whether the best plan fits, or whether any does."""
+
+    @property
+    def status(self) -> str:
+        """That of the search; ``unknown`` where no plan fits as priced, and one would with another plausible value."""
+        turned = self.best is None and any(turn.of_memory for turn in self.depends_on)
+        return "unknown" if turned else self.search.status.value
 
     @property
     def search(self) -> PlanSearch:
@@ -467,7 +479,7 @@ LAUNCH: Fields = (
     rows("findings", PLAN_FINDING),
     text("worst_grade", path=lambda answer: answer.findings[0].grade if answer.findings else None, null=True),
     field("best", PRICED, path=lambda answer: _searched(answer), null=True),
-    rows("depends_on", TURN, help="switches of the launch without a price that would turn whether it fits"),
+    DEPENDS_ON,
     rows("assumptions", Scalar.TEXT),
 )  # fmt: skip
 
@@ -506,13 +518,13 @@ class LaunchAnswer(Answer):
     headroom: float = 0.0
     """Share of usable memory that stays free."""
     depends_on: tuple[Turn, ...] = ()
-    """Switches without a price that would turn whether it fits."""
+    """Switches without a price, and what the files do not say, that would turn whether it fits."""
 
     @property
     def status(self) -> str:
         """``unknown`` where the error of the predicted peak or a switch without a price leaves open whether it fits."""
         if self.runs and near_limit(self.priced.peak_bytes, (1 - self.headroom) * self.usable_bytes):
             return "unknown"
-        if not self.runs or not (self.fits or self.depends_on):
+        if not self.runs or not (self.fits or any(turn.of_memory for turn in self.depends_on)):
             return "infeasible"
         return "feasible" if self.fits else "unknown"

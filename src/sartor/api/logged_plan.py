@@ -27,6 +27,7 @@ from sartor.units import divisors
 
 if TYPE_CHECKING:
     from sartor.answers.estimate import Question
+    from sartor.ask.alternatives import Weighed
     from sartor.cost.correction.calibration import Calibration
     from sartor.hardware.gpu import Gpu
     from sartor.launch.plan import LaunchReading
@@ -393,19 +394,38 @@ def launched_on(
     return job, plan, reached, assumptions
 
 
+def open_launch(
+    launch: LaunchReading,
+    run: Run,
+    job: TrainingJob,
+    plan: TrainingPlan,
+    cluster: Cluster,
+    calibration: Calibration | None,
+    *,
+    limit_bytes: float,
+) -> Weighed:
+    """What the files of a launch leave open: switches without a price, and what the program that they start decides."""
+    from sartor.ask.alternatives import weighed
+    from sartor.launch.check import depends_on, switches_in_files
+    from sartor.step.stage_table import waterfall
+
+    closed = {*switches_in_files(launch.kind), *(words.partition("=")[0] for words in launch.unpriced)}
+    found = weighed(run, job.shape, job, plan, cluster, calibration, limit_bytes=limit_bytes, closed=closed)
+    unpriced = depends_on(launch.unpriced, waterfall(job, plan, cluster).stages, limit_bytes)
+    return replace(found, turns=(*unpriced, *found.turns))
+
+
 def launched_question(
     run: Run, reading: ModelReading, gpu: Gpu, where: Cluster | None, own: Calibration | None
 ) -> Question:
     """One device's share of a step of a launch file: what file and trainer say is stated, and options win over it."""
     from sartor.answers.estimate import Question as Asked
-    from sartor.api.own_chips import template_words
-    from sartor.launch.check import depends_on
+    from sartor.ask.alternatives import template_words
     from sartor.launch.files import read_launch
     from sartor.launch.options import OF_JOB as FIELDS_OF_JOB
     from sartor.plans.search import HeldPlan
     from sartor.plans.space import axes_of
     from sartor.step.question import within_files, workload_of
-    from sartor.step.stage_table import waterfall
 
     path, cluster = run.get("launch"), where or usual_cluster(gpu)
     from_file = reading.asked[:1] == ("--launch",) and "--set" not in reading.asked
@@ -421,7 +441,8 @@ def launched_question(
         kept_free=run.get("headroom"),
         launched=plan,
     )
-    held = replace(held, searched=held.price())
+    open_run = open_launch(launch, run, job, plan, reached, own, limit_bytes=held.limit_bytes)
+    held = replace(held, searched=held.price(), spread=open_run.spread)
     facts = {name: AXES[name].shown(value) for name, value in axes.items()} | {
         "num_devices": launch.num_devices,
         "global_batch_size": job.global_batch_size,
@@ -430,10 +451,10 @@ def launched_question(
         **{name: getattr(job, field) for name, field in FIELDS_OF_JOB.items()},
     }
     facts = {name: getattr(value, "value", value) for name, value in facts.items() if name not in run}
-    memory = waterfall(job, plan, held.cluster)
+    run = open_run.run.with_(Origin.STATED, Path(path).name, **facts)
     return Asked(
         reading=reading,
-        run=run.with_(Origin.STATED, Path(path).name, **facts).with_(
+        run=run.with_(
             Origin.USUAL, "the device's usual cluster", **({} if run.states("cluster") else {"cluster": cluster.name})
         ),
         workload=replace(workload_of(job, microbatch_size=axes["microbatch_size"]), shape=reading.shape),
@@ -442,7 +463,7 @@ def launched_question(
         calibration=own,
         held=held,
         eager=bool(run.get("eager")),
-        depends_on=depends_on(launch.unpriced, memory.stages, held.limit_bytes),
+        depends_on=open_run.turns,
         assumptions=(
             *reading.assumptions,
             *reading.notes,

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, ClassVar, Unpack
 from sartor.answers.field import Answer, Fields
 from sartor.answers.plan import WRITTEN, LaunchAnswer, PlanAnswer
 from sartor.api.models import Model, read
-from sartor.api.own_chips import template_words
 from sartor.api.questions import stated_run
 from sartor.api.words import ClusterLike, cluster_of, device_counts, own_calibration_of, refuse_on_a_chip, size_of
-from sartor.ask.complete import as_option, complete, size_words, usual_batch, with_plan
+from sartor.ask.alternatives import template_words, weighed
+from sartor.ask.complete import as_option, complete, settled_job, size_words, usual_batch, with_plan
 from sartor.errors import InputError
 from sartor.frozen import dataclass, replace
 from sartor.hardware.cluster import Cluster
@@ -25,6 +25,7 @@ from sartor.model.workload import settled_seq_len
 from sartor.plans.space import axes_of
 from sartor.run.fields import TrainingOptions, check_names, fixed_axes
 from sartor.run.run import Origin, Run
+from sartor.step.footprint import usable_bytes
 from sartor.step.results import step_source
 
 if TYPE_CHECKING:
@@ -63,9 +64,9 @@ def plan(
     best one, ``simple`` searches only plans of data and tensor parallelism, ``write`` only those that the launch files
     of a trainer can express. Raises ``InputError``; if no plan fits, the answer says what would make one fit.
     """
-    from sartor.plans.fixed import job_choices
+    from sartor.plans.fixed import SWITCHED, job_choices
     from sartor.plans.search import search_plans
-    from sartor.step.question import training_job, within_files
+    from sartor.step.question import within_files
 
     check_names(options, TrainingOptions)
     reading = read(model, options.get("set"))
@@ -78,18 +79,7 @@ def plan(
     run = stated_run(run, reading, {**options, "num_devices": num_devices if isinstance(num_devices, int) else None})
     counts, run = _counts(num_devices, run, reading, whole, own)
     where, headroom = whole.reached(max(counts)), options.get("headroom")
-    job, notes = training_job(
-        reading.shape,
-        where.gpus,
-        global_batch_size=run.get("global_batch_size"),
-        seq_len=run.get("seq_len"),
-        dtype=run.get("dtype"),
-        framework=run.get("framework"),
-        optimizer=run.get("optimizer", "adam"),
-        attention=run.get("attention", "flash"),
-        context_parallel=run.get("context_parallel"),
-        routing_skew=run.get("routing_skew", 1.0),
-    )
+    job, run, notes = settled_job(run, reading, where)
     job = within_files(job, launch_kind(write).value) if write else job
     choices, fix = job_choices(job, where.gpus, fix)
     searched = partial(
@@ -124,7 +114,27 @@ def plan(
         source=step_source(where, job.recipe.dtype, own),
         calibration=own,
     )
-    return _explained(answer, tokens, why_not, headroom)
+    closed = (*choices[at].said, *(("framework", *SWITCHED) if write else ()))  # written files say them
+    return _explained(_with_open(answer, closed), tokens, why_not, headroom)
+
+
+def _with_open(answer: PlanAnswer, closed: Sequence[str]) -> PlanAnswer:
+    """The answer with what stays open of its best plan or, where none fits, of the leanest."""
+    search = answer.search
+    best = search.best or (search.tightest and search.tightest.leanest)
+    if not best:
+        return answer
+    limit_bytes = (1 - search.headroom) * usable_bytes(search.cluster)
+    of_plan = (answer.reading.shape, answer.job, best.plan, search.cluster, answer.calibration)
+    open_run = weighed(answer.run, *of_plan, limit_bytes=limit_bytes, closed=closed)
+    spread = replace(best, spread=open_run.spread)
+
+    def among(plans: tuple[PricedPlan, ...]) -> tuple[PricedPlan, ...]:
+        return tuple(spread if each == best else each for each in plans)
+
+    known = replace(search, best=search.best and spread, top=among(search.top), front=among(search.front))
+    searches = tuple(known if each is search else each for each in answer.searches)
+    return replace(answer, searches=searches, run=open_run.run, depends_on=open_run.turns)
 
 
 def _with_best(run: Run, search: PlanSearch) -> Run:
@@ -196,7 +206,6 @@ def _explained(
     """The answer with details of its best plan: stages, next steps, costs, and why not another plan."""
     from sartor.plans.next import divided_batches, next_steps, roomier, simpler
     from sartor.plans.search import make_pricer
-    from sartor.step.footprint import usable_bytes
     from sartor.step.stage_table import stage_table
 
     best, search = answer.best, answer.search
@@ -278,7 +287,7 @@ def launch(answer: PlanAnswer, trainer: str, trainer_version: str = "") -> Writt
     from sartor.launch.check import checked
     from sartor.launch.files import launch_files
     from sartor.plans.search import search_plans
-    from sartor.step.footprint import footprint, usable_bytes
+    from sartor.step.footprint import footprint
     from sartor.step.question import within_files
     from sartor.step.step import step
 
@@ -335,14 +344,12 @@ def lint_launch(
     lacks; they win over the file, and the answer says so. ``search`` compares with the best plan on the same number of
     devices. Raises ``InputError``.
     """
-    from sartor.api.logged_plan import launched_on
-    from sartor.launch.check import depends_on
+    from sartor.api.logged_plan import launched_on, open_launch
     from sartor.launch.files import read_launch
     from sartor.plans.result import PricedPlan
     from sartor.plans.search import checked_headroom, search_plans, usual_headroom
     from sartor.plans.space import broken
     from sartor.rules.plan.rule import PlanContext, best_remedy, lint_plan
-    from sartor.step.footprint import usable_bytes
     from sartor.step.question import within_files
     from sartor.step.stage_table import waterfall
 
@@ -352,15 +359,18 @@ def lint_launch(
     shape = None if model is None else read(model, options.get("set")).shape
     calibration, headroom = options.get("calibration"), options.get("headroom")
     reading, whole = read_launch(launch, num_devices=num_devices or 0, shape=shape), cluster_of(cluster)
+    run = Run.stated(**options)
     for name in ("seq_len", "global_batch_size"):
         size_of(name, options.get(name), 1)
-    stated, plan, found, assumptions = launched_on(reading, Run.stated(**options), shape, whole)
+    stated, plan, found, assumptions = launched_on(reading, run, shape, whole)
     job = within_files(stated, reading.kind.value)  # advice only names what such a file can express
     known = own_calibration_of(calibration, found)
     free = usual_headroom(found) if headroom is None else checked_headroom(headroom)
     best = search_plans(job, found, reading.num_devices, calibration=known, top=5, headroom=free) if search else None
     memory = waterfall(job, plan, found)
-    turns = depends_on(reading.unpriced, memory.stages, (1 - free) * usable_bytes(found))
+    limit_bytes = (1 - free) * usable_bytes(found)
+    open_run = open_launch(reading, run, job, plan, found, known, limit_bytes=limit_bytes)
+    turns = open_run.turns
     context = PlanContext(
         job=job,
         plan=plan,
@@ -369,7 +379,7 @@ def lint_launch(
         best=best_remedy(best.best.plan) if best and best.best else None,
         headroom=free,
         broken=broken(stated, plan),
-        unpriced=tuple(turn.field for turn in turns),
+        unpriced=tuple(turn.field for turn in turns if turn.of_memory),
     )
     findings = lint_plan(context, allow=allow)
     return LaunchAnswer(
@@ -377,7 +387,7 @@ def lint_launch(
         framework=reading.kind.value,
         job=job,
         cluster=found,
-        priced=PricedPlan(plan=plan, step=context.step, footprint=context.footprint),
+        priced=PricedPlan(plan=plan, step=context.step, footprint=context.footprint, spread=open_run.spread),
         fits=context.fits,
         runs=all(finding.rule != "cannot_run" for finding in findings),
         usable_bytes=usable_bytes(found),

@@ -8,7 +8,6 @@ from typing import Any, Unpack
 
 from sartor.answers.estimate import Question
 from sartor.api.models import Model, read
-from sartor.api.own_chips import template_words
 from sartor.api.words import (
     GpuLike,
     cluster_and_device,
@@ -20,6 +19,7 @@ from sartor.api.words import (
     with_kernels_of,
     word_of,
 )
+from sartor.ask.alternatives import template_words
 from sartor.ask.complete import complete
 from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.errors import NOT_GIVEN, InputError
@@ -201,6 +201,7 @@ def _training(
         gpu=gpu,
         calibration=own,
         held=held,
+        depends_on=found.turns,
         eager=bool(run.get("eager")),
         assumptions=(
             *reading.assumptions,

@@ -13,7 +13,6 @@ import numpy as np
 from sartor.answers.advice import Advice, Lint
 from sartor.answers.estimate import GemmAnswer, ModelEstimate, Question
 from sartor.api.models import Model
-from sartor.api.own_chips import template_words, turn_of_time, with_template_turns
 from sartor.api.questions import DEFAULT_MICROBATCH, ask, completed_question, model_asked
 from sartor.api.words import (
     GpuLike,
@@ -27,6 +26,7 @@ from sartor.api.words import (
     with_library_of,
     word_of,
 )
+from sartor.ask.alternatives import template_words, turn_of_time, with_template_turns
 from sartor.ask.complete import stated_axes
 from sartor.cost.correction.attention import kernels_measured
 from sartor.cost.correction.calibration import ANY, Calibration, Clock, load_calibration
@@ -98,8 +98,9 @@ def estimate(  # type: ignore[misc]
         ``time_s`` [s] is the training step, as `plan` prices it, or the pass of inference; ``operators`` those of one
         microbatch.
     EstimateGrid
-        With lists or arrays: the same figures as arrays over the grid, each entry that of the single call. Plans of
-        which every axis is stated are priced together; what a point leaves open is searched point by point.
+        With lists or arrays: the same figures as arrays over the grid, each entry that of the single call (whose
+        interval also holds what stays open). Plans of which every axis is stated are priced together; what a point
+        leaves open is searched point by point.
 
     Raises
     ------

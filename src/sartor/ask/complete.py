@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Iterator, Mapping
 
+from sartor.ask.alternatives import weighed
 from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
 from sartor.frozen import dataclass, replace
@@ -21,7 +22,7 @@ from sartor.plans.fixed import named_values
 from sartor.plans.result import PricedPlan
 from sartor.plans.search import HeldPlan, fastest_plan, fewest_devices, leanest_plan
 from sartor.plans.space import axes_of
-from sartor.run.run import Origin, Run
+from sartor.run.run import Origin, Run, Turn
 from sartor.step.question import as_trained, training_job
 from sartor.step.trainers import PLAUSIBLE_TRAINERS, default_trainer, trainer_named
 
@@ -52,6 +53,8 @@ class _Completed:
     """Job and plan on their cluster."""
     notes: tuple[str, ...]
     """What was assumed, in sentences."""
+    turns: tuple[Turn, ...]
+    """What stays open and would turn the verdict."""
 
 
 def complete(run: Run, reading: ModelReading, cluster: Cluster, calibration: Calibration | None) -> _Completed:
@@ -67,7 +70,11 @@ def complete(run: Run, reading: ModelReading, cluster: Cluster, calibration: Cal
     except InputError as error:
         raise as_option(error, AXES) from None
     run = _finished(run, held, fixed_size=bool(cluster.total_devices))
-    return _Completed(run=run, held=held, notes=(*notes, *_words(run, held)))
+    assert held.searched is not None
+    plan, limit_bytes = held.searched.plan, held.limit_bytes
+    open_run = weighed(run, reading.shape, held.job, plan, held.cluster, calibration, limit_bytes=limit_bytes)
+    held = replace(held, spread=open_run.spread)
+    return _Completed(run=open_run.run, held=held, notes=(*notes, *_words(run, held)), turns=open_run.turns)
 
 
 def as_option(error: InputError, names: Container[str]) -> InputError:

@@ -149,7 +149,8 @@ def _show(found: PlanAnswer, *, verbose: bool, json: bool, out: Path | None) -> 
         tightest = found.search.tightest
         if json and tightest:
             c.say(f"sartor: {tightest.message}")
-        raise c.Exit(3)
+        if found.status == "infeasible":
+            raise c.Exit(3)
 
 
 WITH_A_LAUNCH = ("trace", "trainer_version", "overwrite")

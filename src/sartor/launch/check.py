@@ -22,6 +22,7 @@ from sartor.launch.fields import Row, rows, text_of
 from sartor.launch.files import read_launch, save_files
 from sartor.launch.plan import LaunchFiles, LaunchKind, canonical
 from sartor.model.training import Trainer, TrainingJob, TrainingPlan
+from sartor.plans.fixed import SWITCHED
 from sartor.run.run import Turn
 from sartor.step.stage_table import StageMemory
 from sartor.step.trainers import TRAINERS, as_launched, record_named
@@ -167,6 +168,20 @@ def _word(value: object) -> str:
     return str(value)
 
 
+def switches_in_files(kind: LaunchKind) -> tuple[str, ...]:
+    """Switches that the files of a trainer say, if only by their defaults; the program that they start decides on the
+    others."""
+    sections = (kind.value, *_BESIDE.get(kind, ()))
+    of_files = {row.field for section in sections for row in rows(section)}
+    return tuple(name for name, switch in SWITCHED.items() if switch.field in of_files)
+
+
+_BESIDE = {
+    LaunchKind.MEGATRON_BRIDGE: ("megatron",),
+    LaunchKind.DEEPSPEED: ("huggingface",),
+    LaunchKind.ACCELERATE: ("huggingface",),
+}
+"""Further sections of the table that a trainer's files may say."""
 _OFF = ("false", "none", "0", "{}")
 """Values that leave a switch off."""
 

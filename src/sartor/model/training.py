@@ -92,6 +92,22 @@ class MemoryHabits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """A habit of memory that an argument of the trainer changes."""
+
+    name: str
+    """The argument."""
+    usual: str
+    word: str
+    """Its value as the record has it, and the other."""
+    changes: JsonMap
+    """Fields of `MemoryHabits` with the other value."""
+    least_zero: int = 0
+    """The lowest ZeRO stage at which it matters."""
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
     """A change between releases: by year (``2021``) or container (``26.06``), on some GPU generations or all."""
 
@@ -241,6 +257,11 @@ class Trainer:
     in_files: JsonMap = field(default_factory=dict)
     """Limits (fields of this record) that apply to the launch files sartor writes for it."""
     releases: tuple[Release, ...] = ()
+
+    # open: what a run that does not state it may have
+    varies: tuple[str, ...] = ()
+    """Switches that its users set either way, by their names in ``sartor plan --fix``."""
+    variants: tuple[Variant, ...] = ()
 
     # usual: assumed for a published run that does not say
     usual_zero_stage: int = 0

@@ -14,7 +14,7 @@ import numpy as np
 from sartor.errors import InputError
 from sartor.frozen import dataclass, replace
 from sartor.hardware.gpu import Gpu
-from sartor.json_types import JsonMap
+from sartor.json_types import JsonDict, JsonMap
 from sartor.model.lower.setting import check
 from sartor.model.plan import AXES, DIMS, STRUCTURE
 from sartor.model.shape import layer_order
@@ -75,35 +75,59 @@ class Numbers(Mapping[str, Setting]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _JobSwitch:
+class JobSwitch:
     """A field of the trainer or the job, with the words for its values."""
 
     field: str
     words: Mapping[str, Setting]
     of_trainer: bool = True
+    of_memory: bool = False
+    """Of the trainer's ``memory``."""
     experts: bool = False
     """Affects only mixtures of experts."""
+    narrow: bool = False
+    """Affects only recipes below 16 bits."""
+    axes: tuple[str, ...] = ()
+    """Affects only plans in which one of these is above its least value."""
+
+    def setting(self, job: TrainingJob) -> Setting:
+        """Its current value."""
+        place = job if not self.of_trainer else job.trainer.memory if self.of_memory else job.trainer
+        value: Setting = getattr(place, self.field)
+        return value
+
+    def affects(self, job: TrainingJob, axes: Mapping[str, int]) -> bool:
+        """Whether it can change the price of a plan with these axes."""
+        kind = (not self.experts or job.shape.moe_ffn is not None) and (not self.narrow or job.recipe.dtype.bytes < 2)
+        return kind and (not self.axes or any(axes[name] > AXES[name].bounds[0] for name in self.axes))
 
 
-SWITCHED: Mapping[str, _JobSwitch] = {
-    **{name: _JobSwitch(field=name, words=ON_OFF) for name in ("tp_overlap", "dp_overlap", "p2p_overlap")},
-    "ep_overlap": _JobSwitch(field="ep_overlap", words=ON_OFF, experts=True),
-    "deepep": _JobSwitch(field="dispatch_once", words=ON_OFF, experts=True),
-    "split_experts": _JobSwitch(field="splits_experts", words=ON_OFF, experts=True),
-    **{name: _JobSwitch(field=name, words=ON_OFF) for name in ("cuda_graphs", "fused_loss", "grad_fusion")},
-    "grad_dtype": _JobSwitch(field="grad_dtype", words={each.value: each for each in (DType.FP32, DType.BF16)}),
-    "moments_dtype": _JobSwitch(field="moments_dtype", words={each.value: each for each in MOMENTS}, of_trainer=False),
-    "context_parallel": _JobSwitch(
+def _overlap(name: str, *axes: str, **more: bool) -> JobSwitch:
+    return JobSwitch(field=name, words=ON_OFF, axes=axes, **more)
+
+
+SWITCHED: Mapping[str, JobSwitch] = {
+    "tp_overlap": _overlap("tp_overlap", "tp"),
+    "dp_overlap": _overlap("dp_overlap", "dp", "cp"),
+    "p2p_overlap": _overlap("p2p_overlap", "virtual_stages"),
+    "ep_overlap": _overlap("ep_overlap", "ep", experts=True),
+    "deepep": _overlap("dispatch_once", "ep", experts=True),
+    "split_experts": JobSwitch(field="splits_experts", words=ON_OFF, experts=True),
+    **{name: JobSwitch(field=name, words=ON_OFF) for name in ("cuda_graphs", "fused_loss", "grad_fusion")},
+    "grad_dtype": JobSwitch(field="grad_dtype", words={each.value: each for each in (DType.FP32, DType.BF16)}),
+    "fp8_param_gather": _overlap("narrow_primary", "zero_stage", of_memory=True, narrow=True),
+    "moments_dtype": JobSwitch(field="moments_dtype", words={each.value: each for each in MOMENTS}, of_trainer=False),
+    "context_parallel": JobSwitch(
         field="context_parallel", words={each.value: each for each in ContextParallel}, of_trainer=False
     ),
-    "recompute_modules": _JobSwitch(field="recompute_modules", words=MODULES, of_trainer=False),
-    "offload_modules": _JobSwitch(field="offload_modules", words=OFFLOADS, of_trainer=False),
-    "offload_layers": _JobSwitch(field="offload_layers", words=Numbers(1023), of_trainer=False),
-    "dropout": _JobSwitch(field="dropout", words=ON_OFF, of_trainer=False),
-    "document_len": _JobSwitch(field="document_len", words=Numbers(2**24), of_trainer=False),
-    "train_weights": _JobSwitch(field="trains_weights", words=ON_OFF, of_trainer=False),
-    "frozen_bits": _JobSwitch(field="frozen_bits", words={"16": 16, "4": 4}, of_trainer=False),
-    "recipe": _JobSwitch(field="recipe", words={each.value: each for each in Recipe}, of_trainer=False),
+    "recompute_modules": JobSwitch(field="recompute_modules", words=MODULES, of_trainer=False),
+    "offload_modules": JobSwitch(field="offload_modules", words=OFFLOADS, of_trainer=False),
+    "offload_layers": JobSwitch(field="offload_layers", words=Numbers(1023), of_trainer=False),
+    "dropout": JobSwitch(field="dropout", words=ON_OFF, of_trainer=False),
+    "document_len": JobSwitch(field="document_len", words=Numbers(2**24), of_trainer=False),
+    "train_weights": JobSwitch(field="trains_weights", words=ON_OFF, of_trainer=False),
+    "frozen_bits": JobSwitch(field="frozen_bits", words={"16": 16, "4": 4}, of_trainer=False),
+    "recipe": JobSwitch(field="recipe", words={each.value: each for each in Recipe}, of_trainer=False),
 }
 
 
@@ -158,7 +182,13 @@ def _check_frozen(job: TrainingJob) -> None:
 
 def settings(job: TrainingJob) -> dict[str, str]:
     """The current value of every switch of a job, in words."""
-    return {name: _word(getattr(job.trainer if s.of_trainer else job, s.field)) for name, s in SWITCHED.items()}
+    return {name: _word(switch.setting(job)) for name, switch in SWITCHED.items()}
+
+
+def other_settings(job: TrainingJob, name: str) -> dict[str, TrainingJob]:
+    """The job with each other value of a switch, by the value's word."""
+    words = dict.fromkeys(_word(value) for value in SWITCHED[name].words.values())
+    return {word: _choice(job, {name: word}).job for word in words if word != _word(SWITCHED[name].setting(job))}
 
 
 NAMED: Mapping[str, type[Enum]] = {"recompute_modules": RecomputeModule, "offload_modules": OffloadModule}
@@ -196,10 +226,12 @@ def _name(name: str) -> str:
 
 
 def _choice(job: TrainingJob, words_by_name: Mapping[str, str]) -> JobChoice:
-    set_ = {name: SWITCHED[name].words[word] for name, word in words_by_name.items()}
-    trainer = {SWITCHED[name].field: value for name, value in set_.items() if SWITCHED[name].of_trainer}
-    job_fields = {SWITCHED[name].field: value for name, value in set_.items() if not SWITCHED[name].of_trainer}
-    return JobChoice(job=replace(job, trainer=replace(job.trainer, **trainer), **job_fields), said=words_by_name)  # type: ignore[arg-type]
+    values = [(SWITCHED[name], SWITCHED[name].words[word]) for name, word in words_by_name.items()]
+    memory: JsonDict = {switch.field: value for switch, value in values if switch.of_memory}
+    trainer: JsonDict = {switch.field: value for switch, value in values if switch.of_trainer and not switch.of_memory}
+    job_fields: JsonDict = {switch.field: value for switch, value in values if not switch.of_trainer}
+    trainer |= {"memory": replace(job.trainer.memory, **memory)} if memory else {}
+    return JobChoice(job=replace(job, trainer=replace(job.trainer, **trainer), **job_fields), said=words_by_name)
 
 
 def _values(job: TrainingJob, gpus: Sequence[Gpu], name: str, word: str) -> list[str]:

@@ -30,6 +30,8 @@ class PricedPlan:
     plan: TrainingPlan
     step: StepEstimate
     footprint: Footprint
+    spread: tuple[float, float] = field(default=(1.0, 1.0), compare=False)
+    """The shortest and the longest step with other plausible values of what was not stated, relative to this one."""
 
     @property
     def step_s(self) -> float:
@@ -37,12 +39,13 @@ class PricedPlan:
 
     @property
     def low_s(self) -> float:
-        """Not below the time of the step's matrix multiplications at the peak."""
-        return float(interval_80(self.step_s, self.step.log_sigma, self.step_s * self.step.mfu)[0])
+        """Not below the time of the step's matrix multiplications at the peak; holds the ``spread``."""
+        low_s = interval_80(self.step_s, self.step.log_sigma, self.step_s * self.step.mfu)[0]
+        return min(float(low_s), self.spread[0] * self.step_s)
 
     @property
     def high_s(self) -> float:
-        return float(interval_80(self.step_s, self.step.log_sigma)[1])
+        return max(float(interval_80(self.step_s, self.step.log_sigma)[1]), self.spread[1] * self.step_s)
 
     def whole(self, waiting: float) -> WholeStep:
         """The step as a change of the model's shape sees it; ``waiting``: ``TrainingCoefficients.waiting``."""

@@ -226,6 +226,8 @@ class HeldPlan:
     """The number of devices is a default, not given by the user."""
     kept_free: float | None = None
     """Share of memory to leave free; None: the default of a search."""
+    spread: tuple[float, float] = (1.0, 1.0)
+    """Of the price (`PricedPlan.spread`)."""
     searched: PricedPlan | None = field(default=None, compare=False, repr=False)
     """The plan as the search that chose it priced it with the package's calibration, to price it once."""
     launched: TrainingPlan | None = field(default=None, compare=False, repr=False)
@@ -242,16 +244,16 @@ class HeldPlan:
         Raises ``InputError`` for an impossible plan, with the condition it violates.
         """
         if self.searched is not None and calibration is None:
-            return self.searched
+            return replace(self.searched, spread=self.spread)
         split = ParallelDims(tp=self.axes["tp"], ep=self.axes["ep"])
         check(as_trained(self.job, split), split)
         if self.launched is not None:
-            return self._as_launched(self.launched, calibration)
+            return replace(self._as_launched(self.launched, calibration), spread=self.spread)
         pricer = make_pricer(self.job, self.cluster, calibration, headroom=self.headroom)
         plan, rejected = best_or_leanest(pricer, plan_space(self.job, self.num_devices, self.axes))
         if plan is None:
             raise _impossible(self.job, self.num_devices, self.axes, rejected)
-        return plan
+        return replace(plan, spread=self.spread)
 
     def _as_launched(self, plan: TrainingPlan, calibration: Calibration | None) -> PricedPlan:
         """The step and memory of the launch's plan with today's axes; layers stay where the file puts them."""

@@ -18,7 +18,7 @@ from sartor.hardware.cluster_catalog import cluster_names
 from sartor.hardware.gpu import alignment_of
 from sartor.model.plan import AXES
 from sartor.model.workload import Phase
-from sartor.report.plan_words import batches_text, close_text
+from sartor.report.plan_words import batches_text, close_text, if_turned, turn_lines
 from sartor.report.words import count_text, interval_text, printable, unread_text
 from sartor.rules.rule import ragged
 from sartor.run.run import Origin
@@ -49,10 +49,12 @@ def does_not_fit(answer: ModelEstimate) -> str:
     parts = ", ".join(f"{word} {format_bytes(sizes[word])}" for word in largest if sizes[word] > 0)
     gpu = printable(answer.question.gpu.name)
     close = close_text(answer.peak_bytes, answer.usable_bytes) if answer.near_limit else ""
+    peak = format_bytes(answer.peak_bytes)
+    turned = if_turned(answer.question.depends_on, fits=False, memory=peak)
+    turned = "" if turned == f", {peak}" else turned
     return (
-        f"Does not fit: {format_bytes(answer.peak_bytes)} per device ({parts}), but {gpu} has "
-        f"{_room(answer)} to fill{close}. {_would_fit(answer)} Times are those of a "
-        "device with enough memory."
+        f"Does not fit{turned}: {peak} per device ({parts}), but {gpu} has {_room(answer)} to fill{close}. "
+        f"{_would_fit(answer)} Times are those of a device with enough memory."
     )
 
 
@@ -201,10 +203,7 @@ def headline(answer: ModelEstimate, change: str = "") -> Iterator[str]:
         yield batches_text(answer.batches) + change
     if unread := unread_text(answer.question.reading):
         yield unread
-    for turn in answer.question.depends_on:
-        share = turn.figures.get("gain_fraction")
-        costs = "" if share is None else f" (costs {format_share(share)})"
-        yield f"With {turn.field}={turn.value}, which was not stated: {printable(turn.verdict).rstrip('.')}{costs}."
+    yield from turn_lines(answer.question.depends_on)
 
 
 WORTH_CHANGING = 0.01
@@ -285,7 +284,7 @@ def _fits(answer: ModelEstimate) -> str:
     if answer.fits:
         sizes = f"{format_bytes(answer.peak_bytes)} of {format_bytes(answer.usable_bytes)}"
         close = close_text(answer.peak_bytes, answer.usable_bytes) if answer.near_limit else ""
-        return f"fits, {sizes}{close}."
+        return f"fits{if_turned(answer.question.depends_on, fits=True, memory=f'{sizes}{close}')}."
     words = does_not_fit(answer)
     return words[0].lower() + words[1:]
 

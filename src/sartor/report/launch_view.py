@@ -12,7 +12,7 @@ from sartor.report.document import PageBlock, bullets_block, document_text, grid
 from sartor.report.grid import Grid, grid_of
 from sartor.report.lint_formats import GRADE_STYLES
 from sartor.report.plan_document import parts_grid
-from sartor.report.plan_words import bound_text, close_text, devices_text, plan_words
+from sartor.report.plan_words import bound_text, close_text, devices_text, if_turned, plan_words, turn_lines
 from sartor.report.words import count_text, interval_text, printable
 from sartor.units import format_bytes, format_count, format_seconds, format_share, room_text
 
@@ -67,14 +67,21 @@ def _lines(answer: LaunchAnswer) -> Iterator[str]:
     fixes = [finding for finding in answer.findings if finding.fix]
     first = max(fixes, key=lambda finding: finding.gain_fraction or 0.0, default=None)
     yield "No rule about launches proposes a change." if first is None else f"Change first: {_gain_text(first)}."
+    yield from turn_lines(answer.depends_on)
 
 
 def _fits(answer: LaunchAnswer, memory: str) -> str:
     """Whether it fits, as strongly as the launch's switches without a price allow."""
     close = close_text(answer.priced.peak_bytes, (1 - answer.headroom) * answer.usable_bytes)
+    unpriced = [turn for turn in answer.depends_on if "change_bytes" in turn.figures]
+    sentences = [f"{printable(turn.field)} has no price here: the run {turn.verdict}." for turn in unpriced]
+    if any("peak_bytes" in turn.figures for turn in answer.depends_on):
+        word = "It fits" if answer.fits else "It does not fit"
+        unsaid = "the file does not say"
+        turned = if_turned(answer.depends_on, fits=answer.fits, memory=f"{memory}{close}", unsaid=unsaid)
+        return " ".join([f"{word}{turned}.", *sentences])
     needs = "The fullest device needs" if answer.fits else "IT DOES NOT FIT: a device would need"
-    as_priced = "AS PRICED " if answer.depends_on and not answer.fits else ""
-    sentences = [f"{printable(t.field)} has no price here: the run {t.verdict}." for t in answer.depends_on]
+    as_priced = "AS PRICED " if unpriced and not answer.fits else ""
     return " ".join([f"{as_priced}{needs} {memory}{close}.", *sentences])
 
 

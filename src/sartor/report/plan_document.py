@@ -27,11 +27,13 @@ from sartor.report.plan_words import (
     SMALL,
     cost_text,
     heading_text,
+    if_turned,
     limit_of,
     next_lines,
     plan_lines,
     plan_words,
     step_parts,
+    turn_lines,
     why_not_text,
 )
 from sartor.report.words import three_digits
@@ -249,10 +251,12 @@ def _infeasible(answer: PlanAnswer) -> list[d.PageBlock]:
     """Why no plan fits, and what would fit."""
     tightest = answer.search.tightest
     assert tightest is not None
-    message = f"{tightest.message[:1].upper()}{tightest.message[1:]}."
-    lean = tightest.leanest
+    message, lean = f"{tightest.message[:1].upper()}{tightest.message[1:]}.", tightest.leanest
+    if lean and any(turn.of_memory for turn in answer.depends_on):
+        turned = if_turned(answer.depends_on, fits=False, memory=format_bytes(lean.peak_bytes))
+        message = f"{message} The leanest plan does not fit{turned}."
     return [
-        d.opening([message, f"{heading_text(answer)}."], bad=True),
+        d.opening([message, f"{heading_text(answer)}.", *turn_lines(answer.depends_on)], bad=True),
         d.PageBlock(words=message, verdict=True, place=d.Place.PAGE),
         *([d.PageBlock(words=f"The plan with least memory: {plan_words(lean.plan)}.")] if lean else []),
         d.bullets_block("What would fit", [relaxation.change for relaxation in tightest.relaxations]),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sartor.plans.next import DividedBatch, Simpler
     from sartor.plans.result import PricedPlan
     from sartor.plans.why_not import WhyNot
+    from sartor.run.run import Turn
     from sartor.step.run_cost import RunCost
 
 SAME = 0.01
@@ -56,7 +57,7 @@ def plan_lines(answer: PlanAnswer) -> Iterator[str]:
     among = "the only plan that fits" if search.fitting == 1 else f"the fastest of {search.fitting:,} that fit"
     yield (
         f"{model} on {devices} ({printable(answer.cluster.name)}) as {plan_words(best.plan)} ({among} on {trainer}): "
-        f"fits, {memory_text(best, limit_of(answer)[0])}."
+        f"fits{if_turned(answer.depends_on, fits=True, memory=memory_text(best, limit_of(answer)[0]))}."
     )
     yield (
         f"A step of {job.global_batch_size:,} x {job.seq_len:,} tokens in {job.recipe.value} takes "
@@ -66,6 +67,7 @@ def plan_lines(answer: PlanAnswer) -> Iterator[str]:
     if unread := unread_text(answer.reading):
         yield unread
     yield " ".join([_change(answer, best), *_beside(answer, best)])
+    yield from turn_lines(answer.depends_on)
 
 
 def _change(answer: PlanAnswer, best: PricedPlan) -> str:
@@ -108,6 +110,46 @@ def batches_text(batches: Sequence[DividedBatch]) -> str:
         f"A batch of {first.global_batch_size:,} would train {first.speedup:.2f}x as many tokens per second "
         f"({plan_words(first.priced.plan, short=True)}){also}. "
     )
+
+
+def turn_lines(turns: Sequence[Turn]) -> Iterator[str]:
+    """What another value of something not stated would change (memory stands beside the verdict: `if_turned`), and
+    what would settle it."""
+    for turn in (turn for turn in turns if not turn.usual and not turn.of_memory):
+        share = turn.figures.get("gain_fraction")
+        costs = "" if share is None else f" (costs {format_share(share)})"
+        yield f"With {turn.field}={turn.value}, which was not stated: {printable(turn.verdict).rstrip('.')}{costs}."
+    moved = sorted((turn for turn in turns if turn.usual and not turn.of_memory), key=_least_moving)[-MOST_NAMED:]
+    times = [f"{turn.field}={turn.value} ({format_seconds(turn.figures['time_s'])})" for turn in reversed(moved)]
+    if times:
+        yield printable(f"Not stated, within the interval: {', '.join(times)}.")
+    if settled := dict.fromkeys(turn.settled_by for turn in turns if turn.settled_by and turn.of_memory):
+        yield printable(f"What would settle it: {'; '.join(settled)}.")
+
+
+def _least_moving(turn: Turn) -> float:
+    return abs(turn.figures["ratio"] - 1)
+
+
+MOST_NAMED = 2
+"""Values that move the time that the first lines name; JSON has all."""
+UNSAID = "it was not stated"
+
+
+def if_turned(turns: Sequence[Turn], *, fits: bool, memory: str, unsaid: str = UNSAID) -> str:
+    """``with grad_dtype=fp32 (84 GiB of 75.2 GiB), but fits with bf16 (70 GiB): it was not stated``; ``memory`` alone
+    where no other plausible value turns whether it fits."""
+    turned = [turn for turn in turns if "peak_bytes" in turn.figures]
+    if not turned:
+        return f", {memory}"
+    alone = len({turn.field for turn in turned}) == 1
+    usual = f"{turned[0].field}={turned[0].usual}" if alone else "what is usual"
+    others = [
+        f"{'' if alone else turn.field + '='}{turn.value} ({format_bytes(turn.figures['peak_bytes'])})"
+        for turn in turned
+    ]
+    but = ", not with" if fits else f", but {turned[0].verdict.partition(',')[0]} with"
+    return printable(f" with {usual} ({memory}){but} {' or '.join(others)}: {unsaid}")
 
 
 def close_text(peak_bytes: float, limit_bytes: float) -> str:

@@ -104,3 +104,12 @@ class Turn:
     """What would be said with this value, in words."""
     figures: Mapping[str, float]
     """Key figures with this value."""
+    usual: str = ""
+    """The value that was taken instead; empty where the verdict says it."""
+    settled_by: str = ""
+    """What would state it."""
+
+    @property
+    def of_memory(self) -> bool:
+        """Whether the verdict is about memory."""
+        return not {"peak_bytes", "change_bytes"}.isdisjoint(self.figures)

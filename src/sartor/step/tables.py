@@ -18,6 +18,7 @@ from sartor.step.coefficients import TrainingCoefficients, coefficients_for, in_
 from sartor.step.data_parallel import DataTraffic, data_traffic, network_cost
 from sartor.step.mechanisms.offload import offload_seconds
 from sartor.step.mechanisms.optimizer import OptimizerLine, optimizer_line
+from sartor.step.question import kernels_of
 from sartor.step.results import BlockTimes
 from sartor.step.stages import BlockRows, block_rows, distinct_rows, plans_of
 from sartor.step.states import block_params, gathered_bytes, weight_bytes
@@ -60,19 +61,18 @@ class PlanTables:
 
 @dataclass(frozen=True, slots=True)
 class KnownBlocks:
-    """Cache of the blocks that a search has priced for a job on a cluster."""
+    """Cache of the blocks that are priced for a job on a cluster, whatever its trainer's switches are."""
 
     job: TrainingJob
     cluster: Cluster
     calibration: Calibration | None
     rows: dict[tuple[object, ...], FloatArray] = field(default_factory=dict)
-    """[blocks, fields of `BlockTimes`] by (tp, cp, ep, microbatch_size, sequence_parallel, accumulation)."""
+    """[blocks, fields of `BlockTimes`] by (tp, cp, ep, microbatch_size, sequence_parallel, kernels)."""
 
     def knows(self, job: TrainingJob, cluster: Cluster, calibration: Calibration | None) -> bool:
-        """Whether the blocks are of this job, which may only differ in how gradients are added."""
-        trainer = self.job.trainer
-        alike = replace(job, trainer=trainer) == self.job
-        alike &= replace(job.trainer, accumulation=trainer.accumulation) == trainer
+        """Whether the blocks are of this job, which may only differ in its kernels and in switches of its trainer."""
+        alike = replace(job, trainer=self.job.trainer, context_parallel=self.job.context_parallel) == self.job
+        alike &= all(getattr(job.trainer, name) == getattr(self.job.trainer, name) for name in _OF_BLOCKS)
         return alike and self.cluster is cluster and self.calibration is calibration
 
     def times(
@@ -81,8 +81,8 @@ class KnownBlocks:
         """`row_times` of the plans; only rows not seen before are priced."""
         rows = block_rows(plan)
         columns = [rows.tp, rows.cp, rows.ep, rows.microbatch_size, rows.sequence_parallel]
-        added = job.trainer.accumulation
-        keys = [(*key, added) for key in zip(*(column.tolist() for column in columns), strict=True)]
+        kernels = kernels_of(job, self.cluster)
+        keys = [(*key, kernels) for key in zip(*(column.tolist() for column in columns), strict=True)]
         new = np.array([i for i, key in enumerate(keys) if key not in self.rows], dtype=np.int64)
         if new.size:
             dims = ParallelDims(
@@ -101,6 +101,8 @@ class KnownBlocks:
         return tuple(BlockTimes(name=n, **dict(zip(_TIMES, seconds, strict=True))) for n, seconds in of_each), rows
 
 
+_OF_BLOCKS = ("name", "lockstep", "vocab_multiple")
+"""What the price of a block takes from a trainer besides its kernels; the name is of the constants."""
 _TIMES = tuple(field.name for field in fields(BlockTimes) if field.name != "name")
 
 

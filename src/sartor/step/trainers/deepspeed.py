@@ -9,7 +9,7 @@ third of a layer (4 h^2 of 12 h^2 if f = 4h).
 
 from __future__ import annotations
 
-from sartor.model.training import Accumulation, MemoryHabits, Trainer
+from sartor.model.training import Accumulation, MemoryHabits, Trainer, Variant
 from sartor.model.workload import ContextParallel
 from sartor.operators import DType
 
@@ -56,5 +56,17 @@ DEEPSPEED = Trainer(
     },
     usual_zero_stage=3,
     usual_context_parallel=ContextParallel.ALL_TO_ALL,
+    varies=("dp_overlap", "fused_loss"),
+    variants=(
+        Variant(
+            name="data_types.grad_accum_dtype",
+            usual="fp32",
+            word="bf16",
+            changes={"bf16_grad_bytes": 2.0},
+            least_zero=2,
+            source="ZeRO 2 and 3 sum gradients in gradient_accumulation_dtype, the model's own unless it is set; "
+            "BF16_Optimizer, of ZeRO 1, in fp32 (runtime/engine.py; recalled)",
+        ),
+    ),
     source="runtime/pipe/schedule.py (1F1B alone), runtime/config.py; as of 2026-11",
 )

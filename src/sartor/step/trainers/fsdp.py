@@ -59,5 +59,6 @@ FSDP = Trainer(
         "narrow_moments": (),
     },
     usual_zero_stage=3,
+    varies=("fused_loss",),
     source="accelerate's ParallelismConfig has no degree for pipelines or experts; as of 2026-11",
 )

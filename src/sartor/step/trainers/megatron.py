@@ -49,6 +49,7 @@ MEGATRON = Trainer(
         "recomputes_by_chunk": True,
     },
     drops_out=True,
+    varies=("tp_overlap", "dp_overlap", "ep_overlap", "deepep", "grad_dtype", "fused_loss", "fp8_param_gather"),
     source="Megatron-LM arguments.py and optimizer_config.py: Muon under ZeRO 1 at most, moments in 16 bits where it "
     "shards, dropout of 0.1, vocabulary divisible by 128 x tp; Transformer Engine 2.14 logs "
     '"Supported: head_dim_qk %8 = 0" of FlashAttention and runs others unfused (its issue 3006, 2026-05)',

@@ -39,6 +39,7 @@ NEMO = Trainer(
     narrow_moments=(1,),
     usual_zero_stage=1,
     drops_out=True,
+    varies=MEGATRON.varies,
     source="performance recipes reduce gradients in 16 bits and gather FP8 weights (grad_reduce_in_fp32, fp8_param; "
     "recalled)",
 )

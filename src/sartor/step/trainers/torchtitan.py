@@ -39,6 +39,7 @@ TORCHTITAN = replace(
     ),
     plain_fp8=Recipe.FP8_CURRENT,
     usual_context_parallel=ContextParallel.ALL_GATHER,
+    varies=("tp_overlap", "fused_loss"),
     source="pipeline_parallel_schedule takes PyTorch's 1F1B, Interleaved1F1B, GPipe, "
     "InterleavedZeroBubble, ZBVZeroBubble and DualPipeV; under a "
     "pipeline parameters stay gathered unless fsdp_reshard_after_forward says otherwise; as of 2026-11",

@@ -1,0 +1,161 @@
+"""What a run leaves open: its interval holds every alternative, and a verdict is no stronger than its question."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from sartor import api
+from sartor.api.questions import ask
+from sartor.ask.alternatives import Weighed, weighed
+from sartor.cli import run as sartor_command
+from sartor.errors import InputError
+from sartor.plans.fixed import SWITCHED
+from sartor.step.footprint import usable_bytes
+from sartor.step.trainers import TRAINERS
+
+LAW = settings(
+    max_examples=6,
+    deadline=None,
+    derandomize=True,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=(HealthCheck.too_slow,),
+)
+WORDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "tp": st.sampled_from((1, 2)),
+        "cp": st.just(2),
+        "framework": st.sampled_from(("megatron", "torchtitan", "deepspeed")),
+        "dtype": st.sampled_from(("bf16", "fp8")),
+    },
+)
+SIZES = {"num_devices": 8, "global_batch_size": 64, "seq_len": 1024}
+
+
+def opened(model: str, gpu: str, **words: Any) -> tuple[Any, Weighed]:
+    """A question, and what it leaves open."""
+    question = ask(model, gpu, **words)
+    held = question.held
+    assert held is not None
+    plan, limit = held.price().plan, held.limit_bytes
+    run = question.run
+    return question, weighed(run, question.reading.shape, held.job, plan, held.cluster, limit_bytes=limit)
+
+
+@LAW
+@given(model=st.sampled_from(("gpt2", "pythia-410m", "qwen3-30b-a3b")), words=WORDS)
+def test_the_interval_holds_the_price_of_every_alternative(model: str, words: dict[str, Any]) -> None:
+    try:
+        answer = api.estimate(model, "h100", **SIZES, **words)
+    except InputError:
+        return
+    question, open_run = opened(model, "h100", **SIZES, **words)
+    for other in open_run.alternatives:
+        assert answer.low_s <= other.step_s * (1 + 1e-9), other
+        assert answer.high_s >= other.step_s * (1 - 1e-9), other
+    stated = {name for name in words if question.run.states(name)}
+    assert not stated & {name for other in open_run.alternatives for name in other.values}
+
+
+@LAW
+@given(limit=st.floats(0.8, 1.2), words=WORDS)
+def test_every_value_that_turns_the_fit_is_said_and_no_other(limit: float, words: dict[str, Any]) -> None:
+    try:
+        question, open_run = opened("pythia-410m", "h100", **SIZES, **words)
+    except InputError:
+        return
+    held = question.held
+    peak = held.price().peak_bytes
+    of_plan = (question.reading.shape, held.job, held.price().plan, held.cluster)
+    turns = [turn for turn in weighed(question.run, *of_plan, limit_bytes=limit * peak).turns if turn.of_memory]
+    alone = [other for other in open_run.alternatives if len(other.values) == 1]
+    if limit >= 1:
+        turned = [other for other in alone if other.peak_bytes > limit * peak]
+        assert [turn.figures["peak_bytes"] for turn in turns] == [other.peak_bytes for other in turned] or not turned
+        assert all(turn.verdict.startswith("does not fit") for turn in turns)
+    else:
+        assert all(turn.verdict.startswith(("fits", "may fit")) for turn in turns)
+    assert all(turn.usual and turn.settled_by for turn in turns)
+
+
+def test_a_trainer_that_was_not_stated_is_named_in_the_headline(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sartor_command(["estimate", "llama-3.1-70b", "--gpu", "h100", "--tp", "8"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "fits with framework=megatron (75 GiB of 75.2 GiB" in text
+    assert "not with torchtitan (90.6 GiB): it was not stated." in text
+    assert "What would settle it: --framework megatron|nemo|torchtitan" in text
+
+
+def test_what_is_stated_turns_nothing() -> None:
+    answer = api.estimate("llama-3.1-70b", "h100", tp=8, framework="megatron")
+    assert "framework" not in {turn.field for turn in answer.question.depends_on}
+    assert answer.question.run.states("framework")
+    assert answer.to_dict()["run"]["tp_overlap"]["alternatives"] == ["on"]
+
+
+def test_a_switch_that_is_fixed_is_not_open() -> None:
+    words = {"num_devices": 8, "global_batch_size": 64, "seq_len": 1024}
+    found = api.plan("pythia-410m", "dgx-h100", fix={"tp": 2, "tp_overlap": "on"}, **words)
+    assert "tp_overlap" not in found.run
+    assert "grad_dtype" in found.run
+
+
+def test_that_no_plan_fits_is_a_finding_only_if_it_holds_for_every_value() -> None:
+    words = {"num_devices": 1, "global_batch_size": 8, "seq_len": 1024, "framework": "megatron"}
+    none = api.plan("pythia-410m", "dgx-h100", headroom=0.99, **words)
+    assert none.best is None
+    assert none.search.tightest is not None
+    assert none.search.tightest.leanest is not None
+    assert none.status == "infeasible"
+    over = none.search.tightest.leanest.peak_bytes * 0.98
+    headroom = 1 - over / usable_bytes(none.search.cluster)
+    some = api.plan("pythia-410m", "dgx-h100", headroom=headroom, **words)
+    (turn,) = [turn for turn in some.depends_on if turn.field == "grad_dtype"]
+    assert (turn.usual, turn.value, turn.settled_by) == ("fp32", "bf16", "plan --fix grad_dtype=fp32|bf16")
+    assert some.best is None
+    assert some.status == "unknown"
+    fixed = api.plan("pythia-410m", "dgx-h100", headroom=headroom, fix={"grad_dtype": "bf16"}, **words)
+    assert fixed.best is not None
+    flags = [word for name, value in words.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    command = ["plan", "pythia-410m", "--cluster", "dgx-h100", *flags, "--json", "--headroom"]
+    assert sartor_command([*command, "0.99"]) == 3
+    assert sartor_command([*command, str(headroom)]) == 0
+
+
+@pytest.mark.parametrize("name", ["zero3_hf.sh"])
+def test_a_launch_that_leaves_gradients_to_its_program_may_fit(name: str, shared_dir: Path) -> None:
+    folder = shared_dir / "cases"
+    if not (folder / name).exists():
+        pytest.skip("the shared reference has no such case here")
+    answer = api.lint_launch(folder / name, "dgx-h100", model=folder / "dense34.json", search=False)
+    (turn,) = [turn for turn in answer.depends_on if turn.of_memory]
+    assert (turn.field, turn.usual, turn.value) == ("data_types.grad_accum_dtype", "fp32", "bf16")
+    assert turn.verdict.startswith("may fit")
+    assert answer.status == "unknown"
+
+
+def test_a_gpu_without_flash_kernels_leaves_attention_open(shared_dir: Path) -> None:
+    folder = shared_dir / "cases"
+    if not (folder / "v100_126m.sh").exists():
+        pytest.skip("the shared reference has no such case here")
+    answer = api.lint_launch(folder / "v100_126m.sh", folder / "v100s_box.toml", search=False)
+    (turn,) = [turn for turn in answer.depends_on if turn.field == "attention"]
+    assert turn.figures["ratio"] > 1.5
+    assert answer.priced.high_s >= turn.figures["time_s"]
+
+
+def test_the_files_of_megatron_leave_no_switch_open(shared_dir: Path) -> None:
+    path = shared_dir / "cases" / "main_grads.sh"
+    if not path.exists():
+        pytest.skip("the shared reference has no such case here")
+    assert not api.lint_launch(path, "dgx-h100", search=False).depends_on
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_what_a_trainer_leaves_open_is_in_the_table_of_switches(name: str) -> None:
+    assert set(TRAINERS[name].varies) <= SWITCHED.keys()
