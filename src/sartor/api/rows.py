@@ -37,28 +37,28 @@ def operators(
     of the rows; ``rows.texts["reason"]`` says why a row has no price. Needs pyarrow. Raises ``InputError``,
     ``MissingExtraError``.
 
-    >>> found = operators("gemm", {"m": 4096, "n": 4096, "k": 1024}, gpu="h100")
-    >>> found.rows.texts["source"]
+    >>> answer = operators("gemm", {"m": 4096, "n": 4096, "k": 1024}, gpu="h100")
+    >>> answer.rows.texts["source"]
     array(['calibrated'], dtype=object)
-    >>> found.rows.numbers["time_s"] < 1e-4
+    >>> answer.rows.numbers["time_s"] < 1e-4
     array([ True])
     """
     from sartor.validate.untimed import price_shapes
 
-    at = word_of(Clock, "clock", clock)
+    clock_mode = word_of(Clock, "clock", clock)
     device = None if gpu is None else device_of(gpu)
     words = {name: str(value) for name, value in (columns or {}).items()}
-    found, device, said = _read(str(shapes), words, device)
+    shapes_read, device, notes = _read(str(shapes), words, device)
     own = own_calibration_of_file(calibration) if device is None else own_calibration(calibration, device)
     if device is not None and kernels is not None:
         with_kernels_of(kernels, device, own)  # an unknown one is an error, not a reason for every row
     priced = price_shapes(
-        found,
+        shapes_read,
         lambda of: with_kernels_or_any(kernels, of, own if own and own.gpu == of.name else None),
-        at,
+        clock_mode,
         {} if device is None else {device.name: device},
     )
-    return replace(priced, assumptions=(*said, *priced.assumptions))
+    return replace(priced, assumptions=(*notes, *priced.assumptions))
 
 
 def _read(source: str, words: Mapping[str, str], device: Gpu | None) -> tuple[Shapes, Gpu | None, list[str]]:
@@ -70,33 +70,33 @@ def _read(source: str, words: Mapping[str, str], device: Gpu | None) -> tuple[Sh
     named = words.get("gpu")
     if named and device is not None:
         raise InputError("columns", f"gpu={named}", "names a device, as --gpu does; leave one out")
-    said = ["gpu=h100_sxm (default)"] if device is None and named is None else []
+    notes = ["gpu=h100_sxm (default)"] if device is None and named is None else []
     device = device or device_of(named or "h100_sxm")
     own = {name: value for name, value in words.items() if name != "gpu"}
-    found = one_shape(source, own, {"gpu": device.name}, {"dtype": device.default_dtype.value})
-    return found, device, said + _default_dtype(found, device)
+    shapes_read = one_shape(source, own, {"gpu": device.name}, {"dtype": device.default_dtype.value})
+    return shapes_read, device, notes + _default_dtype(shapes_read, device)
 
 
 def _read_file(path: str, words: Mapping[str, str], device: Gpu | None) -> tuple[Shapes, Gpu | None, list[str]]:
     """The shapes of a file. One ``device`` prices all of them; its type is that of rows in files without a dtype."""
     from sartor.records.shapes import read_shapes
 
-    given = {} if device is None else {"gpu": device.name}
+    columns_of_device = {} if device is None else {"gpu": device.name}
     defaults = {} if device is None else {"dtype": device.default_dtype.value}
-    found = read_shapes(path, given, defaults)
+    shapes_read = read_shapes(path, columns_of_device, defaults)
     if words:
         must = "belong to one operator, after its kind; a file has its own"
         raise InputError("columns", " ".join(f"{name}={value}" for name, value in words.items()), must)
     if device is None:
-        return found, None, []
-    others = ", ".join(name or "an empty cell" for name in found.gpus if name != device.name)
-    said = (
+        return shapes_read, None, []
+    others = ", ".join(name or "an empty cell" for name in shapes_read.gpus if name != device.name)
+    notes = (
         [f"gpu={device.name} (--gpu) prices every row, in place of {others} in the file's gpu column"] if others else []
     )
-    if not found.gpus:
-        said = [f"gpu={device.name} (--gpu) prices every row: the file has no gpu column"]
-    return found, device, said + _default_dtype(found, device)
+    if not shapes_read.gpus:
+        notes = [f"gpu={device.name} (--gpu) prices every row: the file has no gpu column"]
+    return shapes_read, device, notes + _default_dtype(shapes_read, device)
 
 
-def _default_dtype(found: Shapes, device: Gpu) -> list[str]:
-    return [] if "dtype" in found.own else [f"dtype={device.default_dtype.value} (default)"]
+def _default_dtype(shapes_read: Shapes, device: Gpu) -> list[str]:
+    return [] if "dtype" in shapes_read.own else [f"dtype={device.default_dtype.value} (default)"]

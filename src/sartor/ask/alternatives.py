@@ -192,8 +192,8 @@ class _Pricer:
 
     @classmethod
     def of(cls, job: TrainingJob, plan: TrainingPlan, cluster: Cluster, calibration: Calibration | None) -> _Pricer:
-        known = calibration if cluster.others else calibration or load_calibration(cluster.gpu)
-        blocks_known = KnownBlocks(job, cluster, known)
+        table = calibration if cluster.others else calibration or load_calibration(cluster.gpu)
+        blocks_known = KnownBlocks(job, cluster, table)
         return cls(job=job, plan=plan, cluster=cluster, blocks_known=blocks_known, broken=frozenset(broken(job, plan)))
 
     def __call__(self, values: Mapping[str, str], changes: Iterable[Change]) -> _Alternative | None:
@@ -242,23 +242,23 @@ def _turns(
     also those that move its time."""
     fits = base.peak_bytes <= limit_bytes
     reach_bytes = limit_bytes if fits or near_limit(base.peak_bytes, limit_bytes) else (1 + PEAK_ERROR) * limit_bytes
-    turned = [other for other in alternatives if (other.peak_bytes <= reach_bytes) != fits]
-    for other in [other for other in turned if len(other.values) == 1] or turned[:1]:
-        word = "does not fit" if fits else "fits" if other.peak_bytes <= limit_bytes else "may fit"
-        figures = {"peak_bytes": other.peak_bytes, "step_s": other.step_s}
-        verdict = f"{word}, {format_bytes(other.peak_bytes)}"
-        turn = Turn(field=" and ".join(other.values), value=" and ".join(other.values.values()), verdict=verdict,
-                    figures=figures)  # fmt: skip
-        yield _settled(turn, other, fields)
-    for other in alternatives if fits else ():
-        for (name, word), *more in [list(other.values.items())]:
-            for turn in () if more else turn_of_time(name, word, other.step_s, base.step_s):
-                yield _settled(turn, other, fields)
+    turned = [alternative for alternative in alternatives if (alternative.peak_bytes <= reach_bytes) != fits]
+    for alternative in [alternative for alternative in turned if len(alternative.values) == 1] or turned[:1]:
+        word = "does not fit" if fits else "fits" if alternative.peak_bytes <= limit_bytes else "may fit"
+        figures = {"peak_bytes": alternative.peak_bytes, "step_s": alternative.step_s}
+        verdict = f"{word}, {format_bytes(alternative.peak_bytes)}"
+        names, words = " and ".join(alternative.values), " and ".join(alternative.values.values())
+        turn = Turn(field=names, value=words, verdict=verdict, figures=figures)
+        yield _settled(turn, alternative, fields)
+    for alternative in alternatives if fits else ():
+        for (name, word), *more in [list(alternative.values.items())]:
+            for turn in () if more else turn_of_time(name, word, alternative.step_s, base.step_s):
+                yield _settled(turn, alternative, fields)
 
 
-def _settled(turn: Turn, other: _Alternative, fields: Mapping[str, _OpenField]) -> Turn:
+def _settled(turn: Turn, alternative: _Alternative, fields: Mapping[str, _OpenField]) -> Turn:
     """The turn with the values that were taken, and with what states them."""
-    turned = [fields[name] for name in other.values]
+    turned = [fields[name] for name in alternative.values]
     usual = " and ".join(field.value for field in turned)
     return replace(turn, usual=usual, settled_by="; ".join(field.settled_by for field in turned))
 
