@@ -22,6 +22,7 @@ from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import usual_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
+from sartor.model.plan import AXES
 from sartor.model.shape import TransformerShape
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel, ContextParallel
@@ -200,7 +201,7 @@ class _Pricer:
         """The plan's step and memory with these changes; None where such a run is not possible. A trainer that has no
         such ZeRO stage runs the likeliest that it has."""
         job = reduce(lambda job, change: change(job), changes, self.job)
-        for stage in (int(self.plan.zero_stage), *FIELDS["zero_stage"].common):
+        for stage in (int(self.plan.zero_stage), *(AXES["zero_stage"].common or ())):
             plan = replace(self.plan, zero_stage=stage)
             if not self.broken.issuperset(broken(job, plan)):
                 continue
