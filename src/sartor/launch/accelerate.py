@@ -125,7 +125,7 @@ def read_accelerate(
     )
     check_numbers(plan)
     parts = _parts(fields, flags, values, program, int(dims.dp) * micro * steps)
-    unknown, _, ignored = sorted_out(fields, _SILENT)
+    unknown, _, ignored = sorted_out(fields, "accelerate")
     return LaunchReading(
         kind=KIND,
         plan=canonical(plan),
@@ -240,15 +240,3 @@ def _parts(fields: StatedDocument, flags: Flags, values: Quantities, program: Qu
         context_parallel=ContextParallel(values["context_parallel"]),
         trainer=replace(FSDP, fused_kernels=bool(compiled)),
     )
-
-
-_SILENT = (
-    "compute_environment", "machine_rank", "main_training_function", "main_process_", "rdzv_backend", "same_network",
-    "use_cpu", "debug", "downcast_bf16", "enable_cpu_affinity", "tpu_", "num_machines", "gpu_ids",
-    "dynamo_config.", "fp8_config.", "mpirun_config.", "fsdp_config.fsdp_version", "fsdp_config.fsdp_state_dict_type",
-    "fsdp_config.fsdp_auto_wrap_policy", "fsdp_config.fsdp_transformer_layer_cls_to_wrap",
-    "fsdp_config.fsdp_min_num_params", "fsdp_config.fsdp_backward_prefetch", "fsdp_config.fsdp_forward_prefetch",
-    "fsdp_config.fsdp_use_orig_params", "fsdp_config.fsdp_sync_module_states", "fsdp_config.fsdp_ignored_modules",
-    "fsdp_config.fsdp_cpu_ram_efficient_loading",
-)  # fmt: skip
-"""Fields without a modelled effect on step time or memory."""

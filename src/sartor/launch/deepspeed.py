@@ -37,7 +37,7 @@ from sartor.launch.plan import (
     nodes_of,
 )
 from sartor.launch.script import ScriptCommand, beside_script, launch_script
-from sartor.launch.stated import Flags, StatedDocument, bearing, parse_flags
+from sartor.launch.stated import Flags, StatedDocument, bearing, launch_words, parse_flags
 from sartor.model.training import Optimizer, Recipe, Recompute, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.operators import DType
@@ -145,7 +145,7 @@ def read_deepspeed(config: JsonMap, command: ScriptCommand | None, num_devices: 
             fused_kernels=bool(program["fused_kernels"]),
         ),
     )
-    unknown, unpriced, ignored = sorted_out(fields, _SILENT, _KNOWN)
+    unknown, unpriced, ignored = sorted_out(fields, "deepspeed")
     return LaunchReading(
         kind=KIND,
         plan=canonical(plan),
@@ -158,10 +158,9 @@ def read_deepspeed(config: JsonMap, command: ScriptCommand | None, num_devices: 
     )
 
 
-def sorted_out(
-    fields: StatedDocument, silent: tuple[str, ...], unpriced_prefixes: tuple[str, ...] = ()
-) -> tuple[list[str], list[str], list[str]]:
-    """Unread fields as (unknown, ``known`` without a price, without effect on time and memory)."""
+def sorted_out(fields: StatedDocument, trainer: str) -> tuple[list[str], list[str], list[str]]:
+    """Unread fields as (unknown, of the trainer without a price, without effect on time and memory)."""
+    silent, unpriced_prefixes = (tuple(launch_words()[kind].get(trainer, ())) for kind in ("no_bearing", "unpriced"))
     unknown, unpriced, ignored = list[str](), list[str](), list[str]()
     for path in fields.left():
         if path.startswith(unpriced_prefixes) and (value := fields.find(path)) not in OFF:
@@ -236,28 +235,5 @@ def _read_optimizer(fields: StatedDocument) -> Optimizer:
     return Optimizer.ADAM
 
 
-_KNOWN = (
-    "zero_optimization.offload_param.", "zero_optimization.zero_", "zero_optimization.zeropp_loco_param.",
-    "zero_optimization.mics_", "zero_optimization.zenflow.", "zero_optimization.cpu_offload", "data_types.",
-    "zero_optimization.memory_efficient_linear", "zero_optimization.leaf_module.", "zero_optimization.legacy_stage1",
-    "zero_optimization.use_multi_rank_bucket_allreduce", "zero_optimization.offload_optimizer.ratio",
-    "zero_optimization.offload_optimizer.super_offload", "amp.", "torch_autocast.", "aio.", "compile.", "pipeline.",
-    "compression_training.", "data_efficiency.", "curriculum_learning.", "sparse_attention.", "sparse_gradients",
-    "progressive_layer_drop.", "graph_harvesting", "expert_parallel.", "tensor_parallel.", "disable_allgather",
-    "eigenvalue.", "quantize_training.", "hybrid_engine.", "elasticity.", "sequence_parallel_size",
-    "seq_parallel_comm_data_type", "gradient_allreduce_op", "zero_optimization.stage3_use_all_reduce_for_fetch_params",
-    "zero_optimization.stage3_allgather_sequential", "managed_gradient_accumulation",
-)  # fmt: skip
-"""DeepSpeed's own fields that may change time or memory and have no price here: runtime/config.py, constants.py and
-zero/config.py at 1b88ac36, read 2026-11-27."""
 OFF: tuple[object, ...] = (False, None, "none", 0, {})
 """Values that switch such a field off."""
-_SILENT = (
-    "optimizer.params", "scheduler", "gradient_clipping", "steps_per_print", "wall_clock_breakdown", "fp16.", "bf16.",
-    "zero_optimization.contiguous_gradients", "zero_optimization.reduce_bucket_size", "tensorboard", "wandb",
-    "zero_optimization.allgather_bucket_size", "zero_optimization.allgather_partitions", "dump_state", "csv_monitor",
-    "zero_optimization.reduce_scatter", "zero_optimization.stage3_", "zero_optimization.sub_group_size", "comms_logger",
-    "zero_optimization.round_robin", "zero_allow_untested", "flops_profiler", "memory_breakdown", "prescale_gradients",
-    "zero_optimization.offload_optimizer.", "checkpoint", "zero_force_ds_cpu_optimizer",
-)  # fmt: skip
-"""Fields without a modelled effect on step time or memory."""

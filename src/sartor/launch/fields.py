@@ -17,7 +17,7 @@ from sartor.errors import InputError
 from sartor.frozen import dataclass
 from sartor.json_types import JsonDict
 from sartor.launch.plan import LaunchKind, refuser
-from sartor.launch.stated import MAX_SIZE, Flags, Stated, shown_flag
+from sartor.launch.stated import MAX_SIZE, Flags, Stated, launch_words, shown_flag
 from sartor.model.plan import AXES
 from sartor.model.shape import Value
 from sartor.model.training import Recipe, Recompute, TrainingJob, TrainingPlan
@@ -335,24 +335,9 @@ def left_over(flags: Flags) -> tuple[list[str], list[str], list[str]]:
 
 def no_bearing(name: str) -> bool:
     """Whether a Megatron argument affects neither time nor memory. An unknown name may match too."""
-    return NO_BEARING.match(name.replace("_", "-")) is not None
+    return _no_bearing().match(name.replace("_", "-")) is not None
 
 
-NO_BEARING = re.compile(
-    r"--(no-)?(lr|min-lr|warmup|weight-decay|start-weight-decay|end-weight-decay|adam-|sgd-momentum|muon-|clip-grad|"
-    r"init-method|embedding-init|seed|save|load(?!-teacher)|finetune|pretrained|ckpt|dist-ckpt|async-save|"
-    r"use-dist-ckpt|auto-detect-ckpt|no-save|no-load|exit-|log-(?!optimizer)|logging|tensorboard|wandb|timing-log|"
-    r"one-logger|app-tag|eval-|train-iters|train-samples|train-data|valid-data|test-data|data-(?!efficiency)|split$|"
-    r"per-split|mock-data|num-workers|dataloader|num-dataset|reset-|eod-|create-attention|vocab-file|merge-file|"
-    r"tokenizer|tiktoken|legacy-tokenizer|trust-remote|distributed-backend|distributed-timeout|rotary-(base|"
-    r"interleaved|seq-len|scaling)|use-rope-scaling|rope-scaling|rope-type|norm-epsilon|apply-layernorm|profile|"
-    r"use-pytorch-profiler|record-memory|memory-snapshot|loss-scale|initial-loss|min-loss|hysteresis|fp8-(margin|"
-    r"interval|amax)|moe-(aux|z)-loss|moe-router-(load|dtype|score|pre|num-groups|group-topk|topk-scaling|bias|force|"
-    r"fusion|padding)|moe-per-layer|mtp-loss|mscale|manual-gc|use-mcore-models|check-|calculate-per-token|rampup|"
-    r"override-opt|use-checkpoint|attention-softmax|apply-query-key|disable-gloo|enable-ft|calc-ft|ft-|local-rank|"
-    r"test-mode|skip-train|rerun|error-injection|non-persistent|replication|config-logger|"
-    r"moe-permute-fusion|moe-use-legacy|untie|no-masked|no-bias|no-rope-fusion|create-moe|disable-straggler|straggler|"
-    r"inprocess|full-validation|multiple-validation|empty-unused|disable-bf16|use-cpu-init|yaml-cfg|exit|"
-    r"object-storage|spec|sft|decoupled|no-one-logger|enable-one|accumulate|bert|mask-prob|short-seq|sample-rate)"
-)
-"""Megatron's own arguments without a modelled effect on step time or memory."""
+@cache
+def _no_bearing() -> re.Pattern[str]:
+    return re.compile(rf"--(no-)?({'|'.join(launch_words()['no_bearing']['megatron'])})")

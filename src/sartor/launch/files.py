@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ from sartor.launch.plan import (
     launch_kind,
 )
 from sartor.launch.script import NEAREST, ScriptCommand, check_pretraining, find_command
-from sartor.launch.stated import read_yaml
+from sartor.launch.stated import launch_words, read_yaml
 from sartor.launch.torchtitan import torchtitan_files
 from sartor.launch.torchtitan_read import TORCHTITAN_TABLES, read_torchtitan, read_torchtitan_python
 from sartor.launch.torchtitan_source import read_named, read_source
@@ -278,26 +278,12 @@ def _check_claimed(name: str, config: JsonMap, keys: re.Pattern[str], dialect: s
     """Raise `InputError` unless a file has a key of the dialect's own, with the formats that it resembles."""
     if any(keys.fullmatch(key) for key in config):
         return
-    alike = [title for title, needed in OTHER_FORMATS.items() if set(needed) <= set(config)]
+    alike = [title for title, needed in launch_words()["other_formats"].items() if set(needed) <= set(config)]
     looks = f"; its keys are those of {' or '.join(alike)}, which sartor does not read as a launch" if alike else ""
     raise InputError("launch", printable(name), f"has no key of a launch: neither {dialect} nor another's{looks}", READ)
 
 
 READ = "a Megatron-LM script, NeMo or MaxText YAML, torchtitan TOML, DeepSpeed JSON, accelerate YAML"
-OTHER_FORMATS: Mapping[str, tuple[str, ...]] = {
-    "a Kubernetes object": ("apiVersion", "kind"),
-    "NeMo AutoModel": ("step_scheduler", "distributed"),
-    "axolotl": ("base_model", "sequence_len"),
-    "LLaMA-Factory": ("model_name_or_path", "finetuning_type"),
-    "nanotron": ("general", "parallelism", "tokens"),
-    "verl": ("actor_rollout_ref",),
-    "torchtune": ("model", "tokenizer", "checkpointer"),
-    "a workflow of continuous integration": ("jobs", "on"),
-    "Docker Compose": ("services",),
-    "a model's config.json": ("model_type", "hidden_size"),
-    "a Python project": ("project",),
-}
-"""Formats that are no launch or not read as one, by keys that they have together."""
 
 
 def _text(path: Path) -> str:

@@ -9,9 +9,10 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
-from sartor.bounded import printable
+from sartor.bounded import packaged_toml, printable
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
 from sartor.launch.shell_words import HOLE
@@ -19,6 +20,12 @@ from sartor.launch.shell_words import HOLE
 MAX_SIZE = 2**40
 PLACEHOLDER = re.compile(rf"{HOLE}|\$\{{|\{{\{{|\$\w+$")
 """What stands for a value that another program fills in: a shell's variable, ``${...}``, ``{{ ... }}``."""
+
+
+@cache
+def launch_words() -> JsonDict:
+    """``words.toml``: programs, formats and arguments that no row of the launch-field table has."""
+    return packaged_toml("launch", "words.toml")
 
 
 @dataclass(slots=True)

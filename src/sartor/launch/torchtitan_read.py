@@ -12,7 +12,7 @@ from sartor.json_types import JsonDict
 from sartor.launch.fields import Quantities, read_rows, rows
 from sartor.launch.plan import JobParts, LaunchReading, canonical, check_numbers, device_layers, even_stages, no_devices
 from sartor.launch.script import ScriptCommand
-from sartor.launch.stated import StatedDocument, bearing, parse_flags
+from sartor.launch.stated import StatedDocument, bearing, launch_words, parse_flags
 from sartor.launch.torchtitan import KIND
 from sartor.launch.torchtitan_source import Flavor, RecipeSource, named_flavor
 from sartor.model.shape import Numerics, TransformerShape
@@ -323,30 +323,9 @@ def _override(config: StatedDocument, command: ScriptCommand | None) -> None:
         table[path[-1]] = int(word) if word.lstrip("-").isdigit() and len(word) < 16 else words.get(word, word)
 
 
-_SILENT_SECTIONS = (
-    "job.", "profiling.", "metrics.", "lr_scheduler.", "checkpoint.", "comm.", "memory_estimation.", "validation.",
-    "debug.", "experimental.custom", "dataloader.", "validator.", "profiler.",
-    "training.dataset", "training.gc_", "training.dataloader",
-)  # fmt: skip
-_SILENT = frozenset((
-    "model.tokenizer_path", "model.hf_assets_path", "model.print_after_conversion", "optimizer.lr", "optimizer.beta1",
-    "optimizer.beta2", "optimizer.eps", "optimizer.weight_decay", "optimizer.implementation", "optimizer.fused",
-    "training.steps", "training.max_norm", "training.seed", "training.deterministic", "training.warmup_steps",
-    "training.mixed_precision_reduce", "activation_checkpoint.early_stop", "compile.components", "compile.backend",
-    "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns",
-    *(f"{section}.{name}" for section in ("float8", "quantize.linear.float8") for name in (
-        "filter_fqns", "emulate", "force_recompute_fp8_weight_in_bwd", "precompute_float8_dynamic_scale_for_fsdp",
-        "enable_fsdp_float8_all_gather", "moe_fqns_prototype",
-    )),
-    *(f"{section}.{name}" for section in ("mx", "quantize.linear.mx") for name in (
-        "filter_fqns", "mxfp8_dim1_cast_kernel_choice", "use_fp8_dim1_cast_triton_kernel", "moe_fqns_prototype",
-    )),
-))  # fmt: skip
-"""Fields without a modelled effect on step time or memory."""
-
-
 def _no_bearing(name: str) -> bool:
-    return name in _SILENT or name.startswith(_SILENT_SECTIONS)
+    words = launch_words()
+    return name in words["no_bearing_fields"]["torchtitan"] or name.startswith(tuple(words["no_bearing"]["torchtitan"]))
 
 
 def _shown(name: str) -> str:

@@ -12,7 +12,7 @@ from sartor.report import document as d
 from sartor.report.figures import advice_points
 from sartor.report.grid import Cell, Grid, Markup, element, field_grid, grid_of, join
 from sartor.report.lint_formats import FindingsText, findings_markup
-from sartor.report.page import READING, sources_section
+from sartor.report.page import sources_section
 from sartor.report.points import operator_times
 from sartor.report.table_estimate import operators_grid, times_grid, totals_line
 from sartor.report.verdict import advice_lines, verdict_parts, why_to_keep
@@ -51,7 +51,7 @@ def advice_page(advice: Advice, *, date: str = "") -> str:
         command="advise",
         blocks=_blocks(advice),
         records=advice_points(advice),
-        reading=READING,
+        glossary=True,
         after=(d.PageBlock(markup=lambda: sources_section(advice), anchor="sources", link="Sources"),),
     )
     return d.document_page(document, date)

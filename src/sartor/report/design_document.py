@@ -188,19 +188,6 @@ def _gpu_notes(answer: DesignAnswer) -> tuple[str, ...]:
     return (*notes, "The chip's area is that of cores and buffers only; --area-model die counts the whole die.")
 
 
-READING = (
-    ("proved", "Every other point of the space has an upper bound that no schedule and no placement on it can "
-     "exceed, and no bound is above the best point. Nothing is sampled."),
-    ("gap", "How much better than the best point another one could still be."),
-    ("80% interval", "Eight of ten measured steps should fall inside. No chip of the template has been measured, so"
-    " this is "
-     "the interval of analytic predictions. Points share most errors, so their order is more certain."),
-    ("mfu", "Model FLOP utilization: FLOP/s in matrix multiplications over the dense peak of all devices, with "
-     "attention's backward as its kernel computes it, without layers computed again."),
-    ("all cores, alone", "An operator split over all cores of its kind, with nothing else running."),
-    ("pipeline fill and drain", "Idle time of stages while the first microbatch enters and the last one leaves."),
-    ("Pareto front", "Evaluated points that no other evaluated point beats in objective, area and power."),
-)  # fmt: skip
 ROWS = 6
 """Rows of a table on one screen."""
 SEARCHED = "searched placement"
@@ -226,7 +213,7 @@ def design_page(answer: DesignAnswer, *, date: str = "") -> str:
         command="design",
         blocks=_blocks(answer, records),
         records=records,
-        reading=READING if answer.best else (),
+        glossary=bool(answer.best),
     )
     return d.document_page(document, date)
 

@@ -40,12 +40,6 @@ SHOWN = 8
 LEAST = 0.001
 """Share of the step below which a part is not listed."""
 PLAN = text("plan", "plan", form=plan_words)
-READING = (
-    ("points of MFU", "What a part takes of the 100 points that the step would reach at the dense peak. The parts add "
-     "up to the measured step."),
-    ("predicted", "By the calibrated model of the device, for the sizes that the run states."),
-    ("exposed", "Communication that does not overlap with compute."),
-)  # fmt: skip
 
 
 def diagnose_view(answer: LogDiagnosis | TraceDiagnosis, *, verbose: bool = False) -> RenderableType:
@@ -64,7 +58,7 @@ def diagnose_page(answer: LogDiagnosis | TraceDiagnosis, *, date: str = "") -> s
         command="diagnose",
         blocks=_blocks(answer, lines),
         records=run_points(answer),
-        reading=READING,
+        glossary=True,
     )
     return d.document_page(document, date)
 

@@ -74,8 +74,8 @@ class Document:
     blocks: Sequence[PageBlock]
     records: Mapping[str, Any] = field(default_factory=dict)
     """The figures' records by name."""
-    reading: Sequence[tuple[str, str]] = ()
-    """Terms of the page's glossary."""
+    glossary: bool = False
+    """Whether the page ends with the command's glossary."""
     after: Sequence[PageBlock] = ()
     """What the page has below the glossary."""
 
@@ -194,7 +194,7 @@ def document_page(document: Document, date: str = "") -> str:
 
     shown = [block for block in document.blocks if block.place in ON_PAGE]
     links = [(block.anchor, block.link) for block in shown if block.link]
-    links += [("reading", "How to read this")] if document.reading else []
+    links += [("reading", "How to read this")] if document.glossary else []
     links += [(block.anchor, block.link) for block in document.after if block.link]
     header = element(
         "header",
@@ -204,7 +204,7 @@ def document_page(document: Document, date: str = "") -> str:
           if links else []),
     )  # fmt: skip
     parts = [part for block in shown for part in _markup(block, document.records)]
-    glossary = [how_to_read(document.reading)] if document.reading else []
+    glossary = [how_to_read(document.command)] if document.glossary else []
     after = [part for block in document.after for part in _markup(block, document.records)]
     main = element("main", *parts, *glossary, *after)
     title = f"{document.title}: sartor {document.command}"

@@ -6,11 +6,12 @@ browser from fetching anything. The same answer gives the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
+from sartor.bounded import packaged_toml
 from sartor.cost.correction.calibration import load_calibration
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
@@ -107,32 +108,10 @@ def bullets(title: str, lines: Sequence[str]) -> Markup:
     return join([element("h3", title), element("ul", *(element("li", line) for line in dict.fromkeys(lines)))])
 
 
-READING = (
-    ("80% interval", "Eight of ten measurements should fall inside. Intervals of speedups are narrower than those of "
-     "times, because errors that both shapes share cancel."),
-    ("measured, calibrated, analytic", "A measured time; a model fitted to measurements; a model with datasheet "
-     "rates and typical efficiencies of the generation."),
-    ("time of a GEMM", "max(waves x time of a tile, bytes / bandwidth) + launch: tiles run on SMs (on an "
-     "accelerator, tensor cores) in waves while data moves from memory."),
-    ("tile efficiency", "m n / (ceil(m / tile_m) tile_m x ceil(n / tile_n) tile_n): the useful share when whole tiles "
-     "cover the matrix."),
-    ("wave efficiency", "blocks / (waves x SMs): the last wave may leave SMs idle. 109 blocks on 108 SMs take as long "
-     "as 216."),
-    ("alignment", "Operands whose contiguous length is not a multiple of 16 bytes leave the fast path; larger powers"
-    " of "
-     "two help up to a limit of the device."),
-    ("roofline", "min(peak, intensity x bandwidth). Left of the ridge point a kernel is memory-bound, right of it "
-     "compute-bound."),
-    ("mfu", "Model FLOP utilization: FLOP/s in matrix multiplications over the dense peak."),
-    ("same size", "Parameters within the tolerance."),
-    ("gain", "Speedup at equal parameters and equal FLOPs: what is left of it without being a smaller model."),
-    ("smallest edit", "The shape with the fewest changed fields that keeps at least 70% of the best gain."),
-)  # fmt: skip
-
-
-def how_to_read(terms: Iterable[tuple[str, str]] = READING) -> Markup:
-    """The glossary at the end of a page."""
-    items = [item for term, words in terms for item in (element("dt", term), element("dd", words))]
+def how_to_read(command: str) -> Markup:
+    """The glossary at the end of a command's page."""
+    terms = packaged_toml("report", "glossary.toml")[command]
+    items = [item for term, words in terms.items() for item in (element("dt", term), element("dd", words))]
     return join([element("h2", "How to read this", id="reading"), element("dl", *items, class_="reading")])
 
 

@@ -37,38 +37,8 @@ class Theme:
         return (self.blue, self.orange, self.green, self.vermillion, self.sky, self.purple, self.grey)
 
 
-LIGHT = Theme(
-    ink="#1b1f24",
-    muted="#57606a",
-    grid="#e4e8ec",
-    surface="#ffffff",
-    panel="#f6f8fa",
-    line="#d0d7de",
-    blue="#0072b2",
-    sky="#56b4e9",
-    green="#009e73",
-    vermillion="#d55e00",
-    orange="#e69f00",
-    purple="#cc79a7",
-    grey="#8b949e",
-)
-
-DARK = Theme(
-    ink="#e6e9ed",
-    muted="#9aa4af",
-    grid="#2b3138",
-    surface="#14171b",
-    panel="#1c2127",
-    line="#363d46",
-    blue="#2f8fd0",
-    sky="#7cc8f2",
-    green="#1fb58a",
-    vermillion="#ea7a2a",
-    orange="#eeb133",
-    purple="#d991b9",
-    grey="#7d8792",
-)
-
+_FILE = packaged_toml("report", "palette.toml")
+LIGHT, DARK = Theme(**_FILE["light"]), Theme(**_FILE["dark"])
 CSS = Theme(**{field.name: f"var(--{field.name})" for field in fields(Theme)})
 """Figures on a page name their colours, so that the reader's light, dark or print style sets the values."""
 
@@ -78,7 +48,7 @@ def css_variables(theme: Theme) -> str:
     return "".join(f"--{field.name}:{getattr(theme, field.name)};" for field in fields(Theme))
 
 
-MEANS: Mapping[str, Sequence[str]] = packaged_toml("report", "palette.toml")
+MEANS: Mapping[str, Sequence[str]] = _FILE["means"]
 """What each colour stands for, by words and field names."""
 
 

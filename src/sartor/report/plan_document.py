@@ -144,19 +144,6 @@ def _rejected_grid(search: PlanSearch) -> Grid:
 
 ROWS = 5
 """Rows of a table on one screen."""
-READING = (
-    ("80% interval", "Eight of ten measured steps should fall inside. Plans share most of their errors, so their "
-     "order is more certain than their times."),
-    ("mfu", "Model FLOP utilization: FLOP/s in matrix multiplications per device over the dense peak, with "
-     "attention's backward as its kernel computes it, without layers computed again."),
-    ("pipeline bubble", "Idle time of stages while the pipeline fills and drains: (p - 1) / (v m) of the busy time for "
-     "p stages, m microbatches and v chunks per device."),
-    ("exposed", "Communication that does not overlap with compute."),
-    ("theory, allocated, reserved, device", "Memory the plan must keep; the framework's peak allocation; its "
-     "allocator's reservation; the value in nvidia-smi."),
-    ("Pareto front", "Plans that no other plan beats in both step time and memory."),
-    ("rejected", "Plans of the grid, counted under the first condition they violate."),
-)  # fmt: skip
 
 
 def plan_view(answer: PlanAnswer, *, verbose: bool = False) -> RenderableType:
@@ -175,7 +162,7 @@ def plan_page(answer: PlanAnswer, *, date: str = "") -> str:
         command="plan",
         blocks=_blocks(answer),
         records=plan_points(answer),
-        reading=READING if answer.best else (),
+        glossary=bool(answer.best),
     )
     return d.document_page(document, date)
 
