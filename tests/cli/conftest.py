@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from shutil import copytree, ignore_patterns
 from typing import Any
 
 import pytest
@@ -45,11 +43,3 @@ def sartor(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
         return Ran(code, captured.out, captured.err)
 
     return call
-
-
-@pytest.fixture(scope="module")
-def source_copy(tmp_path_factory: pytest.TempPathFactory, repo_dir: Path) -> Path:
-    """A folder with a copy of the package, to which a test adds what a contributor would."""
-    source = tmp_path_factory.mktemp("src")
-    copytree(repo_dir / "src" / "sartor", source / "sartor", ignore=ignore_patterns("__pycache__"))
-    return source
