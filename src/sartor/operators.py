@@ -6,12 +6,12 @@ Every size is ``Ints``: one number, or an array of candidates that broadcasts ag
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import TypeAlias
 
 import numpy as np
 
-from sartor.frozen import dataclass, field
 from sartor.units import Floats, Ints
 
 

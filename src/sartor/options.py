@@ -13,13 +13,13 @@ command line makes its flags of the same rows (`sartor.cli.run_options`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum, auto
 from inspect import Parameter, signature
 from typing import Any, ClassVar, TypeVar, cast
 
 from sartor.errors import InputError
-from sartor.frozen import dataclass
 
 T = TypeVar("T", bound=Callable[..., Any])
 Options = TypeVar("Options")

@@ -25,7 +25,6 @@ FLOORS = {
         "bounded",
         "files",
         "interrupts",
-        "frozen",
     },
     "describe": {"model", "hardware"},
     "ask": {"run"},

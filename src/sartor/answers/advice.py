@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from sartor.answers.estimate import BATCHES, FIT, INTERVAL, MODEL, QUESTION, SUBJECT, TOTALS, WORKLOAD, ModelEstimate
@@ -24,7 +25,6 @@ from sartor.answers.field import (
     texts,
     through,
 )
-from sartor.frozen import dataclass, replace
 from sartor.rules.rule import worst_grade
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -25,7 +26,6 @@ from sartor.answers.field import (
     through,
 )
 from sartor.answers.plan import STEP_INTERVAL
-from sartor.frozen import dataclass, replace
 from sartor.model.counts import count_params
 from sartor.model.training import Recompute
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from dataclasses import field as default
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -29,7 +30,6 @@ from sartor.answers.field import (
 from sartor.answers.plan import CLUSTER, DEGREES, PARTS, PRICED, STEP_INTERVAL, Pool, Sourced
 from sartor.cost.cost import interval_80
 from sartor.errors import visible
-from sartor.frozen import dataclass, replace
 from sartor.plans.explain import nearest
 from sartor.units import format_change
 

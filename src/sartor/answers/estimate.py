@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -32,7 +33,6 @@ from sartor.cost.cost import Cost, Source
 from sartor.cost.gpu.gemm import GemmAlternative
 from sartor.cost.price import Estimate
 from sartor.cost.uncertainty import IntervalPart, interval_parts
-from sartor.frozen import dataclass, replace
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower.setting import Kernels
 from sartor.model.workload import ModelReading, ParallelDims, Phase, Workload

@@ -7,6 +7,7 @@ tables: `to_json` (the contract's JSON) and `schema_of` (its JSON schema) here, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from dataclasses import fields as fields_of
 from enum import Enum, IntEnum
 from html import escape
@@ -15,7 +16,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, TypedDict, Unpack
 
 from sartor.errors import InputError, visible
-from sartor.frozen import dataclass, replace
 from sartor.json_types import JsonDict, plain
 from sartor.units import format_bytes, format_count, format_rate, format_seconds, format_share
 

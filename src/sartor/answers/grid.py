@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,7 +24,6 @@ from sartor.answers.field import (
     rows,
     text,
 )
-from sartor.frozen import dataclass
 from sartor.hardware.gpu import Gpu
 from sartor.model.workload import ModelReading
 from sartor.units import Array, BoolArray, FloatArray

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from sartor.answers.estimate import INTERVAL
@@ -24,7 +25,6 @@ from sartor.answers.field import (
     text,
     texts,
 )
-from sartor.frozen import dataclass
 from sartor.placement.problem import Placement
 from sartor.schedules.problem import ScheduleResult
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -26,7 +27,6 @@ from sartor.answers.field import (
     through,
 )
 from sartor.cost.cost import Source
-from sartor.frozen import dataclass
 from sartor.model.plan import AXES, AxisKind, PlanAxis
 from sartor.model.workload import Recompute
 from sartor.plans.fixed import settings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from dataclasses import field as default
 from typing import TYPE_CHECKING, ClassVar
 
@@ -26,7 +27,6 @@ from sartor.answers.field import (
 )
 from sartor.answers.plan import VALUE
 from sartor.cost.cost import interval_80
-from sartor.frozen import dataclass
 from sartor.units import format_count, format_seconds
 
 if TYPE_CHECKING:

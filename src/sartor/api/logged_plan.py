@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,6 @@ from sartor.api.models import Model, read
 from sartor.api.questions import checked_words
 from sartor.api.words import GpuLike, device_counts
 from sartor.errors import NOT_GIVEN, InputError
-from sartor.frozen import dataclass, replace
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import usual_cluster
 from sartor.model.counts import LENGTHS, SAME, counted

@@ -6,12 +6,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Protocol
 
 from sartor.answers.field import Answer, Fields, Level, Scalar, flag, mapping, number, numbers, rows, text
 from sartor.errors import InputError
-from sartor.frozen import dataclass, replace
 from sartor.json_types import JsonDict, JsonMap
 from sartor.model.editing import edit_fields
 from sartor.model.workload import ModelReading

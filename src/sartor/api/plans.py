@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Unpack
@@ -16,7 +17,6 @@ from sartor.api.words import ClusterLike, cluster_of, device_counts, own_calibra
 from sartor.ask.alternatives import template_words, weighed
 from sartor.ask.complete import as_option, complete, settled_job, size_words, usual_batch, with_plan
 from sartor.errors import InputError
-from sartor.frozen import dataclass, replace
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import USUAL_CLUSTER
 from sartor.launch.plan import LaunchFiles, launch_kind

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from sartor.ask.alternatives import weighed
 from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
-from sartor.frozen import dataclass, replace
 from sartor.hardware.cluster import Cluster
 from sartor.model.lower.setting import check
 from sartor.model.plan import AXES, phrases

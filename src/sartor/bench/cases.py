@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeAlias
 
-from sartor.frozen import dataclass, field
 from sartor.json_types import JsonDict, JsonMap
 from sartor.operators import Attention, Collective, DType, Gemm, GroupedGemm, MemoryBound, Pass
 

@@ -10,6 +10,7 @@ import os
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,7 +20,6 @@ import numpy as np
 from sartor.bench.cases import BenchCase
 from sartor.bench.device import DeviceFacts, DeviceState
 from sartor.bench.timing import Row, Timing, row_of
-from sartor.frozen import dataclass
 from sartor.operators import Collective, CollectiveKind
 
 KINDS = tuple(CollectiveKind)

@@ -6,6 +6,7 @@ An operator is priced alone, at the clock of its mode; a stack is lowered by ``s
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,7 +14,6 @@ from sartor.bench.cases import BenchCase, ClockMode, StackRun, StepPart
 from sartor.bench.records_file import row_key
 from sartor.cost.correction.calibration import TORCH, Calibration, Clock, load_calibration
 from sartor.cost.price import Estimate, price
-from sartor.frozen import dataclass, replace
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Norm

@@ -6,10 +6,10 @@ The runner uses only this protocol: ``torch_device`` has real devices, ``fake`` 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sartor.bench.cases import BenchCase
-from sartor.frozen import dataclass
 
 
 class OutOfMemoryOnDevice(Exception):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,6 @@ from sartor.bench.suites import BUDGET_S, suite
 from sartor.bench.timing import Policy, Row, row_of, time_case
 from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
-from sartor.frozen import dataclass, field, replace
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.interrupts import point

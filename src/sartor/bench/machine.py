@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,7 +21,6 @@ from sartor.bench.cases import BenchCase, ClockMode, Work
 from sartor.bench.device import Device, DeviceFacts, OutOfMemoryOnDevice, UnsupportedCase
 from sartor.bench.timing import Policy, time_case
 from sartor.errors import InputError
-from sartor.frozen import dataclass, replace
 from sartor.hardware.catalog import gpu_from, gpu_names
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sartor.bench.cases import StackRun
 from sartor.errors import InputError
-from sartor.frozen import dataclass, replace
 from sartor.json_types import JsonDict, picked
 from sartor.units import FloatArray
 

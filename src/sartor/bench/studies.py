@@ -9,6 +9,7 @@ Arms that do different amounts of work are compared by rate (``Arm.work``), othe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -18,7 +19,6 @@ from sartor.bench.compare import Pair, pairs
 from sartor.bench.machine import Scale
 from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
-from sartor.frozen import dataclass, replace
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap
 from sartor.model.shape import TransformerShape

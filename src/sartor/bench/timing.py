@@ -14,13 +14,13 @@ Rows of all tables share one file; the column ``table`` separates them (``sartor
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from sartor.bench.cases import BenchCase, ClockMode
 from sartor.bench.device import Device, DeviceFacts, DeviceState, Loaded
-from sartor.frozen import dataclass
 from sartor.json_types import JsonDict
 
 

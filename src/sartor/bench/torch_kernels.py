@@ -9,11 +9,11 @@ from memory as they do in a model.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sartor.bench.device import UnsupportedCase
-from sartor.frozen import dataclass
 from sartor.json_types import JsonDict
 from sartor.operators import DType, Gemm, GroupedGemm, Layout, MemoryBound, MemoryBoundKind, Pass
 from sartor.units import MIB, ceil_div

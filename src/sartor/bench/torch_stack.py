@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,6 @@ from sartor.bench.device import UnsupportedCase
 from sartor.bench.parity import Curve, Train
 from sartor.bench.torch_kernels import Buffers, Kernel, torch_dtype
 from sartor.errors import InputError
-from sartor.frozen import dataclass
 from sartor.operators import Attention, Pass
 
 if TYPE_CHECKING:

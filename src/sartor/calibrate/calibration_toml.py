@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
@@ -14,7 +15,6 @@ from sartor.calibrate.samples import factor_of, grid
 from sartor.cost.correction.calibration_file import LAWS, CalibrationFile
 from sartor.cost.correction.coefficients import GemmCoefficients
 from sartor.errors import InputError
-from sartor.frozen import dataclass, field, fields
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap
 

@@ -9,6 +9,7 @@ on numeric derivatives; the same rows and start give the same coefficients.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,6 @@ from sartor.cost.correction.calibration import Clock, load_calibration
 from sartor.cost.correction.coefficients import GemmCoefficients
 from sartor.cost.gpu import gemm as product_cost
 from sartor.cost.gpu.tiles import Problems, evaluate
-from sartor.frozen import dataclass, replace
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict
 from sartor.operators import DType, Gemm, Layout

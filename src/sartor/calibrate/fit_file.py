@@ -10,6 +10,7 @@ is fitted on every chosen row and written. docs/howto/calibrate.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ from sartor.cost.correction.coefficients import GemmCoefficients
 from sartor.cost.correction.network import applicable, fingerprint
 from sartor.cost.cost import Z80
 from sartor.errors import InputError
-from sartor.frozen import dataclass, field, replace
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType

@@ -8,6 +8,7 @@ grid), and one factor each on attention's forward and backward rates and on deco
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from sartor.cost.cost import Z80
 from sartor.cost.gpu.attention import attention_cost
 from sartor.cost.gpu.memory_bound import memory_bound_cost
 from sartor.errors import InputError
-from sartor.frozen import dataclass, replace
 from sartor.hardware.gpu import Gpu
 from sartor.operators import Attention, MemoryBound, Pass
 from sartor.records.rows import RowWork, Unexpressed, work_of

@@ -7,6 +7,7 @@ the datasheet's) is left out, counted and named.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from sartor.calibrate.fit import Index, Products, packaged, packaged_seconds
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.gpu.rates import peak_flops_per_s
 from sartor.errors import InputError, MissingExtraError
-from sartor.frozen import dataclass, field, replace
 from sartor.hardware.catalog import canonical, load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap

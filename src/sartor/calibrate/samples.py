@@ -15,6 +15,7 @@ clipped to four robust standard deviations. The same rows give the same factor.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -22,7 +23,6 @@ import numpy as np
 from sartor.calibrate.fit import Index, Products, fit, seconds
 from sartor.cost.correction.calibration import SHORTEST, OwnRows, closeness
 from sartor.cost.correction.coefficients import GemmCoefficients
-from sartor.frozen import dataclass
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict
 from sartor.operators import DType

@@ -13,13 +13,13 @@ The cost of an operator: seconds, their terms, and the uncertainty.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import reduce
 
 import numpy as np
 import numpy.typing as npt
 
-from sartor.frozen import dataclass, field
 from sartor.json_types import JsonDict
 from sartor.operators import Gemm, GroupedGemm, Operator
 from sartor.units import Bools, Floats, plain

@@ -11,6 +11,7 @@ operator is priced once. An entry of an array equals the scalar call to the last
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -34,7 +35,6 @@ from sartor.cost.gpu.gemm import GemmAlternative, gemm_alternatives, gemm_costs
 from sartor.cost.gpu.grouped import grouped_cost
 from sartor.cost.gpu.memory_bound import launched_cost, memory_bound_cost
 from sartor.cost.gpu.rates import peak_flops_per_s
-from sartor.frozen import dataclass, fields, replace
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.accelerator_catalog import datasheet_of
 from sartor.hardware.cluster import Cluster

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -20,7 +21,6 @@ from sartor.cost.correction.calibration import ANY, Calibration
 from sartor.cost.correction.gemm import frameworks_of_gemms
 from sartor.cost.cost import Z80, Cost, Source, correlated, family, interval_80, weakest_source
 from sartor.cost.price import Estimate
-from sartor.frozen import dataclass, replace
 from sartor.operators import KIND_NAMES, DType, Gemm
 from sartor.units import Floats
 

@@ -11,6 +11,7 @@ taken from the TPUv4-like point, priced by the same model.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 
@@ -22,7 +23,6 @@ from sartor.designs.candidates import Baseline, Keep, Ranked, afresh
 from sartor.designs.point import ModelOutcome, ScheduleStore, evaluate_option
 from sartor.designs.question import DesignModel, DesignQuestion
 from sartor.errors import InputError
-from sartor.frozen import dataclass, replace
 from sartor.hardware.accelerator import NODES_NM, Accelerator
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import cluster_from, cluster_names, load_cluster

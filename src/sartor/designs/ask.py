@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any, Unpack
 
@@ -25,7 +26,6 @@ from sartor.designs.question import (
 )
 from sartor.designs.space import AcceleratorSpace
 from sartor.errors import InputError
-from sartor.frozen import dataclass, field, replace
 from sartor.model.shape import TransformerShape
 from sartor.model.training import Optimizer, Recompute
 from sartor.model.workload import Phase, phase_weights, settled_seq_len

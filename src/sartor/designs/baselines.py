@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -31,7 +32,6 @@ from sartor.designs.point import (
 from sartor.designs.question import EQUAL, AreaModel, DesignQuestion, ExpertPlan
 from sartor.designs.shape_bounds import stacked_seconds
 from sartor.designs.space import AcceleratorSpace, taken
-from sartor.frozen import dataclass, replace
 from sartor.hardware.accelerator import IN_LONG_RUNS, Accelerator
 from sartor.hardware.accelerator_catalog import load_accelerator
 from sartor.model.training import Recompute

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,6 @@ from sartor.designs.point import Interval, Option
 from sartor.designs.question import DesignQuestion
 from sartor.designs.space import AcceleratorSpace
 from sartor.designs.tasks import PlanTask, Result, WorkTask, lowered
-from sartor.frozen import dataclass, field
 from sartor.units import Array
 
 FIRST_CHUNK, CHUNK = 96, 1536

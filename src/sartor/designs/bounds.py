@@ -8,6 +8,7 @@ throughput of any plan.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING
@@ -19,7 +20,6 @@ from sartor.cost.chip.ownership import operator_energy, static_power_w
 from sartor.designs.equal_chunks import equal_times, stages_that_fit
 from sartor.designs.parts import CopySplit, ModelPart, ModelParts, model_parts, parts_of
 from sartor.designs.question import EQUAL, DesignModel, DesignQuestion
-from sartor.frozen import dataclass, replace
 from sartor.hardware.accelerator import FIELD_NAMES, Accelerator
 from sartor.model.training import Recompute
 from sartor.operators import Operator, OperatorGraph

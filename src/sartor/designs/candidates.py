@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 from typing import Any, Protocol, TypeVar
@@ -20,7 +21,6 @@ from sartor.cost.chip.ownership import die_cost, electricity_usd, excess, faults
 from sartor.designs.point import Evaluation
 from sartor.designs.question import EQUAL, AreaModel, DesignQuestion, Objective
 from sartor.designs.space import AcceleratorSpace, taken
-from sartor.frozen import dataclass, field
 from sartor.hardware.accelerator import Accelerator
 from sartor.interrupts import point
 from sartor.units import GIGA, MIB, Array, Floats, Ints, format_bytes

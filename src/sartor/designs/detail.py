@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,6 @@ from sartor.designs.equal_chunks import Cut, peak_bytes, sizes_of
 from sartor.designs.parts import ModelPart, ModelParts, design_job, parts_of
 from sartor.designs.point import Evaluation, ModelOutcome, Point, placement_problem
 from sartor.designs.question import EQUAL, AreaModel, DesignQuestion
-from sartor.frozen import dataclass, fields, replace
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.accelerator_catalog import datasheet_of
 from sartor.hardware.cluster import Cluster, own_links

@@ -10,6 +10,7 @@ formulas), for thousands of chips at once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
 from typing import Any, NamedTuple
@@ -18,7 +19,6 @@ import numpy as np
 
 from sartor.designs.parts import ModelParts
 from sartor.designs.question import DesignQuestion
-from sartor.frozen import dataclass
 from sartor.model.training import PipelineSchedule
 from sartor.placement.problem import PlacementProblem, Plan, Stage, copies_together, expert_replicas
 from sartor.placement.tabulate import ROUNDING

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any, Protocol
@@ -32,7 +33,6 @@ from sartor.designs.question import EQUAL, DesignQuestion
 from sartor.designs.search import search_design
 from sartor.designs.space import AcceleratorSpace
 from sartor.errors import InputError
-from sartor.frozen import dataclass, replace
 from sartor.json_types import JsonMap
 from sartor.pareto import is_pareto
 from sartor.units import Array

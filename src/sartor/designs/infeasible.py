@@ -4,6 +4,7 @@ per token of any chip and plan."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import ceil, floor, inf, log10
 
 import numpy as np
@@ -26,7 +27,6 @@ from sartor.designs.point import Option, Point, ScheduleStore, evaluate_option
 from sartor.designs.question import EQUAL, LIMITS, DesignModel, DesignQuestion
 from sartor.designs.tasks import lowered
 from sartor.errors import InputError
-from sartor.frozen import dataclass, replace
 from sartor.hardware.accelerator import Accelerator
 from sartor.model.lower.setting import contexts_divide
 from sartor.model.training import Recompute

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
 from typing import NamedTuple, TypedDict
 
 from sartor.designs.question import DesignModel, DesignQuestion
 from sartor.errors import InputError
-from sartor.frozen import dataclass
 from sartor.hardware.accelerator import Accelerator
 from sartor.model.lower.setting import contexts_divide, sequence_divides
 from sartor.model.shape import BlockKind, layer_order

@@ -7,6 +7,7 @@ only saves repeated work.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
@@ -16,7 +17,6 @@ from sartor.designs.bounds import bare_problem, joules_per_token, served_copies,
 from sartor.designs.equal_chunks import equal_plan
 from sartor.designs.parts import CopySplit, ModelParts, parts_of
 from sartor.designs.question import EQUAL, DesignQuestion
-from sartor.frozen import dataclass, field, replace
 from sartor.hardware.accelerator import Accelerator
 from sartor.model.training import Recompute
 from sartor.operators import OperatorGraph

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
 
 from sartor.cost.chip.ownership import USD_PER_KWH, YEARS
 from sartor.errors import InputError, check_positive
-from sartor.frozen import dataclass, field, replace
 from sartor.model.layer import MoeFfn
 from sartor.model.shape import TransformerShape
 from sartor.model.training import Optimizer, Recompute

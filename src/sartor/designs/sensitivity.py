@@ -7,6 +7,7 @@ within 1% of it, and whether it stays ahead if an assumed rate is 30% off.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, Protocol
 
@@ -19,7 +20,6 @@ from sartor.designs.candidates import Candidates, JointResult, Ranked, alone, ca
 from sartor.designs.point import Option, ScheduleStore, evaluate_point
 from sartor.designs.question import EQUAL, DesignQuestion, Objective
 from sartor.designs.space import AXES, LANES, AcceleratorSpace
-from sartor.frozen import dataclass, replace
 from sartor.hardware.accelerator import Accelerator
 from sartor.schedules.makespan import timing_fields
 

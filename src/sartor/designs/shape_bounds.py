@@ -10,6 +10,7 @@ over the same devices, the narrowest is at least as fast on every chip, so only 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from math import lcm
 from typing import Any
 
@@ -29,7 +30,6 @@ from sartor.designs.candidates import Candidates
 from sartor.designs.parts import CopySplit, ModelPart, ModelParts
 from sartor.designs.question import DesignQuestion
 from sartor.designs.space import taken
-from sartor.frozen import dataclass, fields, replace
 from sartor.hardware.accelerator import Accelerator
 from sartor.interrupts import point
 from sartor.model.editing import edit

@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -26,7 +27,6 @@ from sartor.designs.search import RunTasks
 from sartor.designs.shape_bounds import ShapeAxes, ShapePairs, lowered_shapes
 from sartor.designs.shapes_proved import BestShape, JointShapes, over_shapes, undominated
 from sartor.designs.space import AcceleratorSpace
-from sartor.frozen import dataclass, field, replace
 from sartor.interrupts import point
 from sartor.schedules.makespan import SCHEDULE_LIMIT_S
 from sartor.units import Array

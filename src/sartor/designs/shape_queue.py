@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -26,7 +27,6 @@ from sartor.designs.candidates import (
 from sartor.designs.point import Evaluation, Interval, Option, Point
 from sartor.designs.question import EQUAL, DesignQuestion
 from sartor.designs.tasks import EvaluatedPoints, PointTask, Result, Row, SecondPairs, ShapeTask, Task, together
-from sartor.frozen import dataclass, field, replace
 from sartor.model.shape import TransformerShape
 from sartor.schedules.makespan import SCHEDULE_LIMIT_S
 from sartor.units import Array

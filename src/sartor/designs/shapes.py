@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,7 +25,6 @@ from sartor.designs.question import DesignModel, DesignQuestion
 from sartor.designs.shape_bounds import ShapeVariant
 from sartor.designs.space import AcceleratorSpace
 from sartor.errors import InputError
-from sartor.frozen import dataclass, replace
 from sartor.hardware.gpu import Gpu
 from sartor.model.shape import TransformerShape
 from sartor.model.training import Recompute

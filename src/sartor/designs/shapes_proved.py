@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -22,7 +23,6 @@ from sartor.designs.shape_bounds import ShapeAxes, ShapeVariant
 from sartor.designs.shape_queue import Pairs, ShapeQueue, pairs_of
 from sartor.designs.space import AcceleratorSpace
 from sartor.designs.tasks import FirstPairs, Result, Task, rows_of
-from sartor.frozen import dataclass, field, replace
 from sartor.hardware.accelerator import ARRAY_FIELDS
 from sartor.units import Array
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -16,7 +17,6 @@ import numpy as np
 from sartor.cost.chip.area import PublishedGrid, published_area_limit_mm2, published_grid
 from sartor.designs.question import AreaModel
 from sartor.errors import InputError
-from sartor.frozen import dataclass, replace
 from sartor.hardware.accelerator import (
     ARRAY_FIELDS,
     IN_LONG_RUNS,

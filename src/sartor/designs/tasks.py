@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -22,7 +23,6 @@ from sartor.designs.parts import CopySplit, parts_of
 from sartor.designs.point import Evaluation, Interval, Point, ScheduleStore, evaluate_point, nothing
 from sartor.designs.question import DesignQuestion
 from sartor.designs.shape_bounds import first_rates, second_rates
-from sartor.frozen import dataclass
 from sartor.hardware.accelerator import Accelerator
 from sartor.model.shape import TransformerShape
 from sartor.schedules.makespan import timing_fields

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, nullcontext
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Protocol
@@ -22,7 +23,6 @@ from sartor.designs.tasks import Result, Task
 from sartor.engine.executors import Workers, make_executor
 from sartor.engine.store import SearchStore, ShapesStore, Store, open_study
 from sartor.engine.study import MAIN
-from sartor.frozen import dataclass, replace
 
 
 def run_search(

@@ -12,6 +12,7 @@ import os
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,6 @@ from sartor.engine.codec import architecture_dict, from_text
 from sartor.engine.schema import cannot, connect, is_locked, sound_rows
 from sartor.errors import InputError
 from sartor.files import check_writable, pyarrow, write_atomic
-from sartor.frozen import dataclass, replace
 from sartor.json_types import JsonDict, JsonMap
 
 MAIN = "main"

@@ -8,6 +8,7 @@ docs/concepts/accelerator.md draws it and gives the source of each field.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from functools import cache
 from typing import Any
@@ -16,7 +17,6 @@ import numpy as np
 
 from sartor.bounded import packaged_toml
 from sartor.errors import InputError
-from sartor.frozen import dataclass, field, fields
 from sartor.json_types import JsonDict
 from sartor.operators import DType
 from sartor.units import GIB, GIGA, KIB, MEGA, MIB, MICRO, Floats, Ints, plain

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 
 from sartor.errors import InputError
-from sartor.frozen import dataclass, field, replace
 from sartor.hardware.gpu import Gpu
 
 HOP_LATENCY_S: Mapping[str, float] = {

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from difflib import SequenceMatcher
 from functools import cache
 from itertools import pairwise
@@ -25,7 +26,6 @@ from typing import TYPE_CHECKING
 
 from sartor.bounded import packaged_toml
 from sartor.errors import InputError
-from sartor.frozen import dataclass, field, fields
 from sartor.operators import DType
 
 if TYPE_CHECKING:

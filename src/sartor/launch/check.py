@@ -13,11 +13,11 @@ import math
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any
 
 from sartor.errors import InputError
-from sartor.frozen import dataclass, fields, replace
 from sartor.launch.fields import Row, rows, text_of
 from sartor.launch.files import read_launch, save_files
 from sartor.launch.plan import LaunchFiles, LaunchKind, canonical

@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from itertools import groupby
 
 from sartor.bounded import packaged_toml
 from sartor.errors import InputError
-from sartor.frozen import dataclass
 from sartor.json_types import JsonDict
 from sartor.launch.plan import LaunchKind, refuser
 from sartor.launch.stated import MAX_SIZE, Flags, Stated, launch_words, shown_flag

@@ -7,6 +7,7 @@ are the same launch. `canonical` is the form that readers return.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from itertools import combinations
 from typing import Any
@@ -14,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from sartor.errors import NOT_GIVEN, InputError
-from sartor.frozen import dataclass, field, fields, replace
 from sartor.model.plan import AXES
 from sartor.model.shape import TransformerShape
 from sartor.model.training import (

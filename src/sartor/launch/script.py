@@ -6,11 +6,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from sartor.bounded import printable
 from sartor.errors import InputError
-from sartor.frozen import dataclass
 from sartor.launch.plan import LaunchFile
 from sartor.launch.shell import Beside, Shell, nothing_beside, read_shell
 from sartor.launch.shell_words import HOLE

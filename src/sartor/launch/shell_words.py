@@ -6,9 +6,9 @@ Words keep their variables and quoting; functions, ``case`` and here-documents k
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 
 from sartor.errors import InputError
-from sartor.frozen import dataclass, field
 
 HOLE = "\x00"
 """Marks a part of a word that is not known from the file."""

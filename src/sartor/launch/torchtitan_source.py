@@ -10,12 +10,12 @@ from __future__ import annotations
 import ast
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 from sartor.bounded import packaged_toml, printable
 from sartor.errors import InputError
-from sartor.frozen import dataclass, field
 from sartor.json_types import JsonDict
 from sartor.model.shape import Numerics, TransformerShape, Value
 from sartor.model.zoo import load_model

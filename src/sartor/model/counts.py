@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
 
-from sartor.frozen import dataclass, replace
 from sartor.model.layer import (
     AttentionMixer,
     LatentAttentionMixer,

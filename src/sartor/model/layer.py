@@ -7,10 +7,10 @@ need nothing else.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias
 
-from sartor.frozen import dataclass, replace
 from sartor.operators import Role
 from sartor.units import Ints
 

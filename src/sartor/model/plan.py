@@ -8,12 +8,12 @@ and the answers read the table. What it costs is said by a mechanism (`sartor.st
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum, Flag, auto
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypedDict, TypeVar
 
 import numpy as np
 
-from sartor.frozen import dataclass, field, fields, replace
 from sartor.model.shape import TransformerShape, layer_order
 from sartor.model.workload import COMMON_SCHEDULES, ParallelDims, PipelineSchedule, Recompute
 from sartor.options import Panel, RunField, Unit

@@ -13,13 +13,13 @@ holds whole blocks, and every operator from `lower` belongs to one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
 import numpy as np
 
 from sartor.bounded import packaged_toml
-from sartor.frozen import dataclass, field, replace
 from sartor.json_types import JsonDict
 from sartor.model.layer import (
     AttentionMixer,

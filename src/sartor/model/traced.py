@@ -7,9 +7,9 @@ with it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from enum import Enum
 
-from sartor.frozen import dataclass, field
 from sartor.operators import DType, OperatorGraph, is_model_product
 
 

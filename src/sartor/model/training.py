@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from sartor.frozen import dataclass, field, replace
 from sartor.json_types import JsonMap
 from sartor.model.layer import AttentionMixer, LatentAttentionMixer, Layer, MoeFfn
 from sartor.model.plan import TrainingPlan

@@ -6,13 +6,13 @@ A model as read: its shape, and everything that is not from the file.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum, IntEnum
 from math import isfinite
 
 import numpy as np
 
 from sartor.errors import InputError
-from sartor.frozen import dataclass
 from sartor.model.counts import ParamCounts, count_params
 from sartor.model.shape import TransformerShape
 from sartor.operators import DType

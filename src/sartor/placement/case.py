@@ -7,13 +7,13 @@ counts of stages that run after it, which the recurrence tracks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
 from math import inf
 
 import numpy as np
 
-from sartor.frozen import dataclass, replace
 from sartor.placement.dynamic_programming import Counts, Kind, less_one
 from sartor.placement.plain import slots
 from sartor.placement.problem import PlacementProblem, Width

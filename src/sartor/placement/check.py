@@ -7,9 +7,9 @@ solver's tables. Every returned plan is checked here, and so is the expert's str
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import gcd
 
-from sartor.frozen import dataclass, replace
 from sartor.placement.problem import PlacedLayer, PlacementProblem, Plan, Stage, Width
 from sartor.placement.terms import DeviceType, PlacementTerms, Tier
 

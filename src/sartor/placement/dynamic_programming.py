@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from sartor.errors import InputError
-from sartor.frozen import dataclass
 from sartor.units import Array
 
 Counts = tuple[int, ...]

@@ -8,11 +8,11 @@ it divides the work evenly.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from sartor.frozen import dataclass, replace
 from sartor.placement.problem import PlacementProblem, copies_together, expert_replicas
 from sartor.placement.tabulate import ROUNDING
 from sartor.units import Array, Floats, Ints, ceil_div

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from math import inf, isclose, isfinite
 
 import numpy as np
 
 from sartor.errors import InputError
-from sartor.frozen import dataclass, replace
 from sartor.placement.case import Case, CasePipeline, WidthTables, pipelines, slowed, zero_bytes
 from sartor.placement.check import fixed_strategy_time, fixed_strategy_time_with_terms, price_with_terms
 from sartor.placement.dynamic_programming import Bottlenecks, Counts, Kind, least_bottlenecks, trace

@@ -8,6 +8,7 @@ for S stages, d copies, N microbatches, P_first parameter bytes of the first sta
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from math import inf, isclose, isqrt
@@ -15,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from sartor.frozen import dataclass, replace
 from sartor.placement.check import price
 from sartor.placement.dynamic_programming import Bottlenecks, Counts, Kind, least_bottlenecks, trace
 from sartor.placement.problem import (

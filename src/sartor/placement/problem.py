@@ -9,13 +9,13 @@ from __future__ import annotations
 import difflib
 import math
 from collections import Counter
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 import numpy as np
 
 from sartor.errors import InputError
-from sartor.frozen import dataclass
 from sartor.placement.dynamic_programming import topological_order
 from sartor.units import Floats
 

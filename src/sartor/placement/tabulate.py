@@ -12,10 +12,10 @@ chain this is the published recurrence, and no other order of a branching stage 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from sartor.frozen import dataclass
 from sartor.placement.dynamic_programming import downsets, is_chain
 from sartor.placement.problem import PlacedLayer, PlacementProblem, Width
 from sartor.units import Array, Ints, distinct

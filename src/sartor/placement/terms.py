@@ -7,11 +7,11 @@ and so on; within a stage the devices of one copy are adjacent. A tier of ``size
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 from math import gcd, isfinite
 
 from sartor.errors import InputError, check_positive
-from sartor.frozen import dataclass
 from sartor.placement.problem import RESYNC_FACTOR, PlacementProblem
 
 

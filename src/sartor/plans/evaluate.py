@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from sartor.cost.correction.calibration import Calibration
-from sartor.frozen import dataclass, fields, replace
 from sartor.hardware.cluster import Cluster
 from sartor.model.plan import AXES, SEARCHED
 from sartor.model.training import Recompute, TrainingJob, TrainingPlan

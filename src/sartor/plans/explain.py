@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ import numpy as np
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.cost import interval_80
 from sartor.errors import InputError
-from sartor.frozen import dataclass, field, replace
 from sartor.hardware.cluster import Cluster
 from sartor.model.plan import AXES, DIMS, SEARCHED
 from sartor.model.training import Recipe, Recompute, TrainingJob, TrainingPlan

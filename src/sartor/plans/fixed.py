@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import combinations, product
 from typing import TypeVar
@@ -12,7 +13,6 @@ from typing import TypeVar
 import numpy as np
 
 from sartor.errors import InputError
-from sartor.frozen import dataclass, replace
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap
 from sartor.model.lower.setting import check

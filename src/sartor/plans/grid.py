@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from sartor.cost.correction.calibration import Calibration
-from sartor.frozen import dataclass
 from sartor.hardware.cluster import Cluster
 from sartor.model.plan import AXES
 from sartor.model.training import TrainingJob

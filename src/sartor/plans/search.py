@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 
 from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.errors import InputError
-from sartor.frozen import dataclass, field, replace
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower.setting import check

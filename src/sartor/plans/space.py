@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from sartor.errors import InputError
-from sartor.frozen import dataclass
 from sartor.model.plan import AXES, DIMS, SEARCHED, STRUCTURE, SWITCHES
 from sartor.model.shape import layer_order
 from sartor.model.training import Recompute, TrainingJob, TrainingPlan

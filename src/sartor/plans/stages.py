@@ -9,10 +9,10 @@ the first device also holds the head. Every split is then priced as a whole, and
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sartor.frozen import dataclass, replace
 from sartor.model.shape import BlockKind, blocks, layer_order
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.placement.dynamic_programming import Kind, least_bottlenecks, trace

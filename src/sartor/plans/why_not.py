@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
-from sartor.frozen import dataclass, replace
 from sartor.model.plan import AXES, STRUCTURE
 from sartor.plans.fixed import named_values
 from sartor.plans.result import PlanSearch, PricedPlan

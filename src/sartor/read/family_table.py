@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from sartor.frozen import dataclass, field
 from sartor.json_types import JsonDict
 
 FOLDERS: tuple[Path, ...] = (Path(__file__).parent / "families",)

@@ -10,11 +10,11 @@ from __future__ import annotations
 import difflib
 import math
 import re
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 from sartor.errors import InputError, Stated, quoted
-from sartor.frozen import dataclass, field
 from sartor.json_types import JsonDict
 from sartor.model.shape import MAX_LAYERS
 from sartor.read.config_text import packaged_json

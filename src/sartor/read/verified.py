@@ -16,12 +16,12 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from sartor.bounded import parse_json, read_bytes
 from sartor.errors import InputError
-from sartor.frozen import dataclass
 from sartor.json_types import JsonDict, JsonMap
 from sartor.model.workload import unread_words
 from sartor.read.config_text import packaged_json

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from sartor.errors import InputError
-from sartor.frozen import dataclass
 from sartor.json_types import JsonDict, JsonMap
 from sartor.model.counts import count_params
 from sartor.model.layer import LatentAttentionMixer, MoeFfn

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -17,7 +18,6 @@ import numpy as np
 
 from sartor.cost.gpu.rates import as_run
 from sartor.errors import InputError
-from sartor.frozen import dataclass
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.hardware.gpu import Gpu

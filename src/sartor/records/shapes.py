@@ -10,6 +10,7 @@ import csv
 import difflib
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ import numpy as np
 
 from sartor.errors import InputError, Stated
 from sartor.files import pyarrow
-from sartor.frozen import dataclass
 from sartor.records.tables import (
     KINDS,
     SUFFIXES,

@@ -14,13 +14,13 @@ device's prediction too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.cost import Z80
-from sartor.frozen import dataclass
 from sartor.hardware.catalog import gpu_names, load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ import numpy.typing as npt
 from sartor.bounded import packaged_toml
 from sartor.errors import InputError
 from sartor.files import pyarrow
-from sartor.frozen import dataclass, field, replace
 from sartor.json_types import JsonDict, JsonMap
 
 Floats64 = npt.NDArray[np.float64]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -16,7 +17,6 @@ import numpy as np
 
 from sartor.cost.correction.calibration import TORCH
 from sartor.errors import InputError
-from sartor.frozen import dataclass, replace
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ from sartor.answers.design import DesignAnswer, rate
 from sartor.designs.candidates import Ranked
 from sartor.designs.detail import area_parts
 from sartor.designs.front import value_of
-from sartor.frozen import dataclass
 from sartor.report.design_words import AREA_WORDS, against_text, short_chips, unit_of
 from sartor.report.words import printable
 from sartor.units import GIGA, format_seconds, format_share

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from sartor.designs.detail import ModelDetail, layer_schedule, model_detail
 from sartor.designs.question import EQUAL, DesignQuestion
 from sartor.designs.shapes import ShapeDesign
 from sartor.designs.shapes_proved import JointShapes
-from sartor.frozen import dataclass
 from sartor.json_types import JsonDict
 from sartor.model.training import PipelineSchedule
 from sartor.report.chip_points import convergence, design_cloud, floor_plan

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from sartor.frozen import dataclass, field, replace
 from sartor.report.grid import Grid, Markup, element, grid_table, grid_view
 from sartor.report.words import arrows, printable
 

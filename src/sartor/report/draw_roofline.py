@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from types import ModuleType
 
 import numpy as np
 
-from sartor.frozen import dataclass
 from sartor.json_types import JsonDict
 from sartor.report.frame import FILE, Chart, Frame, Sheet, columns, rows_height, stacked, time_unit, unique
 from sartor.report.points import CATEGORIES, Gains, OperatorTimes, Published, Roofline

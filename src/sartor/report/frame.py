@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal, TypeAlias
 
@@ -15,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.errors import MissingExtraError
-from sartor.frozen import dataclass
 from sartor.json_types import JsonDict, JsonMap
 from sartor.report.palette import CSS, DARK, LIGHT, Theme, painted
 

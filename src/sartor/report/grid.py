@@ -6,10 +6,10 @@ import html
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from sartor.answers.field import Field, Level, Scalar, columns_of, texts_of
-from sartor.frozen import dataclass
 from sartor.report.words import printable
 from sartor.units import format_share
 

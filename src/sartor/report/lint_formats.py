@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from textwrap import wrap
@@ -18,7 +19,6 @@ from urllib.parse import quote
 from sartor import __version__
 from sartor.answers.advice import FINDING
 from sartor.answers.field import to_json
-from sartor.frozen import dataclass, replace
 from sartor.json_types import JsonDict
 from sartor.report.grid import Markup, element, join, markdown
 from sartor.report.words import printable

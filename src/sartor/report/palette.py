@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 
 from sartor.bounded import packaged_toml
-from sartor.frozen import dataclass, fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +11,6 @@ import numpy.typing as npt
 
 from sartor.answers.field import Fields
 from sartor.answers.plan import PARTS as STEP_PARTS
-from sartor.frozen import dataclass, replace
 from sartor.model.training import TrainingPlan
 from sartor.report.plan_words import plan_words
 from sartor.step.footprint import usable_bytes

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ import numpy.typing as npt
 
 from sartor.cost.gpu.rates import peak_flops_per_s
 from sartor.cost.price import Estimate
-from sartor.frozen import dataclass
 from sartor.operators import Attention, Collective, DType, Gemm, GroupedGemm, Operator, Pass
 from sartor.report.words import short_name
 from sartor.units import format_seconds, format_share

@@ -4,13 +4,13 @@ step. First their records, then what draws them."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from sartor.answers.diagnosis import LogDiagnosis, part_words
-from sartor.frozen import dataclass
 from sartor.json_types import JsonDict
 from sartor.report.frame import FILE, Chart, Frame, Sheet, columns, falling, rows_height, time_unit, unique, when
 from sartor.report.plan_words import step_parts

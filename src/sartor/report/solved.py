@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -12,7 +13,6 @@ from sartor.answers.field import integer, through
 from sartor.answers.measured import PLACED_STAGE
 from sartor.errors import InputError
 from sartor.files import write_atomic
-from sartor.frozen import dataclass
 from sartor.json_types import JsonDict, picked
 from sartor.placement.problem import Placement, Plan
 from sartor.report.frame import FILE, Chart, Frame, Sheet, to_png, to_svg, vl_convert

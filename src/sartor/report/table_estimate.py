@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
@@ -11,7 +12,6 @@ from rich.text import Text
 
 from sartor.cost.cost import Cost
 from sartor.cost.price import Estimate
-from sartor.frozen import dataclass
 from sartor.model.workload import ParallelDims
 from sartor.operators import Gemm, Operator, Pass, kind_name
 from sartor.report.document import PageBlock, Place, assumed_blocks, document_text, grid_block, opening

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sartor.frozen import dataclass, field
 from sartor.json_types import JsonDict, JsonMap
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.report.plan_words import plan_words

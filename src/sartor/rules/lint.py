@@ -8,6 +8,7 @@ with most of the best fix's gain at equal work that triggers no other finding as
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,7 +16,6 @@ import numpy as np
 from sartor.cost.price import Estimate, price_all
 from sartor.cost.uncertainty import compare, work_kept
 from sartor.errors import InputError
-from sartor.frozen import dataclass, replace
 from sartor.json_types import JsonMap
 from sartor.model.counts import count_params
 from sartor.model.editing import edit

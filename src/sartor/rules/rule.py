@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from dataclasses import field as default
 from difflib import get_close_matches
 from enum import Enum
@@ -20,7 +21,6 @@ from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.cost.cost import Source
 from sartor.cost.price import Estimate, price
 from sartor.errors import InputError
-from sartor.frozen import dataclass, replace
 from sartor.hardware.gpu import Alignment, Gpu, alignment_of
 from sartor.model.layer import AttentionMixer, Mixer
 from sartor.model.lower import feasible, lower

@@ -7,10 +7,9 @@ values and by the search; an answer carries the finished run, so that it never s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Generic, TypeVar
-
-from sartor.frozen import dataclass, replace
 
 T = TypeVar("T")
 

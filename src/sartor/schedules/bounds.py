@@ -21,12 +21,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from sartor.frozen import dataclass, replace
 from sartor.schedules.split import OpBlock, Timetable, bits, crowds, spread
 from sartor.units import ceil_div
 

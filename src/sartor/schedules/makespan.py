@@ -9,6 +9,7 @@ split in series. The result of `sartor.schedules.solve` for a candidate is alway
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -17,7 +18,6 @@ import numpy.typing as npt
 
 from sartor.cost.chip.operator_latency import Fused, OperatorFloor, operator_floor, operator_latencies
 from sartor.errors import InputError
-from sartor.frozen import dataclass
 from sartor.hardware.accelerator import ARRAY_FIELDS, SUSTAINED_SHARES, Accelerator
 from sartor.operators import Attention, Gemm, GroupedGemm, MemoryBound, MemoryBoundKind, Operator, OperatorGraph
 from sartor.schedules.problem import CoreType, ScheduledOperator, ScheduleProblem

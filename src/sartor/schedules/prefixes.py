@@ -24,12 +24,12 @@ cores that are still busy add their weighted time.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from math import inf
 
 import numpy as np
 
-from sartor.frozen import dataclass, fields, replace
 from sartor.interrupts import asked
 from sartor.schedules.bounds import paths
 from sartor.schedules.split import BlockAnswer, OpBlock, Timetable, bits

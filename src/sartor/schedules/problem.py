@@ -10,12 +10,12 @@ from __future__ import annotations
 import difflib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any, TypeAlias
 
 from sartor.errors import InputError, quoted
-from sartor.frozen import dataclass, field
 
 OperatorId: TypeAlias = int | str
 

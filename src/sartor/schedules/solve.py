@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from sartor.errors import InputError
-from sartor.frozen import dataclass, field, replace
 from sartor.interrupts import asked
 from sartor.schedules import bounds, cp_sat, milp, prefixes
 from sartor.schedules.problem import (

@@ -13,10 +13,10 @@ machine (Horn, Naval Research Logistics Quarterly 21, 1974).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import gcd
 from typing import Any, NamedTuple
 
-from sartor.frozen import dataclass, replace
 from sartor.schedules.problem import (
     CoreType,
     OperatorId,

@@ -9,6 +9,7 @@ This module has no cost formula.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ import numpy.typing as npt
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.price import Estimate, price, price_all
 from sartor.errors import InputError
-from sartor.frozen import dataclass, field, fields, replace
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap
 from sartor.model.counts import count_params

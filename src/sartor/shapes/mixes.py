@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from sartor.cost.uncertainty import Comparison, compare, work_kept
-from sartor.frozen import dataclass, fields, replace
 from sartor.hardware.gpu import Gpu
 from sartor.model.counts import count_params
 from sartor.model.editing import edit

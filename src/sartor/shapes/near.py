@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 
 import numpy as np
 
 from sartor.errors import InputError
-from sartor.frozen import dataclass
 from sartor.hardware.gpu import Gpu
 from sartor.model.editing import EDITABLE
 from sartor.model.layer import AttentionMixer

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from sartor.cost.price import Estimate
 from sartor.cost.uncertainty import Comparison, compare, work_kept
-from sartor.frozen import dataclass, replace
 from sartor.hardware.gpu import Gpu
 from sartor.model.counts import count_params
 from sartor.model.editing import edit

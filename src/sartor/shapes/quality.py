@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
 from typing import Any
@@ -17,7 +18,6 @@ import numpy as np
 
 from sartor.bounded import packaged_toml
 from sartor.errors import InputError
-from sartor.frozen import dataclass, replace
 from sartor.json_types import JsonMap
 from sartor.units import Bools, format_count
 

@@ -6,13 +6,13 @@ The range in which a recommendation holds: the same few shapes at other batch si
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sartor.cost.price import Estimate
-from sartor.frozen import dataclass, field, replace
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
 from sartor.model.editing import edit

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
@@ -17,7 +18,6 @@ import numpy.typing as npt
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.uncertainty import compare
 from sartor.errors import InputError
-from sartor.frozen import dataclass, replace
 from sartor.hardware.gpu import Gpu
 from sartor.model.counts import count_params
 from sartor.model.lower.setting import Kernels

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from sartor.errors import InputError
-from sartor.frozen import dataclass, field, replace
 from sartor.model.counts import ParamCounts, count_params
 from sartor.model.editing import edit
 from sartor.model.layer import (

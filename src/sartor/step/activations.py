@@ -9,10 +9,10 @@ attention and dropout this is their s b h (34 + 5 a s / h).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sartor.frozen import dataclass, replace
 from sartor.model.layer import (
     AttentionMixer,
     DenseFfn,

@@ -12,6 +12,7 @@ one operator after another.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,6 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.cost.cost import Cost, total_deviation
 from sartor.cost.price import operator_costs
 from sartor.errors import InputError
-from sartor.frozen import dataclass, fields, replace
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.cluster import Cluster
 from sartor.model.lower import lower

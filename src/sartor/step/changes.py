@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
-from sartor.frozen import dataclass, replace
 from sartor.hardware.cluster import Cluster
 from sartor.model.lower import feasible
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -17,7 +18,6 @@ from sartor.cost.correction.coefficients import PowerCoefficients
 from sartor.cost.cost import Cost
 from sartor.cost.price import Estimate, total_s
 from sartor.errors import InputError
-from sartor.frozen import dataclass, fields, replace
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.catalog import gpu_names, load_gpu
 from sartor.hardware.gpu import Gpu

@@ -8,12 +8,12 @@ left to hide it. docs/concepts/training-step.md derives it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from sartor.cost.collective.collective import network_time_s
 from sartor.cost.correction.calibration import Calibration
-from sartor.frozen import dataclass
 from sartor.hardware.cluster import Cluster
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.operators import CollectiveKind

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from statistics import NormalDist
 
 import numpy as np
 
 from sartor.cost.cost import Source
-from sartor.frozen import dataclass, replace
 from sartor.operators import Attention, Gemm
 from sartor.units import BoolArray, FloatArray
 

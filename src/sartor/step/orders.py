@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
 
 from sartor.errors import InputError
-from sartor.frozen import dataclass, field
 from sartor.hardware.cluster import Cluster
 from sartor.model.lower import lower
 from sartor.model.shape import BlockKind, blocks

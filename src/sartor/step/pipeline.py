@@ -20,6 +20,7 @@ pools waits for the slowest device and the slowest links of them all, whichever 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from typing import Any
 
@@ -29,7 +30,6 @@ import numpy.typing as npt
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.gpu.rates import peak_flops_per_s
 from sartor.errors import InputError
-from sartor.frozen import dataclass, fields, replace
 from sartor.hardware.cluster import Cluster, LinkTier
 from sartor.model.shape import BlockKind, blocks
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob

@@ -24,13 +24,13 @@ task for one set of durations.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from sartor.frozen import dataclass
 from sartor.model.training import PipelineSchedule
 from sartor.step.orders import warmup_chunks
 from sartor.step.stages import StageRows, summed

@@ -4,11 +4,11 @@ accelerator studies count them (PHAZE, sec. 4.3)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from sartor.frozen import dataclass, replace
 from sartor.hardware.gpu import Gpu
 from sartor.model.shape import Block, BlockKind, blocks
 from sartor.model.training import OffloadModule, PipelineSchedule, Recompute, TrainingJob, TrainingPlan

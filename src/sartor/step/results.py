@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.cost.cost import Source
-from sartor.frozen import dataclass
 from sartor.hardware.cluster import Cluster
 from sartor.operators import DType
 from sartor.units import Floats

@@ -4,10 +4,10 @@ that a run loses to failures and checkpoints, from published rates."""
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from sartor.cost.chip.ownership import power
 from sartor.errors import InputError
-from sartor.frozen import dataclass
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.counts import count_params

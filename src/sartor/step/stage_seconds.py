@@ -6,12 +6,12 @@ Once per step: gradient and parameter exchange among the replicas of every disti
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sartor.frozen import dataclass
 from sartor.model.training import Trainer
 from sartor.step import mechanisms
 from sartor.step.coefficients import TrainingCoefficients

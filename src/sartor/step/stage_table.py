@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 
@@ -9,7 +10,6 @@ import numpy as np
 
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.price import Estimate, total_s
-from sartor.frozen import dataclass, replace
 from sartor.hardware.cluster import Cluster
 from sartor.model.shape import BlockKind, blocks
 from sartor.model.training import Recompute, TrainingJob, TrainingPlan

@@ -8,12 +8,12 @@ first part, MTP modules and the head on the last.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from sartor.errors import InputError
-from sartor.frozen import dataclass, replace
 from sartor.model.shape import BlockKind, TransformerShape, blocks, layer_order
 from sartor.model.training import PipelineSchedule, TrainingPlan
 from sartor.units import BoolArray, Floats, IntArray, Ints, remembered

@@ -7,11 +7,11 @@ Mixed-precision Adam holds 2 bytes of weight, a gradient, and an fp32 main weigh
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from sartor.frozen import dataclass, replace
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower.optimizer import expert_params, layer_params, outer_params, stack_params
 from sartor.model.lower.setting import Kernels, Setting

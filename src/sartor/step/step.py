@@ -8,13 +8,13 @@ source.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from sartor.cost.correction.calibration import Calibration
-from sartor.frozen import dataclass, fields, replace
 from sartor.hardware.cluster import Cluster
 from sartor.model.lower.setting import check
 from sartor.model.plan import Depends, axes_with

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 
 from sartor.cost.correction.calibration import Calibration, load_calibration
-from sartor.frozen import dataclass, field, fields, replace
 from sartor.hardware.cluster import Cluster
 from sartor.model.shape import BlockKind, blocks
 from sartor.model.training import TrainingJob, TrainingPlan

@@ -8,13 +8,13 @@ when the step does, and its parts are the step's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
-from sartor.frozen import dataclass, replace
 from sartor.hardware.cluster import Cluster
 from sartor.model.training import PipelineSchedule, TrainingJob, TrainingPlan
 from sartor.step.coefficients import TrainingCoefficients

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.gpu.rates import peak_flops_per_s
-from sartor.frozen import dataclass
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
 from sartor.operators import Gemm

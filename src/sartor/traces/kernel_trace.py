@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from sartor.frozen import dataclass, field
 from sartor.units import FloatArray, IntArray
 
 LONGEST_NAME = 200

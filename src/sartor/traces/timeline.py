@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
+from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 
 import numpy as np
 
-from sartor.frozen import dataclass
 from sartor.step.measured_run import Stretch
 from sartor.traces.kernel_kinds import KINDS, KernelKind
 from sartor.traces.kernel_trace import KernelTrace

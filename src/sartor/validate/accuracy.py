@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from sartor.cost.correction.calibration import Clock
 from sartor.cost.correction.calibration_file import own_calibration_of_file
 from sartor.cost.cost import Z80
 from sartor.errors import InputError
-from sartor.frozen import dataclass, field
 from sartor.hardware.catalog import load_gpu
 from sartor.json_types import JsonDict, JsonMap
 from sartor.records.rows import ASSUMED

@@ -13,6 +13,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,6 @@ from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.cost import Z80
 from sartor.cost.gpu.rates import as_run
 from sartor.errors import InputError
-from sartor.frozen import dataclass, field, replace
 from sartor.json_types import JsonDict, picked
 from sartor.operators import DType
 from sartor.records.rows import Unexpressed

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from sartor.cost.correction.calibration import Clock, load_calibration
 from sartor.cost.gpu.rates import as_run, peak_flops_per_s
 from sartor.cost.price import Estimate, price
 from sartor.errors import InputError
-from sartor.frozen import dataclass, field, replace
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
 from sartor.model.counts import count_params

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ from sartor.cost.cost import Cost
 from sartor.cost.gpu.memory_bound import takes_law
 from sartor.cost.gpu.rates import peak_flops_per_s
 from sartor.cost.price import Estimate, operator_costs, price, total_s
-from sartor.frozen import dataclass, field, replace
 from sartor.hardware.cluster import own_links
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap

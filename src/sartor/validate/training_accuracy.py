@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ import numpy as np
 
 from sartor.cost.correction.calibration_file import read_training_table
 from sartor.errors import InputError
-from sartor.frozen import dataclass, field
 from sartor.json_types import JsonDict
 from sartor.step.coefficients import check_constants
 from sartor.validate.accuracy import suspected, suspicion

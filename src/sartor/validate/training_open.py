@@ -11,10 +11,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sartor.frozen import dataclass, replace
 from sartor.model.shape import TransformerShape
 from sartor.model.training import Recompute, Trainer, TrainingJob, TrainingPlan
 from sartor.model.workload import ContextParallel, ParallelDims, PipelineSchedule

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 import numpy as np
@@ -23,7 +24,6 @@ from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.cost.cost import Z80, interval_80
 from sartor.cost.gpu.rates import peak_flops_per_s
 from sartor.errors import InputError
-from sartor.frozen import dataclass, field, replace
 from sartor.hardware.cluster import Cluster
 from sartor.json_types import JsonMap
 from sartor.model.training import Recompute

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from sartor.bounded import read_csv
 from sartor.errors import InputError
-from sartor.frozen import dataclass, replace
 from sartor.hardware.cluster import Cluster
 from sartor.model.shape import TransformerShape
 from sartor.model.training import Recipe, RecomputeModule, Trainer, TrainingJob, TrainingPlan

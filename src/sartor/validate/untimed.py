@@ -7,6 +7,7 @@ Each row is priced alone, as ``sartor gemm`` and ``sartor collective`` price one
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,7 +24,6 @@ from sartor.cost.cost import Bound, Cost, variance_of_each, weakest_source
 from sartor.cost.gpu.rates import widened_note
 from sartor.cost.price import Estimate, operator_costs, total_s
 from sartor.errors import InputError
-from sartor.frozen import dataclass
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, Layout, Operator, OperatorGraph

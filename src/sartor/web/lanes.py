@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from sartor.errors import InputError
-from sartor.frozen import dataclass
 from sartor.json_types import JsonMap
 from sartor.web.reply import Reply, refused
 from sartor.web.work import WorkerLimits, answer, ready

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
 
 from sartor import __version__
-from sartor.frozen import dataclass
 from sartor.report.palette import DARK, LIGHT, css_meanings, css_variables
 from sartor.web.settings import Settings
 

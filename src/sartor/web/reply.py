@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 
 from sartor.errors import InputError
-from sartor.frozen import dataclass
 from sartor.json_types import JsonDict, envelope
 
 

@@ -12,11 +12,11 @@ import difflib
 import math
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from sartor.bounded import packaged_toml
 from sartor.errors import NOT_GIVEN, InputError, Stated, quoted
-from sartor.frozen import dataclass, field
 from sartor.json_types import JsonDict, JsonMap
 from sartor.run.fields import FIELDS, TrainingOptions
 from sartor.web.lanes import QUICK

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
+from dataclasses import dataclass
 from pathlib import Path
-
-from sartor.frozen import dataclass
 
 MIB = 2**20
 

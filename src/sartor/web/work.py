@@ -13,12 +13,12 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from sartor import interrupts
 from sartor.errors import InputError, InternalError
-from sartor.frozen import dataclass
 from sartor.json_types import JsonMap
 from sartor.web.reply import Reply, refused
 

@@ -12,10 +12,10 @@ Every factor has its source; interpolated and assumed values are marked. docs/co
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, fields
 
 import numpy as np
 
-from sartor.frozen import dataclass, fields
 from sartor.hardware.accelerator import Accelerator, Memory
 from sartor.operators import DType
 from sartor.units import KIB, MIB, Bools, Floats, plain

@@ -12,6 +12,7 @@ narrower than the array waste rows and columns here too; losses from tiles, buff
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,6 @@ from sartor.cost.collective.collective import collective_cost
 from sartor.cost.collective.links import link_time_s
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.cost import Cost
-from sartor.frozen import dataclass, fields, replace
 from sartor.hardware.accelerator import ARRAY_FIELDS, Accelerator, Dataflow
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu

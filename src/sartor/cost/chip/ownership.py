@@ -14,6 +14,7 @@ registers, and what must move at least through memory, the global buffer and pri
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -31,7 +32,6 @@ from sartor.cost.chip.operator_latency import operator_floor
 from sartor.cost.chip.systolic import Product, product_cost, product_of
 from sartor.cost.chip.vector_core import attention_cost, attention_products, vector_cost
 from sartor.cost.collective.links import link_time_s, volume
-from sartor.frozen import dataclass, fields
 from sartor.hardware.accelerator import Accelerator
 from sartor.operators import Attention, Collective, DType, Gemm, GroupedGemm, Operator
 from sartor.units import GIGA, MEGA, Floats, ceil_div, plain

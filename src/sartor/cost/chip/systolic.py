@@ -10,12 +10,12 @@ time, and a larger GEMM never saves any. docs/concepts/systolic.md derives every
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
 from sartor.errors import InputError
-from sartor.frozen import dataclass, fields, replace
 from sartor.hardware.accelerator import Accelerator, Dataflow
 from sartor.operators import Gemm, GroupedGemm, Pass
 from sartor.units import FloatArray, Floats, Ints, ceil_div

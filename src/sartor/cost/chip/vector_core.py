@@ -10,10 +10,11 @@ Time of a fused attention kernel on the accelerator: GEMMs on tensor cores overl
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 
 from sartor.cost.chip.systolic import Product, product_time_s
-from sartor.frozen import dataclass, replace
 from sartor.hardware.accelerator import Accelerator
 from sartor.operators import Attention, MemoryBound, MemoryBoundKind, Pass
 from sartor.units import Floats, Ints, ceil_div, plain

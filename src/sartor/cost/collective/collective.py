@@ -12,6 +12,7 @@ contention.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -23,7 +24,6 @@ from sartor.cost.correction.coefficients import CollectiveCoefficients
 from sartor.cost.correction.relatives import collectives_on
 from sartor.cost.cost import Cost, Source, select_cost
 from sartor.errors import InputError
-from sartor.frozen import dataclass, replace
 from sartor.hardware.cluster import Cluster, LinkTier, own_links
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict

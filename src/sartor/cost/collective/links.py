@@ -22,12 +22,12 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
 from sartor.cost.correction.coefficients import CollectiveCoefficients
 from sartor.errors import InputError
-from sartor.frozen import dataclass, field, fields, replace
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.cluster import LinkTier
 from sartor.json_types import JsonMap

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import cache
 
 from sartor.cost.correction.carrying import (
@@ -29,7 +30,6 @@ from sartor.cost.correction.relatives import (
     known_gpu,
     relative_of,
 )
-from sartor.frozen import dataclass, replace
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap
 from sartor.operators import DType

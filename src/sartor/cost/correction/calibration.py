@@ -12,6 +12,7 @@ away only the mean is left. Written by ``sartor calibrate``, applied by ``sartor
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import numpy as np
@@ -39,7 +40,6 @@ from sartor.cost.correction.relatives import (
     streaming_coefficients,
     torch_streams,
 )
-from sartor.frozen import dataclass, field, replace
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
 from sartor.operators import DType

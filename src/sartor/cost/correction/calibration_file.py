@@ -21,7 +21,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,6 @@ from sartor.cost.correction.coefficients import (
 )
 from sartor.cost.correction.network import find_residual
 from sartor.errors import InputError
-from sartor.frozen import dataclass, field, fields, replace
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -31,7 +32,6 @@ from sartor.cost.correction.coefficients import (
     MemoryBoundCoefficients,
     table_of,
 )
-from sartor.frozen import dataclass, fields, replace
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict
 from sartor.operators import DType

@@ -9,11 +9,11 @@ The package's tables of them: a file per device and dtype, and what is assumed o
 from __future__ import annotations
 
 import tomllib
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any, TypeAlias, TypeVar
 
-from sartor.frozen import dataclass
 from sartor.json_types import JsonDict, JsonMap
 from sartor.units import MIB
 

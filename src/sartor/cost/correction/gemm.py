@@ -7,6 +7,7 @@ wait for the host, a user's own rows) and leaves the rows unchanged if there are
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -29,7 +30,6 @@ from sartor.cost.correction.network import FRAMEWORK, LIBRARY, Corrected, Mask, 
 from sartor.cost.cost import Z80
 from sartor.cost.gpu.rates import LONG_RUN_LOG_SIGMA
 from sartor.cost.gpu.tiles import Machine, Problems, evaluate, quantizing_s
-from sartor.frozen import dataclass, replace
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict
 from sartor.operators import DType

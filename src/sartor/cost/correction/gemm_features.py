@@ -18,6 +18,7 @@ the layer's time. Gradients, and GEMMs that may run apart (training), keep the f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -29,7 +30,6 @@ from sartor.cost.correction.network import Weights, applicable, moved_by
 from sartor.cost.cost import Cost
 from sartor.cost.gpu.rates import peak_flops_per_s
 from sartor.cost.gpu.tiles import Machine, Problems, over_least
-from sartor.frozen import dataclass, replace
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType, GroupedGemm
 from sartor.units import Array, Floats, Ints, shaped

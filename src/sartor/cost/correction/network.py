@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib import resources
 from typing import Any, TypeAlias
@@ -32,7 +33,6 @@ from sartor.cost.correction.coefficients import (
     table_of,
 )
 from sartor.cost.cost import Z80
-from sartor.frozen import dataclass, field, fields, replace
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -51,7 +52,6 @@ from sartor.cost.correction.coefficients import (
     table_of,
 )
 from sartor.cost.gpu.stream_law import GIGAHERTZ, clock_hz, memory_is_gddr
-from sartor.frozen import dataclass, replace
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap

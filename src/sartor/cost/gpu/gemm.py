@@ -8,6 +8,7 @@ to choose the fastest. Formula, symbols and accuracy: docs/concepts/gemm.md.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -31,7 +32,6 @@ from sartor.cost.gpu.eager import (
 )
 from sartor.cost.gpu.rates import long_run, peak_flops_per_s
 from sartor.cost.gpu.tiles import TERMS, Machine, Problems, alternatives, evaluate
-from sartor.frozen import dataclass, replace
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType, Gemm, GroupedGemm, Layout, Pass
 from sartor.units import FloatArray, Floats, Ints, plain

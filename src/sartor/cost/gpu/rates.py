@@ -12,11 +12,12 @@ figures: docs/concepts/gemm.md, "Clock".
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from sartor.cost.correction.calibration import Clock
 from sartor.cost.correction.coefficients import PowerCoefficients
-from sartor.frozen import dataclass
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType
 from sartor.units import Floats

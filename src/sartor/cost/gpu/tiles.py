@@ -9,13 +9,13 @@ Symbols, fit and accuracy: docs/concepts/gemm.md.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from sartor.cost.correction.coefficients import ADDING, COOPERATIVE, RAGGED, GemmCoefficients
 from sartor.cost.gpu.rates import LongRun, lasting_s
-from sartor.frozen import dataclass, replace
 from sartor.units import FloatArray
 
 CHUNK = 2048

@@ -6,8 +6,8 @@ The parts of a model in order: before the first layer, one layer, and after the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
-from sartor.frozen import dataclass, replace
 from sartor.model.layer import AttentionMixer, DenseFfn, Ffn, LatentAttentionMixer, Layer, Mixer, MoeFfn, Split
 from sartor.model.lower.attention import attention, attention_core, latent_attention, named_inputs, output
 from sartor.model.lower.ffn import dense_ffn, moe_ffn

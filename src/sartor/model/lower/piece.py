@@ -10,12 +10,12 @@ the sizes that matter, and the cost model knows the device's L2.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 
-from sartor.frozen import dataclass, replace
 from sartor.model.layer import NormKind
 from sartor.model.lower.setting import Setting
 from sartor.operators import MemoryBound, MemoryBoundKind, Operator, Pass, Role, kernel_role

@@ -6,13 +6,13 @@ How a serving engine runs a pass: what it fuses, and what its devices exchange.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from sartor.errors import InputError
-from sartor.frozen import dataclass, field, replace
 from sartor.model.layer import AttentionMixer, DenseFfn, LatentAttentionMixer, Layer
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import AttentionKernel, ContextParallel, ParallelDims, Phase, Recipe, Workload

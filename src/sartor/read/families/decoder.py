@@ -7,12 +7,12 @@ the config's fields. Most model types are one row in ``decoders.py``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 from math import gcd
 from typing import TypeAlias
 
-from sartor.frozen import dataclass, field
 from sartor.model.layer import (
     MOST_ROUTING_GROUPS,
     AttentionMixer,

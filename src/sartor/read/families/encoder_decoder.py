@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
-from sartor.frozen import dataclass, field, replace
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, MoeFfn, Norm, Vectors
 from sartor.model.shape import Stack, TransformerShape
 from sartor.read.families import parts

@@ -6,9 +6,9 @@ The first part has heads that differ from BERT's.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from sartor.frozen import dataclass, field, replace
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Norm, VectorRole, Vectors
 from sartor.model.shape import Stack, TransformerShape
 from sartor.read.families import parts

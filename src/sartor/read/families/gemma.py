@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
-from sartor.frozen import dataclass, replace
 from sartor.model.layer import AttentionMixer, DenseFfn, Ffn, Layer, Linear, MoeFfn, Vectors
 from sartor.model.shape import TransformerShape
 from sartor.read.families import parts

@@ -4,8 +4,8 @@ relatives)."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-from sartor.frozen import dataclass, replace
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Vectors
 from sartor.model.shape import Stack, TransformerShape
 from sartor.read.families import parts

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-from sartor.frozen import dataclass, replace
 from sartor.model.layer import AttentionMixer, Linear, VectorRole, Vectors
 from sartor.model.shape import Stack, TransformerShape
 from sartor.read.families import read_as, read_part

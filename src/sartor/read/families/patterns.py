@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeAlias
 
-from sartor.frozen import dataclass
 from sartor.read.fields import Fields
 
 

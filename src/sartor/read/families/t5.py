@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from sartor.frozen import dataclass, replace
+from dataclasses import dataclass, replace
+
 from sartor.model.layer import AttentionMixer, DenseFfn, Ffn, Layer, Linear, MoeFfn, VectorRole, Vectors
 from sartor.model.shape import Stack, TransformerShape
 from sartor.read.families import parts

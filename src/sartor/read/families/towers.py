@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
-from sartor.frozen import dataclass, field
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Norm, VectorRole, Vectors
 from sartor.model.shape import LayerRun, Stack
 from sartor.read.families import made

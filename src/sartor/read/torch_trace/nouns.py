@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from math import prod
 
-from sartor.frozen import dataclass, replace
 from sartor.json_types import JsonDict
 from sartor.model.traced import Grows
 from sartor.operators import Attention, DType, Gemm, GroupedGemm, Layout, MemoryBound, MemoryBoundKind, Operator, Pass

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from sartor.frozen import dataclass, field
 from sartor.json_types import JsonDict, JsonMap
 from sartor.operators import Pass
 

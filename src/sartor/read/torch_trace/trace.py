@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from sartor.errors import InputError
-from sartor.frozen import dataclass, field
 from sartor.json_types import JsonMap
 from sartor.model.traced import TracedLayer, TracedModel
 from sartor.operators import Gemm, GroupedGemm, Part, Pass

@@ -7,6 +7,7 @@ cannot contradict the prediction.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from dataclasses import field as default
 from typing import Any
 
@@ -15,7 +16,6 @@ import numpy as np
 import sartor.rules.plan
 from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
-from sartor.frozen import dataclass, replace
 from sartor.hardware.cluster import Cluster
 from sartor.json_types import JsonMap
 from sartor.model.plan import AXES

@@ -19,12 +19,12 @@ list, so a new mechanism is one file and one line (CONTRIBUTING.md).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sartor.errors import InputError
-from sartor.frozen import dataclass, field
 from sartor.model.training import Trainer, TrainingJob
 from sartor.step.coefficients import TrainingCoefficients
 from sartor.step.results import BlockTimes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,6 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.cost.gpu.memory_bound import memory_bound_cost
 from sartor.cost.gpu.rates import peak_flops_per_s
 from sartor.errors import InputError
-from sartor.frozen import dataclass
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.cluster import Cluster
 from sartor.model.lower.optimizer import ADAM_BYTES_PER_PARAM

@@ -12,13 +12,13 @@ on the times of passes and on how many sequences memory holds.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.cost.price import Estimate
-from sartor.frozen import dataclass
 from sartor.hardware.cluster import own_links
 from sartor.model.workload import Phase
 from sartor.step.serving.served import Load, Server, cache_bytes, capacity, holds, served_pass

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
 
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.price import Estimate, price
-from sartor.frozen import dataclass, replace
 from sartor.hardware.gpu import Gpu
 from sartor.model.counts import count_params
 from sartor.model.layer import AttentionMixer, LatentAttentionMixer, StateSpaceMixer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -13,7 +14,6 @@ import numpy.typing as npt
 
 from sartor.cost.correction.calibration import TORCH, Calibration, Clock
 from sartor.cost.price import Estimate, price
-from sartor.frozen import dataclass, replace
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower import lower

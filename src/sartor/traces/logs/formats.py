@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from sartor.bounded import packaged_toml
-from sartor.frozen import dataclass, field
 from sartor.hardware.catalog import gpu_names
 from sartor.json_types import JsonMap
 from sartor.units import GIB

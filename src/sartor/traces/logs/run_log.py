@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from sartor.frozen import dataclass, field, replace
 from sartor.step.measured_run import MeasuredRun, step_series
 from sartor.units import BoolArray, FloatArray, IntArray, format_seconds
 
