@@ -22,8 +22,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import kin_docs
+from sartor.calibrate.calibration_toml import starting_point
 from sartor.calibrate.fit import Products, fit, packaged_seconds, seconds
-from sartor.calibrate.fit_file import starting_point
 from sartor.calibrate.read_records import read_records
 from sartor.calibrate.samples import choose, choose_at_random, factor_of, fit_own_rows, regions
 from sartor.cost.correction.carrying import REFERENCE, Rates, rescaled

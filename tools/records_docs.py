@@ -21,7 +21,7 @@ import measured_gpus
 from measured_gpus import RECORDS, headed, joined
 from run_docs import write_figure
 from sartor.bench.records_file import read_rows, row_key
-from sartor.calibrate.fit_file import calibrate
+from sartor.calibrate.calibration_toml import calibrate
 from sartor.calibrate.read_records import LEAST_ROWS
 from sartor.errors import InputError
 from sartor.hardware.catalog import gpu_names

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sartor.bench.cases import BenchCase, StackRun
-from sartor.bench.device import DeviceFacts, DeviceState, Loaded, OutOfMemoryOnDevice, UnsupportedCase
+from sartor.bench.timing import DeviceFacts, DeviceState, Loaded, OutOfMemoryOnDevice, UnsupportedCase
 
 FACTS = DeviceFacts(
     gpu="fake",

@@ -12,7 +12,7 @@ from sartor.bench import probe
 from sartor.bench.journey import measure
 from sartor.bench.machine import _best_rates, _cache_bytes, machine_toml
 from sartor.bench.torch_device import _catalogue_name, slug
-from sartor.calibrate.fit_file import calibrate
+from sartor.calibrate.calibration_toml import calibrate
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType

@@ -11,11 +11,10 @@ import pytest
 
 from sartor.bench.cases import BenchCase, StackRun, StepPart
 from sartor.bench.compare import _stack_shape
-from sartor.bench.device import Device, UnsupportedCase
 from sartor.bench.journey import measure_cases
 from sartor.bench.machine import streamed
 from sartor.bench.suites import TRAFFIC, _adam
-from sartor.bench.timing import Policy, time_case
+from sartor.bench.timing import Device, Policy, UnsupportedCase, time_case
 from sartor.bench.torch_device import import_torch, open_device
 from sartor.cli import run as command
 from sartor.errors import InputError

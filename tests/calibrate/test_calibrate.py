@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from sartor.api import estimate, gemm
-from sartor.calibrate.calibration_toml import as_toml, compare_calibrations
+from sartor.calibrate.calibration_toml import _errors, as_toml, calibrate, compare_calibrations, starting_point
 from sartor.calibrate.fit import Products, Unknowns, fit, seconds
-from sartor.calibrate.fit_file import _errors, calibrate, starting_point
 from sartor.calibrate.read_records import read_records
 from sartor.calibrate.samples import as_csv, choose, choose_at_random, grid, plan_samples, regions
 from sartor.cost.correction.calibration import Clock, load_calibration

@@ -12,8 +12,7 @@ from sartor.bench.cases import BenchCase
 from sartor.bench.journey import measure_cases
 from sartor.bench.machine import look, streamed
 from sartor.bench.suites import _products, attention, streams
-from sartor.calibrate.calibration_toml import as_toml
-from sartor.calibrate.fit_file import CalibrationFit, calibrate
+from sartor.calibrate.calibration_toml import CalibrationFit, as_toml, calibrate
 from sartor.calibrate.fit_streams import fit_streams, passed_over
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.correction.calibration_file import load_own_calibration

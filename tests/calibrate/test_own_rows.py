@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrate.test_calibrate import write
-from sartor.calibrate.calibration_toml import as_toml
+from sartor.calibrate.calibration_toml import as_toml, calibrate
 from sartor.calibrate.fit import Products, packaged_seconds
-from sartor.calibrate.fit_file import calibrate
 from sartor.calibrate.samples import choose_at_random, factor_of, fit_own_rows, grid
 from sartor.cost.correction.calibration import Calibration, Clock, load_calibration
 from sartor.cost.correction.calibration_file import load_own_calibration

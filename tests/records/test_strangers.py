@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sartor.calibrate.calibration_toml import calibrate
 from sartor.calibrate.fit import Index, Products, packaged_seconds
-from sartor.calibrate.fit_file import calibrate
 from sartor.calibrate.read_records import READ_FAST, read_records
 from sartor.cli import run
 from sartor.hardware.catalog import load_gpu

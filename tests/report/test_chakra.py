@@ -17,7 +17,7 @@ from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, Trai
 from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
 from sartor.operators import Axis, Collective
-from sartor.report.chakra import COLLECTIVE, COMP, RECV, SEND, chakra_files
+from sartor.report.trace import COLLECTIVE, COMP, RECV, SEND, chakra_files
 from sartor.step.orders import groups_of
 from sartor.step.question import kernels_of, workload_of
 

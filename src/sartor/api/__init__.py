@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from sartor.api.collectives import collective
-    from sartor.api.comparisons import compare
     from sartor.api.designs import design
     from sartor.api.diagnoses import diagnose
     from sartor.api.instances import place, schedule
-    from sartor.api.logs import diagnose_log
+    from sartor.api.logs import compare, diagnose_log
     from sartor.api.models import Model, read
     from sartor.api.plans import launch, lint_launch, plan
     from sartor.api.questions import ask
@@ -54,11 +53,10 @@ __all__ = [
 
 _MODULES = {
     "collectives": ("collective",),
-    "comparisons": ("compare",),
     "designs": ("design",),
     "diagnoses": ("diagnose",),
     "instances": ("place", "schedule"),
-    "logs": ("diagnose_log",),
+    "logs": ("compare", "diagnose_log"),
     "models": ("Model", "read"),
     "plans": ("launch", "lint_launch", "plan"),
     "questions": ("ask",),

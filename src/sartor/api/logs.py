@@ -1,14 +1,20 @@
-"""Diagnosis of a training log: the run compared with the prediction for its plan."""
+"""Diagnosis of a training log: the run compared with the prediction for its plan.
+
+Two runs side by side: what changed from A to B, and whether it is more than noise.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from sartor.answers.diagnosis import LogDiagnosis
+import numpy as np
+
+from sartor.answers.diagnosis import LogDiagnosis, RunComparison
 from sartor.api.logged_plan import SIZES, AskedPlan, LoggedOptions, LoggedPlan, conventions_of
 from sartor.api.logged_plan import best_plan as searched_best
 from sartor.api.words import cluster_of, device_counts, device_of, own_calibration_of
@@ -17,11 +23,13 @@ from sartor.hardware.catalog import gpu_names
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import usual_cluster
 from sartor.run.fields import check_names
+from sartor.step.measured_run import LEAST_STEPS, RunChange, run_change, step_series, sum_of
 from sartor.step.results import step_source
 from sartor.units import format_share
 
 if TYPE_CHECKING:
     from sartor.traces.logs.run_log import RunLog
+    from sartor.units import FloatArray
 
 
 def diagnose_log(log: str | Path, *, run: int | None = None, **options: Unpack[LoggedOptions]) -> LogDiagnosis:
@@ -171,3 +179,205 @@ def _several(run: RunLog) -> list[str]:
     if run.num_runs == 1:
         return [*few, *run.notes]
     return [*few, *run.notes, f"the log holds {run.num_runs} runs; this is number {run.index + 1} (--run chooses)"]
+
+
+THRESHOLD = 0.02
+"""Default for the smallest relative change that matters: launches of the same run differ by about 1%."""
+
+
+SAME_TOKENS = 0.005
+"""Tokens of a step are the product of a rate and a time that are both rounded."""
+
+
+def compare(
+    a: str | Path,
+    b: str | Path,
+    *,
+    threshold: float = THRESHOLD,
+    run_a: int | None = None,
+    run_b: int | None = None,
+) -> RunComparison:
+    """What changed from run ``a`` to run ``b``, two training logs or two profiler traces: step time and operators, or
+    memory and facts of the plan, each with the noise of the runs' steps. A change counts if it exceeds both noise and
+    ``threshold``. ``run_a`` and ``run_b`` choose one of several runs in a log, from 1 (default: the last). Raises
+    ``InputError``."""
+    from sartor.traces.read import is_trace
+
+    if not 0 <= threshold < 10:
+        raise InputError("threshold", threshold, "must be a share from 0 to 10", str(THRESHOLD))
+    traced = [is_trace(_there(path, name)) for path, name in ((a, "A"), (b, "B"))]
+    if traced[0] != traced[1]:
+        raise InputError("B", str(b), f"must be a {'trace' if traced[0] else 'log'}, as A is")
+    if not traced[0]:
+        return _compare_logs((a, run_a), (b, run_b), threshold)
+    for name, number in (("run_a", run_a), ("run_b", run_b)):
+        if number is not None:
+            raise InputError(name, number, "chooses one of the runs of a log; A and B are traces, leave it out")
+    return _compare_traces(a, b, threshold)
+
+
+def _there(path: str | Path, name: str) -> Path:
+    if not Path(path).is_file():
+        raise InputError(name, str(path), "no such file; must be a training log or a profiler trace")
+    return Path(path)
+
+
+def _compare_traces(a: str | Path, b: str | Path, threshold: float) -> RunComparison:
+    from sartor.traces.kernel_kinds import kernel_seconds, operator_seconds, step_seconds
+    from sartor.traces.read import read_traces
+
+    one, other = read_traces(a, "A")[0], read_traces(b, "B")[0]
+    steps = step_seconds(one), step_seconds(other)
+    warnings = [f"A is of {one.gpu}, B of {other.gpu}"] if one.gpu != other.gpu else []
+    if min(each.size for each in steps) >= LEAST_STEPS:
+        parts = tuple(_operators(operator_seconds(one), operator_seconds(other), whole=False))
+        total = run_change("step", *steps)
+    else:
+        warnings.append(f"fewer than {LEAST_STEPS} marked steps: noise is that of the single kernels of an operator")
+        parts = tuple(_operators(kernel_seconds(one), kernel_seconds(other), whole=True))
+        total = sum_of("kernels", parts)
+    return RunComparison(
+        kind="trace",
+        a=str(a),
+        b=str(b),
+        threshold=threshold,
+        total=total,
+        parts=tuple(sorted(parts, key=lambda each: -abs(each.b - each.a))),
+        warnings=tuple(warnings),
+    )
+
+
+def _operators(a: Mapping[str, FloatArray], b: Mapping[str, FloatArray], *, whole: bool) -> Iterator[RunChange]:
+    """The change of every operator: of its seconds per step or, with ``whole``, of all its kernels together."""
+    none = np.zeros(0)
+    for name in dict.fromkeys((*a, *b)):
+        one, other = a.get(name, none), b.get(name, none)
+        enough = min(one.size, other.size) >= LEAST_STEPS and one.all() and other.all()
+        if enough:
+            found = run_change(name, one, other, tests=1 if whole else len(a))
+            counts = (one.size, other.size) if whole else (1, 1)
+            share = counts[1] / counts[0]
+            yield replace(
+                found, a=counts[0] * found.a, b=counts[1] * found.b, low=share * found.low, high=share * found.high
+            )
+        else:
+            sums = [float(each.sum()) / (1 if whole else max(each.size, 1)) for each in (one, other)]
+            yield _unsure(name, sums[0], sums[1])
+
+
+def _unsure(name: str, a: float, b: float) -> RunChange:
+    """A change without an estimate of noise: something is gone, is new, or has too few samples."""
+    low, high = (0.0, 0.0) if not b else (math.inf, math.inf) if not a else (0.0, math.inf)
+    return RunChange(name=name, a=a, b=b, low=low, high=high)
+
+
+def _compare_logs(a: _Numbered, b: _Numbered, threshold: float) -> RunComparison:
+    from sartor.traces.logs.read import read_log
+
+    run_a = chosen_run(read_log(a[0], "A"), a[1], "run_a")
+    run_b = chosen_run(read_log(b[0], "B"), b[1], "run_b")
+    tokens = _other_tokens(run_a, run_b)
+    both = (run_a, str(a[0]), "A"), (run_b, str(b[0]), "B")
+    times = [_times(run, path, name, tokens) for run, path, name in both]
+    unit = "token" if tokens else "step"
+    return RunComparison(
+        kind="log",
+        a=str(a[0]),
+        b=str(b[0]),
+        threshold=threshold,
+        total=run_change(unit, *times),
+        parts=tuple(_without_stalls(unit, *times)),
+        memory=tuple(_memory(run_a, run_b)),
+        facts=_facts(run_a, run_b),
+        per_token=tokens is not None,
+        warnings=tuple(_warnings(run_a, run_b, tokens)),
+    )
+
+
+_Numbered = tuple[str | Path, int | None]
+"""A log, and which of its runs."""
+
+
+def _without_stalls(unit: str, a: FloatArray, b: FloatArray) -> Iterator[RunChange]:
+    """Usual steps and stalls apart, where either run has stalls."""
+    one, other = step_series(a), step_series(b)
+    if one.counts or other.counts:
+        yield run_change(f"usual {unit}", one.usual_s, other.usual_s, tests=2)
+        stalls = [max(float(np.mean(each.seconds - each.usual_s)), 0.0) for each in (one, other)]
+        yield _unsure("stalls", *stalls)
+
+
+def _other_tokens(a: RunLog, b: RunLog) -> tuple[int, int, str] | None:
+    """Tokens per step of both runs and of what, if they differ: of the job or, where a log does not tell those, of one
+    GPU."""
+    for one, other, whose in (
+        (a.tokens_per_step, b.tokens_per_step, ""),
+        (a.device_tokens_per_step, b.device_tokens_per_step, " per GPU"),
+    ):
+        if one is not None and other is not None:
+            return (one, other, whose) if abs(one / other - 1) > SAME_TOKENS else None
+    return None
+
+
+def _times(run: RunLog, path: str, name: str, tokens: tuple[int, int, str] | None) -> FloatArray:
+    """Seconds per step, or per token where the runs' steps have different ``tokens``."""
+    rate = run.device_tokens_per_s if tokens and tokens[2] else run.tokens_per_s
+    seconds: FloatArray = 1 / rate if tokens else run.step_s
+    found = run.steady(seconds)
+    if found.size < LEAST_STEPS:
+        must = (
+            f"has {found.size} steady steps with a time; at least {LEAST_STEPS} are needed to tell a change from noise"
+        )
+        raise InputError(name, path, must)
+    return found
+
+
+def _memory(a: RunLog, b: RunLog) -> Iterator[RunChange]:
+    for name in ("allocated_bytes", "reserved_bytes"):
+        one, other = getattr(a.measured, name), getattr(b.measured, name)
+        if np.isfinite(one) and np.isfinite(other):
+            yield RunChange(name=name, a=one, b=other, low=other / one, high=other / one)
+
+
+NOT_THE_PLAN = {"tokens_per_step", "device_tokens_per_step"}
+ELSEWHERE = ("path", "save", "load", "dir", "seed", "file", "rank", "port", "addr", "name", "iters", "samples")
+"""Parts of argument names that differ from run to run without changing its speed."""
+
+
+def _facts(a: RunLog, b: RunLog) -> dict[str, tuple[str, str]]:
+    """Facts and arguments that differ; those in only one of the logs do not count."""
+    found = dict(_differing(a.facts, b.facts))
+    found |= {
+        name: both for name, both in _differing(a.arguments, b.arguments) if not any(word in name for word in ELSEWHERE)
+    }
+    if a.trainer != b.trainer:
+        found["framework"] = a.trainer, b.trainer
+    return found
+
+
+def _differing(a: Mapping[str, int | str], b: Mapping[str, int | str]) -> Iterator[tuple[str, tuple[str, str]]]:
+    for name in a:
+        if name in b and a[name] != b[name] and name not in NOT_THE_PLAN:
+            yield name, (str(a[name]), str(b[name]))
+    only = [name for name in (*a, *b) if (name in a) != (name in b)] if a and b else []
+    for name in dict.fromkeys(only):  # dumps omit unset arguments
+        yield name, (str(a.get(name, "not said")), str(b.get(name, "not said")))
+
+
+FEW_STEPS = 30
+"""With fewer steps whose neighbours are strongly correlated (0.9), more than 3 in 100 pairs of alike runs are called
+different: 19 of 100 at 10 steps, 2.7 at 30 (simulated, lab/notebook/validation.md)."""
+
+
+def _warnings(a: RunLog, b: RunLog, tokens: tuple[int, int, str] | None) -> Iterator[str]:
+    if tokens:
+        yield f"a step has {tokens[0]:,} tokens{tokens[2]} in A and {tokens[1]:,} in B: compared per token"
+    for name, run in (("A", a), ("B", b)):
+        if run.num_runs > 1:
+            yield f"{name} holds {run.num_runs} runs; number {run.index + 1} is compared (--run-{name.lower()} chooses)"
+        if run.stalls:
+            yield f"{name} stalls: {run.stalls} (data loading, checkpoints, evaluation, garbage collection?)"
+        yield from (f"{name}: {note}" for note in run.notes)
+        if run.measured.num_steps < FEW_STEPS:
+            unsure = "small changes can't be separated from noise, and a drift may look like a change"
+            yield f"{name} has {run.measured.num_steps} steady steps: {unsure} (give {FEW_STEPS} or more)"

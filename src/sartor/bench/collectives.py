@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from sartor.bench.cases import BenchCase
-from sartor.bench.device import DeviceFacts, DeviceState
-from sartor.bench.timing import Row, Timing, row_of
+from sartor.bench.timing import DeviceFacts, DeviceState, Row, Timing, row_of
 from sartor.operators import Collective, CollectiveKind
 
 KINDS = tuple(CollectiveKind)

@@ -16,11 +16,10 @@ from typing import Any
 from sartor.bench.cases import BenchCase
 from sartor.bench.collectives import collective_cases
 from sartor.bench.compare import Pair, pair_body, pairs, summary
-from sartor.bench.device import Device, OutOfMemoryOnDevice, UnsupportedCase
 from sartor.bench.machine import Scale, is_catalogued, look, machine_toml, neighbours, stand_in
 from sartor.bench.records_file import RecordsFile, row_key
 from sartor.bench.suites import BUDGET_S, suite
-from sartor.bench.timing import Policy, Row, row_of, time_case
+from sartor.bench.timing import Device, OutOfMemoryOnDevice, Policy, Row, UnsupportedCase, row_of, time_case
 from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu

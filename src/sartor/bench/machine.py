@@ -18,8 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sartor.bench.cases import BenchCase, ClockMode, Work
-from sartor.bench.device import Device, DeviceFacts, OutOfMemoryOnDevice, UnsupportedCase
-from sartor.bench.timing import Policy, time_case
+from sartor.bench.timing import Device, DeviceFacts, OutOfMemoryOnDevice, Policy, UnsupportedCase, time_case
 from sartor.errors import InputError
 from sartor.hardware.catalog import gpu_from, gpu_names
 from sartor.hardware.gpu import Gpu

@@ -11,7 +11,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from sartor.bench.device import DeviceState
+from sartor.bench.timing import DeviceState
 from sartor.json_types import JsonDict
 from sartor.units import MEGA
 

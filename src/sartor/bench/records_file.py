@@ -20,8 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from sartor.bench.cases import IDENTITY, BenchCase, ClockMode, StackRun, StepPart, Work, key_of
-from sartor.bench.device import DeviceFacts
-from sartor.bench.timing import COLUMNS, NOISY, device_columns
+from sartor.bench.timing import COLUMNS, NOISY, DeviceFacts, device_columns
 from sartor.bounded import read_csv
 from sartor.errors import InputError
 from sartor.files import check_writable, pyarrow, write_atomic

@@ -18,7 +18,7 @@ from typing import Any
 
 from sartor.bench import probe
 from sartor.bench.cases import BenchCase
-from sartor.bench.device import DeviceFacts, DeviceState, Loaded, OutOfMemoryOnDevice, UnsupportedCase
+from sartor.bench.timing import DeviceFacts, DeviceState, Loaded, OutOfMemoryOnDevice, UnsupportedCase
 from sartor.bench.torch_kernels import Buffers, Kernel
 from sartor.errors import InputError, MissingExtraError
 from sartor.hardware.catalog import canonical, load_gpu

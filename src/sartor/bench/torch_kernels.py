@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from sartor.bench.device import UnsupportedCase
+from sartor.bench.timing import UnsupportedCase
 from sartor.json_types import JsonDict
 from sartor.operators import DType, Gemm, GroupedGemm, Layout, MemoryBound, MemoryBoundKind, Pass
 from sartor.units import MIB, ceil_div

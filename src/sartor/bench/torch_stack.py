@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sartor.bench.cases import StackRun, StepPart
-from sartor.bench.device import UnsupportedCase
 from sartor.bench.parity import Curve, Train
+from sartor.bench.timing import UnsupportedCase
 from sartor.bench.torch_kernels import Buffers, Kernel, torch_dtype
 from sartor.errors import InputError
 from sartor.operators import Attention, Pass

@@ -1,22 +1,227 @@
-"""A fit as the TOML that the cost model reads and as JSON, and the comparison of two calibration files."""
+"""A fit as the TOML that the cost model reads and as JSON, and the comparison of two calibration files.
+
+From a user's own measured GEMMs to a calibration file: read, choose, fit, and report the held-out error.
+
+Held-out errors come from four-fold cross-validation over contiguous regions of weights (n, k): each fold is fitted
+without its region and scored on all rows of the region, chosen or not. The interval is wide enough to cover 80% of
+those errors. Candidates are coefficients that may leave their start by more or less, and a smooth factor
+(``sartor.calibrate.samples``) over these or over the package's own prediction; the one with the least held-out error
+is fitted on every chosen row and written. docs/howto/calibrate.md.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from sartor.calibrate.fit import seconds
-from sartor.calibrate.fit_file import CalibrationFit
-from sartor.calibrate.read_records import SOFTWARE
-from sartor.calibrate.samples import factor_of, grid
+from sartor.calibrate.fit import Index, Products, fit, packaged_seconds, seconds
+from sartor.calibrate.fit_streams import StreamFit, fit_streams, passed_over
+from sartor.calibrate.read_records import LEAST_ROWS, SOFTWARE, Records, read_records
+from sartor.calibrate.samples import Trial, choose, factor_of, fit_own_rows, grid, no_factor, trials
+from sartor.cost.correction.calibration import OwnRows, load_calibration
 from sartor.cost.correction.calibration_file import LAWS, CalibrationFile
 from sartor.cost.correction.coefficients import GemmCoefficients
+from sartor.cost.correction.network import applicable, fingerprint
+from sartor.cost.cost import Z80
 from sartor.errors import InputError
+from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap
+from sartor.operators import DType
+from sartor.records.strangers import LEAST_OF_DEVICE
+from sartor.units import FloatArray
+
+MOST_SAMPLES = 400
+"""Default number of rows to fit; more change the held-out error by less than its noise (docs/howto/calibrate.md)."""
+
+FAR_OFF = 200.0
+"""Median measured / predicted above which times are in another unit (nanoseconds) or a loop's total."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationFit:
+    """Coefficients, what they were made from, and their errors: rows, mape, median, p90, bias."""
+
+    gpu: Gpu
+    dtype: DType
+    coefficients: GemmCoefficients
+    start: str
+    """Name of the GPU whose coefficients the fit began at."""
+    source: str
+    date: str
+    rows: int
+    shapes: int
+    samples: int
+    left_out: Mapping[str, int]
+    fit: Mapping[str, float]
+    held_out: Mapping[str, float]
+    before: Mapping[str, float]
+    """Errors of the start on the same shapes."""
+    catalogue: Mapping[str, float]
+    """Errors of sartor's predictions without the file, residuals included."""
+    coverage_80: float
+    """Share of held-out errors inside the 80% interval that is written to the file."""
+    remarks: tuple[str, ...] = field(default=())
+    made_with: Mapping[str, str] = field(default_factory=dict)
+    """Driver and library versions of the records, where given."""
+    streams: Mapping[str, StreamFit] = field(default_factory=dict)
+    """Sections beside the GEMMs that the file has rows for and the package has no fit of."""
+    over: str = "fit"
+    """Base of the prediction: coefficients fitted to the rows (``fit``), or the packaged ones (``package``)."""
+    own_rows: OwnRows | None = None
+    """Factor on times fitted to the rows, with its interval; None where fitted coefficients alone did best."""
+
+
+def calibrate(
+    path: str | Path,
+    gpu: str | None = None,
+    *,
+    dtype: str | None = None,
+    samples: int | None = None,
+    start: str | None = None,
+    date: str = "",
+    progress: Callable[[int, int], None] | None = None,
+) -> CalibrationFit:
+    """Fit the GEMMs of a CSV or Parquet file.
+
+    ``gpu`` and ``dtype`` choose among several in the file; ``samples`` is how many shapes to fit on (the most
+    informative); ``start`` the device to take starting coefficients from (default: itself). ``date`` is written as the
+    date of the measurements if the file has no date column. ``progress`` is told how many fits of how many are done.
+    Raises ``InputError``.
+    """
+    records = read_records(path, gpu, dtype)
+    device = records.products.gpu
+    donor = load_gpu(start) if start else device
+    begun = starting_point(donor, records.products.dtype)
+    _check_units(records, begun)
+    if samples is not None and samples < LEAST_ROWS:
+        raise InputError("samples", samples, f"must be at least {LEAST_ROWS}", str(LEAST_ROWS))
+    chosen = choose(records.products, min(samples or MOST_SAMPLES, len(records.products)))
+    packaged_s = packaged_seconds(records.products)
+    tried = trials(records.products, records.measured_s, chosen, begun, packaged_s if start is None else None, progress)
+    best = min(tried, key=lambda trial: trial.error)
+    calibration = replace(_fitted(records, begun, chosen, best, packaged_s, date), start=donor.name)
+    with_fit = {**load_calibration(device).gemm, calibration.dtype: calibration.coefficients}
+    known_of = replace(load_calibration(device), gemm=with_fit)
+    remarks = (*calibration.remarks, *passed_over(path, device, known_of))
+    return replace(calibration, streams=fit_streams(path, device, known_of), remarks=remarks)
+
+
+def starting_point(gpu: Gpu, dtype: DType) -> GemmCoefficients:
+    """Current GEMM coefficients of a device: its own fit, that of a related GPU, or its generation's assumptions."""
+    return load_calibration(gpu).gemm[dtype]
+
+
+def _fitted(
+    records: Records, begun: GemmCoefficients, chosen: Index, best: Trial, packaged_s: FloatArray, date: str
+) -> CalibrationFit:
+    """The best way fitted on all chosen rows."""
+    products, measured_s = records.products, records.measured_s
+    part, predicted = products.part(chosen), best.predicted_s
+    if best.freedom is None:
+        final, fitted_s = begun, packaged_s[chosen]
+    else:
+        final = fit(part, measured_s[chosen], begun, freedom=best.freedom)
+        fitted_s = seconds(part)(final)
+    long, small = _sigmas(predicted, measured_s, final.launch_s, records.apart)
+    own_rows = None
+    if best.with_rows or best.freedom is None:
+        own_rows = fit_own_rows(part, fitted_s, measured_s[chosen]) if best.with_rows else no_factor(part)
+        own_rows = replace(own_rows, log_sigma=long, log_sigma_small=small, residual=_under(products, best))
+        fitted_s = fitted_s * factor_of(own_rows, part)
+    if best.freedom is not None:
+        final = replace(final, log_sigma=long, log_sigma_small=small)
+    width = np.where(_short(predicted, final.launch_s), small, long)
+    held_out, catalogue = _errors(predicted, measured_s), _errors(packaged_s, measured_s)
+    return CalibrationFit(
+        gpu=products.gpu,
+        dtype=products.dtype,
+        coefficients=final,
+        start="",
+        source=records.source,
+        date=date or records.date,
+        rows=records.rows,
+        shapes=len(products),
+        samples=len(chosen),
+        left_out=records.left_out,
+        fit=_errors(fitted_s, measured_s[chosen]),
+        held_out=held_out,
+        catalogue=catalogue,
+        before=_errors(seconds(products)(begun), measured_s),
+        coverage_80=float((np.abs(np.log(measured_s / predicted)) <= Z80 * width).mean()),
+        remarks=(
+            *records.remarks,
+            *_remarks(date or records.date, held_out["mape"], catalogue["mape"]),
+            *_unchecked(len(products)),
+        ),
+        made_with=records.made_with,
+        over="package" if best.freedom is None else "fit",
+        own_rows=own_rows,
+    )
+
+
+def _unchecked(shapes: int) -> tuple[str, ...]:
+    """What a file of so few shapes was not checked for."""
+    if shapes >= LEAST_OF_DEVICE:
+        return ()
+    return (
+        f"rows: {shapes} shapes are too few to tell whether some are another device's ({LEAST_OF_DEVICE} are enough)",
+    )
+
+
+def _remarks(date: str, held_out: float, catalogue: float) -> list[str]:
+    remarks = [] if date else ["date: the records have no date column and --date was not given"]
+    if catalogue < held_out:
+        remarks += [f"this calibration is worse than none: without it the error on the same shapes is {catalogue:.1%}"]
+    return remarks
+
+
+def _under(products: Products, best: Trial) -> str:
+    """Fingerprint of the packaged coefficients if the factor is fitted on top of their residual, else empty."""
+    known_of = load_calibration(products.gpu)
+    packaged = known_of.gemm[products.dtype]
+    return fingerprint(packaged) if best.freedom is None and applicable(known_of, packaged) else ""
+
+
+def _errors(predicted_s: FloatArray, measured_s: FloatArray) -> dict[str, float]:
+    """rows; mape, median and p90 of |predicted / measured - 1|; bias, the median of predicted / measured."""
+    ratio = predicted_s / measured_s
+    error = np.abs(ratio - 1)
+    figures = error.mean(), np.median(error), np.quantile(error, 0.9), np.median(ratio)
+    names = ("mape", "median", "p90", "bias")
+    return {"rows": int(ratio.size), **{name: float(value) for name, value in zip(names, figures, strict=True)}}
+
+
+def _short(predicted_s: FloatArray, launch_s: float) -> Any:
+    return predicted_s < 8 * launch_s
+
+
+def _sigmas(predicted_s: FloatArray, measured_s: FloatArray, launch_s: float, apart: FloatArray) -> tuple[float, float]:
+    """Standard deviations whose 80% interval covers 80% of the errors of long and of short GEMMs (of all where a kind
+    has fewer than 20), and where repeats of a shape lie ``apart`` of their median, these too. With the rank from n + 1
+    instead of n, a new error is covered with 80% (conformal)."""
+    error = np.abs(np.log(predicted_s / measured_s)) + apart
+    short = _short(predicted_s, launch_s)
+
+    def sigma(part: FloatArray) -> float:
+        rank = min(part.size, int(np.ceil(0.8 * (part.size + 1))))
+        return max(float(np.sort(part)[rank - 1]) / Z80, 0.005)
+
+    kinds = [error[~short], error[short]]
+    return sigma(kinds[0] if kinds[0].size >= 20 else error), sigma(kinds[1] if kinds[1].size >= 20 else error)
+
+
+def _check_units(records: Records, start: GemmCoefficients) -> None:
+    """Raises ``InputError`` for times that seem to be in another unit (too long by ``FAR_OFF`` or more)."""
+    factor = float(np.median(records.measured_s / seconds(records.products)(start)))
+    if factor > FAR_OFF:
+        must = f"must be microseconds: its median is {factor:,.0f} times what is predicted (nanoseconds?)"
+        raise InputError("latency_us", records.source, must)
 
 
 def as_toml(calibration: CalibrationFit) -> str:
@@ -56,11 +261,11 @@ def as_toml(calibration: CalibrationFit) -> str:
             f"{field.name} = {_value(getattr(calibration.own_rows, field.name))}"
             for field in fields(calibration.own_rows)
         ]
-    for section, fit in calibration.streams.items():
-        lines += ["", f"[provenance.{section}]", f"rows = {fit.rows}"]
-        lines += [f"before = {_number(fit.before)}", f"fit = {_number(fit.after)}", "", f"[{section}]"]
-        names = [field.name for field in fields(fit.coefficients) if field.name not in LAWS]
-        lines += [f"{name} = {_value(getattr(fit.coefficients, name))}" for name in names]
+    for section, stream in calibration.streams.items():
+        lines += ["", f"[provenance.{section}]", f"rows = {stream.rows}"]
+        lines += [f"before = {_number(stream.before)}", f"fit = {_number(stream.after)}", "", f"[{section}]"]
+        names = [field.name for field in fields(stream.coefficients) if field.name not in LAWS]
+        lines += [f"{name} = {_value(getattr(stream.coefficients, name))}" for name in names]
     return "\n".join(lines) + "\n"
 
 

@@ -63,7 +63,7 @@ def calibrate(
 
 def _fit(records: Path, gpu: str | None, words: JsonDict, compare: Path | None, json: bool, out: Path | None) -> None:
     from sartor.calibrate.calibration_toml import as_body, as_toml
-    from sartor.calibrate.fit_file import calibrate as fit_records
+    from sartor.calibrate.calibration_toml import calibrate as fit_records
     from sartor.cost.correction.calibration_file import CalibrationFile
 
     with c.progress_bar("fits") as progress:

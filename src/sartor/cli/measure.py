@@ -21,10 +21,10 @@ from sartor.json_types import JsonDict
 
 if TYPE_CHECKING:
     from sartor.bench.cases import BenchCase
-    from sartor.bench.device import Device
     from sartor.bench.journey import Collect, Measured, SuiteProgress
     from sartor.bench.machine import Scale
     from sartor.bench.studies import Propose, Size, Study
+    from sartor.bench.timing import Device
     from sartor.hardware.gpu import Gpu
     from sartor.model.shape import TransformerShape
     from sartor.operators import OperatorGraph

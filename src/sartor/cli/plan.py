@@ -246,7 +246,7 @@ def _write_files(answer: PlanAnswer, options: JsonMap) -> None:
 
 def write_chakra(job: TrainingJob, plan: TrainingPlan, cluster: Cluster, folder: Path) -> None:
     """Write one step of a plan as Chakra execution traces."""
-    from sartor.report.chakra import chakra_files
+    from sartor.report.trace import chakra_files
 
     names = write_folder(chakra_files(job, plan, cluster), folder, "--chakra")
     c.say(f"wrote {len(names) - 1} traces, {folder}/step.RANK.et, and {folder}/comm_group.json")

@@ -70,7 +70,7 @@ def serving(
     """
     from sartor import api
     from sartor.cli.run_options import numbers
-    from sartor.report.serving import serving_view
+    from sartor.report.table_estimate import serving_view
 
     found = api.serving(
         model,

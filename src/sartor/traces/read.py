@@ -20,8 +20,7 @@ from sartor.bounded import GZIP
 from sartor.errors import InputError
 from sartor.traces.kernel_kinds import KINDS, KernelKind, kernel_kinds
 from sartor.traces.kernel_trace import KernelTrace
-from sartor.traces.kineto import read_kineto
-from sartor.traces.nsight import SQLITE, read_nsight
+from sartor.traces.kineto import SQLITE, read_kineto, read_nsight
 from sartor.units import IntArray
 
 BEGINNING = re.compile(rb"\s*(?:\{\s*(?:[\"}]|\Z)|\[\s*(?:[{\]]|\Z))")
