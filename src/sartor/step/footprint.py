@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from sartor.step.rank_activations import KeptBytes, kept_bytes, microbatch_of
 from sartor.step.results import Footprint, check_sum
 from sartor.step.stages import distinct_rows, entries, flat_columns, grouped, is_v_shaped, plans_of, stage_counts
 from sartor.step.states import HeldBytes, held_bytes, params_at, params_of
-from sartor.units import BoolArray, Bools, FloatArray, IntArray
+from sartor.units import Array, BoolArray, Bools, FloatArray, IntArray
 
 USABLE_SHARE = 0.99
 """Share of a device's memory that processes can use (recalled: PyTorch reports 79.15 to 79.33 GiB in total on 80-GiB
@@ -226,41 +227,40 @@ def _fullest(
         _devices_of(job, stages, chunks, splits[layers], every=False, v_shaped=bool(v_shaped))
         for stages, chunks, v_shaped, layers in zip(*(way.tolist() for way in ways), strict=True)
     ]
-    several = np.array([len(device) for _, device in pipelines])
-    order = np.argsort(several, kind="stable")  # pipelines with equally many ranks are adjacent, and weighed together
+    # Pipelines with equally many ranks are adjacent, and weighed together.
+    ranks = range(len(pipelines)) if job.trainer.lockstep else [len(device) for _, device in pipelines]
+    group = np.unique(ranks, return_inverse=True)[1]
+    order, ends = grouped(group, int(group.max()) + 1)
+    plans, plans_before = grouped(group[pipeline], len(ends) - 1)
     ways, pipelines, pipeline = [way[order] for way in ways], [pipelines[i] for i in order], np.argsort(order)[pipeline]
-    ends = (
-        np.arange(1, order.size + 1)
-        if job.trainer.lockstep
-        else np.append(np.flatnonzero(np.diff(several[order])) + 1, order.size)
-    )
     kept_rows, kept_at = distinct_rows([pipeline, *(columns[name] for name in KEPT)])
     held_rows, held_at = distinct_rows([pipeline, *(columns[name] for name in HELD)])
     kept_plan, held_plan = (_plans(x, names, ways) for x, names in ((kept_rows, KEPT), (held_rows, HELD)))
     microbatches, params = microbatch_of(job, kept_plan), params_of(job, held_plan)
-    plans, plans_before = grouped(kept_at, kept_rows[0].size)
     kept_starts, held_starts = (np.searchsorted(rows[0], np.arange(order.size + 1)) for rows in (kept_rows, held_rows))
     out = np.empty((len(_PARTS), pp.size))
-    for first, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True):
+    for i, (first, end) in enumerate(pairwise(ends)):
         of_kept, of_held = (slice(*starts[[first, end]].tolist()) for starts in (kept_starts, held_starts))
         counts = np.stack([of_chunks.sum(axis=1) for of_chunks, _ in pipelines[first:end]], axis=1)
         counts, params_held = counts[:, held_rows[0][of_held] - first], params_at(params, of_held)
         starts = kept_starts[first : end + 1] - of_kept.start
         batch = entries(microbatches, of_kept)
-        ranks = _RankBytes(
-            job=job,
-            cluster=cluster,
-            device=np.stack([device for _, device in pipelines[first:end]], axis=1),
-            kept=kept_bytes(
-                job, entries(kept_plan, of_kept), cluster.gpu, batch, pipelines[first:end], starts.tolist()
-            ),
-            held=held_bytes(job, entries(held_plan, of_held), cluster.gpu, params_held, counts),
-        )
-        for start in range(plans_before[of_kept.start], plans_before[of_kept.stop], CHUNK):
-            index = plans[start : min(start + CHUNK, plans_before[of_kept.stop])]
-            k, h = kept_at[index] - of_kept.start, held_at[index] - of_held.start
-            out[:, index] = ranks.fullest(k, h, pipeline[index] - first)
+        kept = kept_bytes(job, entries(kept_plan, of_kept), cluster.gpu, batch, pipelines[first:end], starts.tolist())
+        held = held_bytes(job, entries(held_plan, of_held), cluster.gpu, params_held, counts)
+        device = np.stack([device for _, device in pipelines[first:end]], axis=1)
+        stop = plans_before[i + 1]
+        chunks = [_as_slice(plans[k : min(k + CHUNK, stop)]) for k in range(plans_before[i], stop, CHUNK)]
+        rows = ((kept_at[k] - of_kept.start, held_at[k] - of_held.start, pipeline[k] - first) for k in chunks)
+        for chunk, parts in zip(chunks, _fullest_of(job, cluster, device, kept, held, rows), strict=True):
+            for row, part in zip(out, parts, strict=True):
+                row[chunk] = part
     return out
+
+
+def _as_slice(positions: IntArray) -> IntArray | slice:
+    """Ascending positions; as a slice if none is left out, which neither gathers nor scatters."""
+    first, end = int(positions[0]), int(positions[-1]) + 1
+    return slice(first, end) if end - first == positions.size else positions
 
 
 def _plans(rows: list[IntArray], names: Sequence[str], ways: list[IntArray]) -> TrainingPlan:
@@ -269,54 +269,48 @@ def _plans(rows: list[IntArray], names: Sequence[str], ways: list[IntArray]) -> 
     return plans_of(pipeline | dict(zip(names, rows[1:], strict=True)))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _RankBytes:
-    """The distinct ranks ``device`` [devices, pipelines] of some pipelines, and their bytes [devices, rows]."""
-
-    job: TrainingJob
-    cluster: Cluster
-    device: IntArray
-    kept: KeptBytes
-    held: HeldBytes
-
-    def fullest(self, k: IntArray, h: IntArray, pipeline: IntArray) -> FloatArray:
-        """The `_PARTS` [parts, plans] of the device that holds most, for plans with the kept rows ``k``, the held rows
-        ``h`` and the pipelines ``pipeline``."""
-        kept, held, extra = self.kept, self.held, self.held.gathered + self.held.placeholders
-        stash, peak = kept.layers_kept + kept.head_kept, np.maximum(kept.layer_peak, kept.head_peak)
-        base = kept.moving.take(k, axis=1) + (held.states + held.buckets).take(h, axis=1)
-        passing = (stash + peak).take(k, axis=1) + extra.take(h, axis=1)
-        step, context = held.step_peak.take(h, axis=1), held.context[0].take(h)
-        reserved = _reserved_bytes(self.job, self.cluster, base, passing, step, context)
-        fullest = _largest(reserved)
-        full = reserved[fullest, np.arange(fullest.size)]
-        of_kept, of_held = fullest * stash.shape[1] + k, fullest * extra.shape[1] + h
-        moving, stash, peak = (x.take(of_kept) for x in (kept.moving, stash, peak))
-        states = (held.weights + held.narrow_weights, held.grads, held.optimizer)
-        params, grads, optimizer, extra, step_peak, buckets = (
-            x.take(of_held) for x in (*states, extra, held.step_peak, held.buckets)
-        )
-        stepping, working = step_peak + moving + buckets, peak + extra + moving + buckets
+def _fullest_of(
+    job: TrainingJob,
+    cluster: Cluster,
+    device: IntArray,
+    kept: KeptBytes,
+    held: HeldBytes,
+    rows: Iterable[tuple[IntArray, IntArray, IntArray]],
+) -> Iterator[tuple[Array, ...]]:
+    """The `_PARTS` [plans] of the device that holds most, of the ranks ``device`` [devices, pipelines] with their bytes
+    [devices, rows], for every chunk of plans: their kept rows, held rows and pipelines."""
+    passing = kept.layers_kept + kept.head_kept, np.maximum(kept.layer_peak, kept.head_peak)
+    states = held.weights + held.narrow_weights, held.grads, held.optimizer
+    lasting, at_peak, gathered = held.states + held.buckets, passing[0] + passing[1], held.gathered + held.placeholders
+    has_peak, nothing = bool(held.step_peak.any()), np.zeros(1)
+    for k, h, pipeline in rows:
+        base = kept.moving.take(k, axis=1) + lasting.take(h, axis=1)
+        busy, context = at_peak.take(k, axis=1) + gathered.take(h, axis=1), held.context[0].take(h)
+        step = held.step_peak.take(h, axis=1) if has_peak else nothing
+        fullest, full = _largest(_reserved_bytes(job, cluster, base, busy, step, context))
+        of_kept, of_held = fullest * at_peak.shape[1] + k, fullest * lasting.shape[1] + h
+        moving, stash, peak = (part.take(of_kept) for part in (kept.moving, *passing))
+        params, grads, optimizer, extra = (part.take(of_held) for part in (*states, gathered))
+        buckets, step = held.buckets[0].take(h), held.step_peak.take(of_held) if has_peak else nothing
+        stepping, working = step + moving + buckets, peak + extra + moving + buckets
         steps = stepping > stash + working
-        return np.stack(
-            [
-                params,
-                grads,
-                optimizer,
-                np.where(steps, 0.0, stash),
-                np.where(steps, stepping, working),
-                params + grads + optimizer + np.maximum(stash + working, stepping),
-                full,
-                full + context,
-                self.device[fullest, pipeline],
-            ]
+        yield (
+            params,
+            grads,
+            optimizer,
+            np.where(steps, 0.0, stash),
+            np.where(steps, stepping, working),
+            params + grads + optimizer + np.maximum(stash + working, stepping),
+            full,
+            full + context,
+            device[fullest, pipeline],
         )
 
 
-def _largest(values: FloatArray) -> IntArray:
-    """Index of the largest row per column, the first of equal ones; there are few rows."""
+def _largest(values: FloatArray) -> tuple[IntArray, FloatArray]:
+    """Index of the largest row per column, the first of equal ones, and its value; there are few rows."""
     stage, best = np.zeros(values.shape[1], dtype=np.int64), values[0]
     for r in range(1, len(values)):
         stage = np.where(values[r] > best, r, stage)
         best = np.maximum(best, values[r])
-    return stage
+    return stage, best

@@ -102,10 +102,14 @@ def _ranks_of(plan: TrainingPlan, pipelines: Sequence[_Pipeline], starts: Sequen
         flying.append((in_chunk @ counts).take(back, axis=1))
         last.append(in_chunk[..., -1].take(back, axis=1))
         sent.append(in_chunk.sum(axis=2).take(back, axis=1))
-    of_plan = np.repeat(np.arange(len(pipelines)), np.diff(starts)) if len(pipelines) > 1 else slice(None)
+    device = np.stack([device for _, device in pipelines], axis=1)
+    held = np.stack([counts.sum(axis=1) for counts, _ in pipelines], axis=1)
+    if len(pipelines) > 1:
+        of_plan = np.repeat(np.arange(len(pipelines)), np.diff(starts))
+        device, held = device.take(of_plan, axis=1), held.take(of_plan, axis=1)
     return _Ranks(
-        device=np.stack([device for _, device in pipelines], axis=1)[:, of_plan],
-        held=np.stack([counts.sum(axis=1) for counts, _ in pipelines], axis=1)[:, of_plan],
+        device=device,
+        held=held,
         flying=np.concatenate(flying, axis=1),
         last=np.concatenate(last, axis=1),
         sent=np.concatenate(sent, axis=1),
