@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from sartor.pareto import is_pareto
+from sartor.pareto import _of_several, _of_two, is_pareto
 
 
 def brute_force(points: np.ndarray) -> np.ndarray:
@@ -35,6 +35,12 @@ def test_the_front_of_many_points_is_what_the_definition_says(seed: int, objecti
     rng = np.random.default_rng(seed)
     points = np.round(rng.random((1500, objectives)), 2)
     assert is_pareto(points).tolist() == brute_force(points).tolist()
+
+
+@given(hnp.arrays(np.float64, st.tuples(st.integers(1, 600), st.just(2)), elements=st.integers(0, 40).map(float)))
+def test_sorting_two_objectives_finds_the_front_of_the_general_way(points: np.ndarray) -> None:
+    points[::7, 1], points[::11, 0] = np.inf, -0.0
+    assert sorted(_of_two(points)) == _of_several(points).tolist()
 
 
 def test_equal_points_stand_or_fall_together() -> None:
