@@ -36,7 +36,7 @@ def test_serving_waits_for_no_other_command() -> None:
     assert ran.stdout.strip() == "['sartor.cli.common', 'sartor.cli.options', 'sartor.cli.serve']"
 
 
-@pytest.mark.parametrize("command", ["estimate", "lint"])
+@pytest.mark.parametrize("command", ["estimate", "lint", "advise"])
 def test_a_question_loads_no_figures_and_no_other_room(command: str) -> None:
     code = (
         f"import sys; from sartor.cli import run; run(['{command}', 'gpt2']); "
@@ -44,6 +44,7 @@ def test_a_question_loads_no_figures_and_no_other_room(command: str) -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     loaded = ran.stdout.splitlines()[-1].split()
-    unused = ("pydantic", "altair", "yaml", "sartor.report.figures", "sartor.web", "sartor.launch", "sartor.traces")
-    assert not [module for module in loaded if module.startswith(unused)]
-    assert len(loaded) < 210, loaded
+    drawing = tuple(f"sartor.report.{name}" for name in ("figures", "charts", "page", "frame", "palette", "draw_"))
+    unused = ("pydantic", "altair", "yaml", "sartor.web", "sartor.launch", "sartor.traces")
+    assert not [module for module in loaded if module.startswith((*drawing, *unused))]
+    assert len(loaded) < 215, loaded

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 from sartor.answers.advice import CANDIDATE, MIX, WANT
 from sartor.answers.field import number, text
 from sartor.report import document as d
-from sartor.report.figures import advice_points
 from sartor.report.grid import Cell, Grid, Markup, element, field_grid, grid_of, join
 from sartor.report.lint_formats import FindingsText, findings_markup
-from sartor.report.page import sources_section
 from sartor.report.points import operator_times
 from sartor.report.table_estimate import operators_grid, times_grid, totals_line
 from sartor.report.verdict import advice_lines, verdict_parts, why_to_keep
@@ -44,6 +42,9 @@ def advice_view(advice: Advice, *, verbose: bool = False) -> RenderableType:
 def advice_page(advice: Advice, *, date: str = "") -> str:
     """The offline page (UTF-8, under 1.5 MB). ``date`` is printed as given. Raises ``MissingExtraError`` without the
     extra ``report``."""
+    from sartor.report.figures import advice_points
+    from sartor.report.page import sources_section
+
     question = advice.base.question
     document = d.Document(
         title=f"{question.reading.shape.name or 'model'} on {question.gpu.name}",
