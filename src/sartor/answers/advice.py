@@ -25,6 +25,7 @@ from sartor.answers.field import (
     texts,
     through,
 )
+from sartor.answers.plan import COST_OF_STEP
 from sartor.rules.rule import worst_grade
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ LINT: Fields = (
     field("model", MODEL, path="base.question"),
     field("workload", WORKLOAD, path="base"),
     *through("base.question", QUESTION),
-    *through("base", (*FIT, BATCHES)),
+    *through("base", (COST_OF_STEP, *FIT, BATCHES)),
     rows("findings", FINDING, "findings", form=lambda findings: str(len(findings)), level=Level.HEADLINE,
          help="most severe first"),
     text("worst_grade", "worst", path=lambda answer: worst_grade_of(answer.findings), null=True, level=Level.HEADLINE),

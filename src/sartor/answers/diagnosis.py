@@ -27,10 +27,11 @@ from sartor.answers.field import (
     texts,
     through,
 )
-from sartor.answers.plan import CLUSTER, DEGREES, PARTS, PRICED, STEP_INTERVAL, Pool, Sourced
+from sartor.answers.plan import CLUSTER, COST_OF_STEP, DEGREES, PARTS, PRICED, STEP_INTERVAL, Pool, Sourced
 from sartor.cost.cost import interval_80
 from sartor.errors import visible
 from sartor.plans.explain import nearest
+from sartor.step.run_cost import RunCost, run_cost
 from sartor.units import format_change
 
 if TYPE_CHECKING:
@@ -141,6 +142,7 @@ LOG_MEASURED: Fields = (
             *(number(name, words, null=True) for name, words in _PEAKS.items()),
         ),
     ),
+    COST_OF_STEP,
 )
 LOG_PREDICTED: Fields = (
     *through("predicted", STEP_INTERVAL),
@@ -240,6 +242,12 @@ class LogDiagnosis(Answer):
         return float(self.predicted.step.mfu) * self.predicted.step_s / self.measured.step_s
 
     @property
+    def cost(self) -> RunCost:
+        """Cost of the tokens of one measured step."""
+        devices = int(self.predicted.plan.num_devices)
+        return run_cost(self.job, self.cluster, devices, (self.measured.step_s,) * 3, self.job.tokens_per_step)
+
+    @property
     def deviation(self) -> float:
         """ln(measured / predicted) of the step without stalls, in standard deviations of the prediction."""
         ratio = math.log(self.measured.stall_free_s / self.predicted.step_s)
@@ -328,7 +336,12 @@ TRACE: Fields = (
     ),
     field(
         "measured",
-        (number("step_s"), number("mfu", null=True), number("tokens_per_s", path=lambda answer: None, null=True)),
+        (
+            number("step_s"),
+            number("mfu", null=True),
+            number("tokens_per_s", path=lambda answer: None, null=True),
+            COST_OF_STEP,
+        ),
         path=lambda answer: answer,
     ),
     field("predicted", TRACE_PREDICTED, path=lambda answer: None if answer.predicted is None else answer, null=True),
@@ -394,6 +407,8 @@ class TraceDiagnosis(Answer):
     """The intervals of the last step, for a figure."""
     warnings: tuple[str, ...]
     assumptions: tuple[str, ...]
+    cost: RunCost | None = None
+    """Cost of the tokens of one measured step, where those are known."""
 
     @property
     def unknown_share(self) -> float:

@@ -26,7 +26,7 @@ from sartor.answers.field import (
     texts,
     through,
 )
-from sartor.answers.plan import BATCH, DEPENDS_ON, PRICED, VALUE, Sourced
+from sartor.answers.plan import BATCH, COST_OF_STEP, DEPENDS_ON, PRICED, VALUE, Sourced
 from sartor.cost.collective.links import volume
 from sartor.cost.correction.calibration import ANY, Calibration, load_calibration
 from sartor.cost.cost import Cost, Source
@@ -40,6 +40,7 @@ from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBou
 from sartor.run.run import Run, Turn
 from sartor.step.footprint import usable_of
 from sartor.step.results import near_limit, step_source
+from sartor.step.run_cost import RunCost, run_cost
 from sartor.units import Floats
 
 if TYPE_CHECKING:
@@ -363,6 +364,7 @@ TOTALS: Fields = (
     number("flops", path="microbatch.matmul_flops"),
     *numbers("tokens_per_s mfu"),
     *STEP_OF_ESTIMATE,
+    COST_OF_STEP,
     *SERVED,
     *FIT,
 )
@@ -507,3 +509,12 @@ class ModelEstimate(Answer):
         if self.priced is None:
             return self.tokens_per_s / (int(dims.tp) * int(dims.pp))
         return self.priced.step.tokens_per_s_per_device
+
+    @property
+    def cost(self) -> RunCost | None:
+        """Training only: cost of the tokens of one step."""
+        held = self.question.held
+        if held is None or self.priced is None:
+            return None
+        step_s = (self.priced.step_s, self.priced.low_s, self.priced.high_s)
+        return run_cost(held.job, held.cluster, held.num_devices, step_s, held.job.tokens_per_step)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import zip_longest
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -230,13 +231,19 @@ GOODPUT: Fields = (
     number("share"),
     *numbers("failure_every_s checkpoint_bytes checkpoint_s checkpoint_every_s restart_s"),
 )
+PRICE_OF_TOKENS: Fields = (
+    *numbers("usd_per_million_tokens usd_per_device_hour", null=True),
+    *texts("price_source price_date"),
+)
 COST: Fields = (
     *numbers("tokens hours low_hours high_hours device_hours"),
-    *numbers("usd usd_per_device_hour", null=True),
-    *texts("price_source price_date"),
+    number("usd", null=True),
+    *PRICE_OF_TOKENS,
     *numbers("energy_j power_share co2_kg run_hours"),
     field("goodput", GOODPUT),
 )
+COST_OF_STEP = field("cost", PRICE_OF_TOKENS, when=lambda answer: answer.cost and answer.cost.usd is not None)
+"""Of training at a step's time, by the formula of `plan`, where the price of a device is known."""
 SHORT_COST: Fields = (
     number("device_hours"),
     number("usd", null=True),
@@ -247,13 +254,8 @@ SHORT_COST: Fields = (
 
 def _of_best(path: str) -> Any:
     """An attribute of the best plan of a search; None if none fits."""
-
-    def read(pair: tuple[PlanSearch, RunCost | None]) -> Any:
-        best = pair[0].best
-        return None if best is None else {"step_s": best.step_s, "low_s": best.low_s, "high_s": best.high_s,
-                                          "mfu": best.step.mfu}[path]  # fmt: skip
-
-    return read
+    read = attrgetter(path)
+    return lambda pair: None if pair[0].best is None else read(pair[0].best)
 
 
 SEARCH: Fields = (
@@ -262,10 +264,10 @@ SEARCH: Fields = (
     number("step_s", "step", path=_of_best("step_s"), null=True),
     number("low_s", "80% low", path=_of_best("low_s"), null=True),
     number("high_s", "80% high", path=_of_best("high_s"), null=True),
-    number("mfu", "mfu", path=_of_best("mfu"), unit="share", null=True),
+    number("mfu", "mfu", path=_of_best("step.mfu"), unit="share", null=True),
     integer("evaluated", path=lambda pair: pair[0].evaluated),
     field("cost", SHORT_COST, path=lambda pair: pair[1], null=True),
-    field("plan", DEGREES, path=lambda pair: None if pair[0].best is None else pair[0].best.plan, null=True),
+    field("plan", DEGREES, path=_of_best("plan"), null=True),
 )
 """One number of devices in short: reads a pair (search, cost of the token budget)."""
 

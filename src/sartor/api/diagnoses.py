@@ -21,6 +21,7 @@ from sartor.hardware.cluster import Cluster
 from sartor.operators import Gemm
 from sartor.run.fields import check_names
 from sartor.step.results import step_source
+from sartor.step.run_cost import run_cost
 from sartor.units import format_seconds
 
 if TYPE_CHECKING:
@@ -159,6 +160,8 @@ def _divided(
     known = None if there is None else _in_run(trace, there, found, options.get("framework"), own)
     divided = attribute(trace, None if there is None else there.gpu, traces[1:], there, known)
     predicted, unstated = _predicted(found, there, divided.step_s, own)
+    if options.get("price") is not None and not (found and there):
+        warnings = [*warnings, "no cost: the trace does not say the tokens of a step (--model and sizes do)"]
     return TraceDiagnosis(
         path=trace.path,
         gpu=trace.gpu,
@@ -187,6 +190,9 @@ def _divided(
             *_skewed(traces),
         ),
         assumptions=found.assumptions if found else (),
+        cost=run_cost(found.job, there, devices, (divided.step_s,) * 3, found.job.tokens_per_step)
+        if found and there
+        else None,
     )
 
 

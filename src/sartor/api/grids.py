@@ -61,8 +61,9 @@ def estimate_grid(model: Model | None, gpu: GpuLike | None, options: Mapping[str
     check_names(options)
     for name in arrays.keys() & {"set", "cluster", "phase"}:
         raise InputError(name, arrays[name], "has one value in a grid: call estimate for each")
-    if options.get("launch") is not None:
-        raise InputError("launch", options["launch"], "is one run, and a grid asks for many: call estimate for each")
+    for name in ("launch", "price"):
+        if options.get(name) is not None:
+            raise InputError(name, options[name], "is of one run, and a grid asks for many: call estimate for each")
     reading = model_asked(model, options)
     single = {name: value for name, value in options.items() if name not in arrays}
     run, device, cluster, own = asked_run(reading, gpu, single)

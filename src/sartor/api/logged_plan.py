@@ -427,7 +427,7 @@ def launched_question(
     from sartor.plans.space import axes_of
     from sartor.step.question import within_files, workload_of
 
-    path, cluster = run.get("launch"), where or usual_cluster(gpu)
+    path, cluster = run.get("launch"), (where or usual_cluster(gpu)).with_price(run.get("price"))
     from_file = reading.asked[:1] == ("--launch",) and "--set" not in reading.asked
     shape = None if from_file else reading.shape
     launch = read_launch(path, num_devices=run.get("num_devices", 0), shape=shape)

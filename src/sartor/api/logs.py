@@ -42,7 +42,7 @@ def diagnose_log(log: str | Path, *, run: int | None = None, **options: Unpack[L
     from sartor.traces.logs.read import read_log
 
     check_names(options, LoggedOptions)
-    own = chosen_run(read_log(log), run)
+    own = _chosen_run(read_log(log), run)
     asked = AskedPlan.of(own, log, measured_on(own.facts.get("gpu"), "the log", options), options)
     found = asked.launched() if asked.has_launch else asked.assembled()
     warnings = [*asked.contradictions, *_counted_otherwise(found, asked)]
@@ -81,7 +81,7 @@ TOKENS_APART = 0.05
 and a line's time holds some logging."""
 
 
-def chosen_run(runs: tuple[RunLog, ...], number: int | None, name: str = "run") -> RunLog:
+def _chosen_run(runs: tuple[RunLog, ...], number: int | None, name: str = "run") -> RunLog:
     """Run ``number`` of a log, from 1; the last one by default. Raises ``InputError`` for field ``name``."""
     if number is None:
         return runs[-1]
@@ -114,7 +114,7 @@ def measured_on(named: int | str | None, what: str, options: LoggedOptions) -> C
         option, value = ("gpu", names[0]) if cluster is None else ("cluster", found.name)
         must = f"{what} is from {named}, not from {' and '.join(names)}; must be the device of the run"
         raise InputError(option, value, must, f"--gpu {device_of(str(named)).name}")
-    return found
+    return found.with_price(options.get("price"))
 
 
 def _family(name: str) -> str:
@@ -274,8 +274,8 @@ def _unsure(name: str, a: float, b: float) -> RunChange:
 def _compare_logs(a: _Numbered, b: _Numbered, threshold: float) -> RunComparison:
     from sartor.traces.logs.read import read_log
 
-    run_a = chosen_run(read_log(a[0], "A"), a[1], "run_a")
-    run_b = chosen_run(read_log(b[0], "B"), b[1], "run_b")
+    run_a = _chosen_run(read_log(a[0], "A"), a[1], "run_a")
+    run_b = _chosen_run(read_log(b[0], "B"), b[1], "run_b")
     tokens = _other_tokens(run_a, run_b)
     both = (run_a, str(a[0]), "A"), (run_b, str(b[0]), "B")
     times = [_times(run, path, name, tokens) for run, path, name in both]

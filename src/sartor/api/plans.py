@@ -71,12 +71,13 @@ def plan(
     check_names(options, TrainingOptions)
     reading = read(model, options.get("set"))
     fix = fixed_axes(_simple(fix) if simple else fix or {}, options)
-    whole = _with_price(cluster_of(cluster), price)
+    whole = cluster_of(cluster).with_price(price)
     own = own_calibration_of(options.get("calibration"), whole)
     origin = (Origin.USUAL, "the usual cluster") if cluster is None else (Origin.STATED, "option")
     run = Run.stated("option", **_held_words(fix)).with_(*origin, cluster=whole.name)
     num_devices = num_devices[0] if isinstance(num_devices, Sequence) and len(num_devices) == 1 else num_devices
-    run = stated_run(run, reading, {**options, "num_devices": num_devices if isinstance(num_devices, int) else None})
+    one_count = num_devices if isinstance(num_devices, int) else None
+    run = stated_run(run, reading, {**options, "num_devices": one_count, "price": price})
     counts, run = _counts(num_devices, run, reading, whole, own)
     where, headroom = whole.reached(max(counts)), options.get("headroom")
     job, run, notes = settled_job(run, reading, where)
@@ -150,12 +151,6 @@ def _held_words(fix: Mapping[str, int | str]) -> dict[str, int | str]:
 
 def _usual_words(cluster: ClusterLike | None) -> tuple[str, ...]:
     return () if cluster is not None else (f"cluster={USUAL_CLUSTER}: none was stated (usual; set --cluster)",)
-
-
-def _with_price(cluster: Cluster, price: float | None) -> Cluster:
-    if price is None:
-        return cluster
-    return replace(cluster, price_usd_per_device_hour=price, price_source="stated", price_date="")
 
 
 def _counts(

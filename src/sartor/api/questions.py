@@ -178,7 +178,7 @@ def _training(
     if (kernels := run.get("kernels")) is not None:
         must = "names the serving framework, so it applies to inference; this is phase=train"
         raise InputError("kernels", kernels, must, "framework, for the trainer")
-    cluster = where or usual_cluster(gpu)
+    cluster = (where or usual_cluster(gpu)).with_price(run.get("price"))
     if run.states("num_devices"):
         device_counts(run.get("num_devices"), cluster)
     stated = ParallelDims(tp=run.get("tp", 1), pp=run.get("pp", 1), ep=run.get("ep", 1))

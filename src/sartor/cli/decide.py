@@ -15,7 +15,7 @@ from sartor.json_types import JsonDict
 from sartor.run.fields import RunOptions
 
 
-@takes_run(without=("phase", "price"))
+@takes_run(without=("phase",))
 def advise(
     model: o.ModelOrLaunch = None,
     gpu: o.Gpus = None,
@@ -77,7 +77,7 @@ def advise(
         c.show(advice_view(found, verbose=verbose))
 
 
-@takes_run(without=("price",))
+@takes_run()
 def lint(
     models: Annotated[
         list[str] | None,

@@ -56,7 +56,7 @@ Records = Annotated[
 ]
 
 
-@takes_run(without=("phase", "context_len", "eager", "kernels", "price", "launch"), helps=OF_RUN)
+@takes_run(without=("phase", "context_len", "eager", "kernels", "launch"), helps=OF_RUN)
 def diagnose(
     runs: Runs,
     model: ModelOfRun = None,

@@ -153,7 +153,7 @@ def _run(
         write_atomic(written, measured.machine.encode())
     compared = []
     if suite in ("model", "layer"):
-        timed_gpu = machine_of(measured, sheet or written)
+        timed_gpu = _machine_of(measured, sheet or written)
         own_calibration = load_own_calibration(calibration, timed_gpu) if calibration else None
         compared = measured.pairs(timed_gpu, own_calibration)
     return measured_body(measured, str(written) if written else None, compared)
@@ -268,7 +268,7 @@ def _collector(device: Device, suite: str) -> Collect:
     return lambda cases, date: run_collectives(cases, device.facts, ranks, date=date, suite=suite)
 
 
-def machine_of(measured: Measured, written: Path | None) -> Gpu:
+def _machine_of(measured: Measured, written: Path | None) -> Gpu:
     """The device to predict for: the datasheet just written, else the catalogue's entry."""
     from sartor.hardware.catalog import load_gpu
 

@@ -12,7 +12,7 @@ from sartor.cli.run_options import takes_run
 from sartor.run.fields import RunOptions
 
 
-@takes_run(without=("price",))
+@takes_run()
 def estimate(
     model: o.ModelOrLaunch = None,
     gpu: o.GpuOfCluster = None,

@@ -145,6 +145,14 @@ class Cluster:
             return self.gpu.host_memory_bytes_per_s * SERVER_MEMORY_BYTES_PER_S / SERVER_MEMORY_NOMINAL_BYTES_PER_S
         return SERVER_MEMORY_BYTES_PER_S / self.devices_per_node
 
+    def with_price(self, usd: float | None) -> Cluster:
+        """The cluster at a stated price of each device and hour; None keeps its own. Raises ``InputError``."""
+        if usd is None:
+            return self
+        _number("price", usd, minimum=0.0)
+        others = tuple(pool.with_price(usd) for pool in self.others)
+        return replace(self, others=others, price_usd_per_device_hour=usd, price_source="stated", price_date="")
+
     def reached(self, num_devices: int) -> Cluster:
         """The pools that ``num_devices`` devices fill, in file order; of a single one that many devices, so that groups
         know which tiers a job fills."""

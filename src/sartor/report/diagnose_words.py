@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sartor.answers.diagnosis import STALLS_FIX, LogDiagnosis, part_words
 from sartor.plans.explain import AGREES, OpenPlan, nearest
 from sartor.report.launch_view import run_heading
-from sartor.report.plan_words import beside_best, plan_words
+from sartor.report.plan_words import beside_best, money_text, plan_words
 from sartor.report.words import count_text, interval_text, printable
 from sartor.units import format_bytes, format_change, format_seconds, format_share
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sartor.answers.diagnosis import TraceDiagnosis
     from sartor.step.measured_run import TracePart
 
+COSTS = "; training costs "
 NAMED = 3
 """Plans that the sentence about an open plan names."""
 SAME = 0.02
@@ -55,7 +56,8 @@ def _log_headline(answer: LogDiagnosis) -> str:
     share = f"; {format_share(float(predicted.step.mfu))} is predicted for {aim}" if aim else ""
     return (
         f"You reach {format_share(answer.mfu)} MFU{impossible}{share}. A training step takes "
-        f"{format_seconds(run.step_s)} ({steps}, spread {format_share(run.spread)}{left}){end}."
+        f"{format_seconds(run.step_s)} ({steps}, spread {format_share(run.spread)}{left}){end}"
+        f"{money_text(COSTS, answer.cost)}."
     )
 
 
@@ -171,9 +173,9 @@ def _trace_heading(answer: TraceDiagnosis) -> str:
 
 
 def _trace_headline(answer: TraceDiagnosis) -> str:
-    text = f"A step takes {format_seconds(answer.step_s)}."
-    if math.isfinite(answer.mfu):
-        text = f"You reach {format_share(answer.mfu)} MFU: a step takes {format_seconds(answer.step_s)}."
+    takes = f"takes {format_seconds(answer.step_s)}{money_text(COSTS, answer.cost)}."
+    reached = math.isfinite(answer.mfu)
+    text = f"You reach {format_share(answer.mfu)} MFU: a step {takes}" if reached else f"A step {takes}"
     if answer.open_plan.fields:
         text += f" {_open_text(answer.open_plan, 'trace', 'step')}"
     elif answer.predicted is not None:

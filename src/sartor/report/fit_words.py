@@ -18,7 +18,7 @@ from sartor.hardware.cluster_catalog import cluster_names
 from sartor.hardware.gpu import alignment_of
 from sartor.model.plan import AXES
 from sartor.model.workload import Phase
-from sartor.report.plan_words import batches_text, close_text, if_turned, turn_lines
+from sartor.report.plan_words import batches_text, close_text, if_turned, money_text, turn_lines
 from sartor.report.words import count_text, interval_text, printable, unread_text
 from sartor.rules.rule import ragged
 from sartor.run.run import Origin
@@ -295,6 +295,7 @@ def _speed(answer: ModelEstimate) -> str:
     peak = f"{format_share(float(answer.mfu))} of dense peak (MFU)"
     if question.held is not None:
         job = question.held.job
+        peak += money_text(", ", answer.cost)
         return f"A step of {job.global_batch_size:,} x {job.seq_len:,} tokens takes {time}, {peak}."
     work = question.workload
     sequences = int(work.microbatch_size)

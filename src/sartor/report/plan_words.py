@@ -254,6 +254,20 @@ def bound_text(best: PricedPlan) -> str:
     return f"{text}; the largest loss: {words} ({format_share(seconds / best.step_s)})."
 
 
+def _price_text(cost: RunCost, *, brief: bool = False) -> str:
+    """``12.29 per device-hour (Amazon EC2, 2024-12)``; ``brief``: of the source its date, if it has one."""
+    whole = f"{cost.price_source}, {cost.price_date}".strip(", ")
+    source = printable((brief and cost.price_date) or whole)
+    return f"{cost.usd_per_device_hour:.2f} per device-hour ({source})"
+
+
+def money_text(before: str, cost: RunCost | None) -> str:
+    """``before`` and ``0.325 USD per 1M tokens at 12.29 per device-hour (2024-12)``; empty without a price."""
+    if cost is None or cost.usd_per_million_tokens is None:
+        return ""
+    return f"{before}{three_digits(cost.usd_per_million_tokens)} USD per 1M tokens at {_price_text(cost, brief=True)}"
+
+
 def cost_text(answer: PlanAnswer, *, brief: bool = False) -> str:
     """Days, device-hours, money and energy of the token budget, with their assumptions; ``brief``: without energy."""
     cost = answer.cost
@@ -263,11 +277,8 @@ def cost_text(answer: PlanAnswer, *, brief: bool = False) -> str:
         f"{format_count(cost.tokens)} tokens take {days:,.1f} days (80%: {cost.low_hours / 24:,.1f} to "
         f"{cost.high_hours / 24:,.1f}) and {three_digits(cost.device_hours)} device-hours"
     )
-    if cost.usd is not None and cost.usd_per_device_hour is not None:
-        source = printable(f"{cost.price_source}, {cost.price_date}".strip(", "))
-        source = printable(cost.price_date) if brief else source
-        rate = f"{cost.usd_per_device_hour:.2f} per device-hour ({source})"
-        text += f", which cost {three_digits(cost.usd)} USD at {rate}"
+    if cost.usd is not None:
+        text += f", which cost {three_digits(cost.usd)} USD at {_price_text(cost, brief=brief)}"
     else:
         text += " (no price known for these devices)"
     if brief:

@@ -37,6 +37,7 @@ class _TrainingFields(AxisFields[Size, Word, Switch], Generic[Size, Word, Switch
 class _FieldsOnDevices(_TrainingFields[Size, Word, Switch], Generic[Size, Word, Switch], total=False):
     cluster: str | Path | Cluster | None
     num_devices: Size | None
+    price: float | None
 
 
 class _RunFields(_FieldsOnDevices[Size, Word, Switch], Generic[Size, Word, Switch], total=False):

@@ -34,6 +34,7 @@ class RunCost:
     device_hours: float
     usd: float | None
     """None if no price is known."""
+    usd_per_million_tokens: float | None
     usd_per_device_hour: float | None
     price_source: str
     price_date: str
@@ -73,6 +74,7 @@ def run_cost(
         high_hours=high,
         device_hours=device_hours,
         usd=price * device_hours if priced else None,
+        usd_per_million_tokens=price * device_hours / tokens * 1e6 if priced else None,
         usd_per_device_hour=price if priced else None,
         price_source="; ".join(dict.fromkeys(source for _, source, _ in prices if source)),
         price_date="; ".join(dict.fromkeys(date for _, _, date in prices if date)),

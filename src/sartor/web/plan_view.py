@@ -138,7 +138,7 @@ def launch_body(answer: PlanAnswer, trainer: str) -> JsonDict:
     }
 
 
-SAID = ("number", "num_devices", "global_batch_size", "seq_len", "dtype", "framework", "set", "calibration")
+SAID = ("number", "num_devices", "price", "global_batch_size", "seq_len", "dtype", "framework", "set", "calibration")
 """Fields passed to ``api.diagnose`` unchanged."""
 
 
