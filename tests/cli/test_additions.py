@@ -15,7 +15,7 @@ OF_A_PLAN = "--num-devices 8 --global-batch-size 64 --seq-len 2048"
 
 
 class TestMechanism(Addition):
-    """A mechanism of the step is a file, and its line in the list that says when it acts."""
+    """A mechanism of the step is a file; a line in the list says when it acts, if that is not last."""
 
     files: ClassVar = {
         "step/mechanisms/coffee.py": '''
@@ -38,16 +38,7 @@ COFFEE = Mechanism(
 )
 '''
     }
-    edits: ClassVar = {
-        "step/mechanisms/__init__.py": (
-            ("    WAITING,", "    COFFEE,\n    WAITING,"),
-            (
-                "from sartor.step.mechanisms.compute",
-                "from sartor.step.mechanisms.coffee import COFFEE\nfrom sartor.step.mechanisms.compute",
-            ),
-        ),
-    }
-    source_files = 2
+    source_files = 1
     question = f"plan llama-3.2-1b --cluster dgx-h100 {OF_A_PLAN} --fix pp=2,tp=2"
     in_text = "coffee breaks"
     in_json = ("best", "time", "coffee_s", pytest.approx(0.4))
@@ -89,13 +80,6 @@ TEA = Mechanism(
 '''
     }
     edits: ClassVar = {
-        "step/mechanisms/__init__.py": (
-            ("    WAITING,", "    TEA,\n    WAITING,"),
-            (
-                "from sartor.step.mechanisms.compute",
-                "from sartor.step.mechanisms.tea import TEA\nfrom sartor.step.mechanisms.compute",
-            ),
-        ),
         "model/plan.py": (
             (
                 "    optimizer_offload: Bools = False\n",
@@ -124,7 +108,7 @@ AXES: Mapping""",
             ),
         ),
     }
-    source_files = 3  # its own; and of the mechanism that prices it, the file and the line in the list
+    source_files = 2  # its own, and that of the mechanism that prices it
     question = f"plan llama-3.2-1b --cluster dgx-h100 {OF_A_PLAN} --fix tp=1"
     in_text = "1 tea breaks"
     in_json = ("best", "tea_breaks", 1)

@@ -6,6 +6,10 @@ for one plan. CONTRIBUTING.md says how to add one.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from importlib import import_module
+from pkgutil import iter_modules
+
 from sartor.step.mechanisms.compute import COMPUTING
 from sartor.step.mechanisms.context_exchange import CONTEXT_EXCHANGE
 from sartor.step.mechanisms.expert_exchange import EXPERT_EXCHANGE
@@ -22,7 +26,7 @@ from sartor.step.mechanisms.sharded_weights import SHARDED_WEIGHTS
 from sartor.step.mechanisms.tensor_traffic import TENSOR_TRAFFIC
 from sartor.step.mechanisms.waiting import WAITING
 
-MECHANISMS: tuple[Mechanism, ...] = (
+_IN_ORDER = (
     COMPUTING,
     RECOMPUTING,
     TENSOR_TRAFFIC,
@@ -38,6 +42,17 @@ MECHANISMS: tuple[Mechanism, ...] = (
     OFFLOADING,
     WAITING,  # after all that a device does: devices wait for the slowest
 )
+
+
+def _others() -> Iterator[Mechanism]:
+    """The mechanisms of files in this folder that the list does not name, by the names of their files."""
+    for module in (import_module(f"{__name__}.{file.name}") for file in iter_modules(__path__)):
+        values = vars(module).values()
+        yield from (value for value in values if isinstance(value, Mechanism) and value not in _IN_ORDER)
+
+
+MECHANISMS: tuple[Mechanism, ...] = (*_IN_ORDER[:-1], *_others(), WAITING)
+"""Every mechanism; one without a place in the list acts after all but the waiting for the slowest device."""
 
 
 def parts() -> tuple[StepPart, ...]:
