@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sartor.shapes.search import Candidate, CoDesign, ShapeSearch
 
 SHOWN_MIXES = 8
-ROWS, MOST_FINDINGS, MOST_OPERATORS, SHARE_ON_SCREEN = 4, 3, 6, 0.03
+ROWS, MOST_FINDINGS, MOST_OPERATORS, SHARE_ON_SCREEN = 4, 2, 5, 0.03
 """Rows of a table of shapes, findings, operators, and the least share of a listed operator, on one screen."""
 MIXES = "Equal total and active parameters, all else as it is; gains at equal work with their 80% intervals"
 WORSE = "controlled studies found such a change worse"
