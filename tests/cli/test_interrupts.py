@@ -148,7 +148,7 @@ def test_in_the_search_of_schedule_the_best_so_far_is_printed(search: str, size:
 
 
 def test_before_the_search_of_schedule_list_scheduling_is_printed(tmp_path: Path) -> None:
-    code = IN_THE_SEARCH.replace("cp_sat.", "greedy.").replace("import cp_sat", "import greedy")
+    code = IN_THE_SEARCH.replace("cp_sat.", "bounds.").replace("import cp_sat", "import bounds")
     code = code.replace("_run", "best_greedy").replace("(solver, model)", "(block)")
     code = code.replace('print("searching", file=sys.stderr, flush=True)', "import os; os.kill(os.getpid(), 2)")
     done = ran(code, "schedule", "examples/schedule/decoder_backward.json", "--json")

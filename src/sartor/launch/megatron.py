@@ -41,7 +41,7 @@ from sartor.launch.plan import (
 )
 from sartor.launch.script import ScriptCommand, launch_script
 from sartor.launch.stated import Flags, hole_text, parse_flags
-from sartor.model.layer import AttentionMixer, LatentAttentionMixer
+from sartor.model.layer import AttentionMixer, LatentAttentionMixer, VectorRole
 from sartor.model.shape import Value
 from sartor.model.training import (
     ContextParallel,
@@ -147,7 +147,7 @@ def _head_dim(mixer: object) -> int:
 def _only_fused(mixer: object) -> bool:
     """Transformer Engine's FlashAttention takes neither a learnable softmax nor latent attention (version 2 of it), and
     ``flash`` turns its other kernels off; cuDNN's (``fused``) take both and keep no scores either."""
-    sinks = isinstance(mixer, AttentionMixer) and any(vector.name == "sinks" for vector in mixer.vectors)
+    sinks = isinstance(mixer, AttentionMixer) and any(vector.role is VectorRole.SINKS for vector in mixer.vectors)
     return sinks or isinstance(mixer, LatentAttentionMixer)
 
 

@@ -15,7 +15,7 @@ from sartor.launch.fields import Argument
 from sartor.launch.numerics import OWN_CONFIG, numeric_arguments
 from sartor.launch.plan import LaunchKind, stages_of
 from sartor.launch.stated import Flags
-from sartor.model.layer import AttentionMixer, DenseFfn, LatentAttentionMixer, Layer, MoeFfn, NormKind
+from sartor.model.layer import AttentionMixer, DenseFfn, LatentAttentionMixer, Layer, MoeFfn, NormKind, VectorRole
 from sartor.model.shape import SAME, TransformerShape
 from sartor.model.training import TrainingPlan
 from sartor.model.workload import VOCAB_MULTIPLE
@@ -139,7 +139,7 @@ def _attention_arguments(
         yield ("--window-size", f"{max(windows) - 1},0")
         if not all(windows):
             yield ("--window-attn-skip-freq", pattern_text([int(bool(w)) for w in windows]))
-    if any(v.name == "sinks" for v in mixer.vectors):
+    if any(v.role is VectorRole.SINKS for v in mixer.vectors):
         yield ("--softmax-type", "learnable")
 
 
@@ -194,7 +194,7 @@ def _norm_arguments(
         if norm.kind is not norms[0].kind or (norm.weight, norm.bias) != kinds[norm.kind]:
             raise _no(shape, "a LayerNorm without weight or bias")
     yield ("--normalization", "RMSNorm" if norms[0].kind is NormKind.RMS_NORM else "LayerNorm")
-    of_heads = [v for v in mixer.vectors if v.name in ("q_norm", "k_norm")]
+    of_heads = [v for v in mixer.vectors if v.role in (VectorRole.QUERY_NORM, VectorRole.KEY_NORM)]
     if isinstance(mixer, AttentionMixer) and any(v.fixed != mixer.head_dim for v in of_heads):
         raise _no(shape, "norms of queries and keys over all heads at once")
     if of_heads:

@@ -21,6 +21,7 @@ from sartor.model.layer import (
     Norm,
     NormKind,
     SharedWidth,
+    VectorRole,
     Vectors,
 )
 from sartor.model.shape import MAX_LAYERS, Numerics, Stack, TransformerShape, Value
@@ -145,7 +146,7 @@ def _read_mixers(flags: Flags, hidden: int, heads: int) -> tuple[Mixer, Mixer]:
 def _read_latent(flags: Flags, heads: int) -> LatentAttentionMixer:
     q_rank = flags.size("--q-lora-rank", 0, least=0) or 0
     kv_rank = flags.size("--kv-lora-rank", 32) or 32
-    norms = (("q_norm", q_rank), ("kv_norm", kv_rank))
+    norms = (("q_norm", VectorRole.QUERY_NORM, q_rank), ("kv_norm", VectorRole.LATENT_NORM, kv_rank))
     flags.on("--qk-layernorm", "--group-query-attention", "--num-query-groups", "--kv-channels")
     return LatentAttentionMixer(
         num_heads=heads,
@@ -154,14 +155,15 @@ def _read_latent(flags: Flags, heads: int) -> LatentAttentionMixer:
         qk_nope_head_dim=flags.size("--qk-head-dim", 128) or 128,
         qk_rope_head_dim=flags.size("--qk-pos-emb-head-dim", 64, least=0) or 0,
         v_head_dim=flags.size("--v-head-dim", 128) or 128,
-        vectors=tuple(Vectors(name=name, fixed=size) for name, size in norms if size),
+        vectors=tuple(Vectors(name=name, role=role, fixed=size) for name, role, size in norms if size),
     )
 
 
 def _attention_vectors(flags: Flags, heads: int, head_dim: int) -> tuple[Vectors, ...]:
-    norms = tuple(Vectors(name=f"{x}_norm", fixed=head_dim) for x in "qk" if flags.on("--qk-layernorm"))
+    kinds = {"q_norm": VectorRole.QUERY_NORM, "k_norm": VectorRole.KEY_NORM} if flags.on("--qk-layernorm") else {}
+    norms = tuple(Vectors(name=name, role=role, fixed=head_dim) for name, role in kinds.items())
     learnable = flags.word("--softmax-type", ("vanilla", "learnable", "off-by-one")) == "learnable"
-    return (*norms, *((Vectors(name="sinks", fixed=heads),) if learnable else ()))
+    return (*norms, *((Vectors(name="sinks", role=VectorRole.SINKS, fixed=heads),) if learnable else ()))
 
 
 def _rotary(flags: Flags, head_dim: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,7 @@ class KnownBlocks:
     def knows(self, job: TrainingJob, cluster: Cluster, calibration: Calibration | None) -> bool:
         """Whether the blocks are of this job, which may only differ in its kernels and in switches of its trainer."""
         alike = replace(job, trainer=self.job.trainer, context_parallel=self.job.context_parallel) == self.job
-        alike &= all(getattr(job.trainer, name) == getattr(self.job.trainer, name) for name in _OF_BLOCKS)
+        alike &= _of_blocks(job.trainer) == _of_blocks(self.job.trainer)
         return alike and self.cluster is cluster and self.calibration is calibration
 
     def times(
@@ -101,7 +102,7 @@ class KnownBlocks:
         return tuple(BlockTimes(name=n, **dict(zip(_TIMES, seconds, strict=True))) for n, seconds in of_each), rows
 
 
-_OF_BLOCKS = ("name", "lockstep", "vocab_multiple")
+_of_blocks = attrgetter("name", "lockstep", "vocab_multiple")
 """What the price of a block takes from a trainer besides its kernels; the name is of the constants."""
 _TIMES = tuple(field.name for field in fields(BlockTimes) if field.name != "name")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sartor.model.counts import count_params
-from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Vectors
+from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, VectorRole, Vectors
 from sartor.model.shape import Stack, TransformerShape
 from sartor.read.families import parts, read_as, read_part
 from sartor.read.families.encoder_decoder import Seq2Seq, Side, build_stack, decoder_alone, read_side
@@ -183,7 +183,12 @@ def read_pix2struct(f: Fields) -> TransformerShape:
     mixer = AttentionMixer(num_heads=heads, num_kv_heads=heads, head_dim=hidden // heads)
     cross = replace(mixer, cross=True, causal=False, name="cross_attention")
     layer = Layer(mixers=(mixer, cross), ffn=DenseFfn(ffn_hidden_size=width), norms=(rms(),) * 3)
-    table = Vectors(name="relative_bias", fixed=t.size("relative_attention_num_buckets") * heads, embedding=True)
+    table = Vectors(
+        name="relative_bias",
+        role=VectorRole.RELATIVE_BIAS,
+        fixed=t.size("relative_attention_num_buckets") * heads,
+        embedding=True,
+    )
     layers = [replace(layer, vectors=(table,)), *[layer] * (t.layers("num_layers") - 1)]
     return TransformerShape(
         name=f.model_type,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Vectors
+from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, VectorRole, Vectors
 from sartor.model.shape import LayerRun, Stack, TransformerShape
 from sartor.read.families import parts
 from sartor.read.families.encoders import Around, Encoder, around_encoder, read_encoder
@@ -143,7 +143,16 @@ def longformer_layer(f: Fields, hidden: int) -> Around:
 def mpnet_around(f: Fields, hidden: int) -> Around:
     """MPNet's relative bias, one table for all layers."""
     buckets = f.size("relative_attention_num_buckets")
-    return Around(vectors=(Vectors(name="relative_bias", fixed=buckets * f.size(*parts.HEADS), embedding=True),))
+    return Around(
+        vectors=(
+            Vectors(
+                name="relative_bias",
+                role=VectorRole.RELATIVE_BIAS,
+                fixed=buckets * f.size(*parts.HEADS),
+                embedding=True,
+            ),
+        )
+    )
 
 
 def roformer_around(f: Fields, hidden: int) -> Around:

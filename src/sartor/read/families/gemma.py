@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sartor.model.layer import AttentionMixer, DenseFfn, Ffn, Layer, Linear, MoeFfn, Vectors
+from sartor.model.layer import AttentionMixer, DenseFfn, Ffn, Layer, Linear, MoeFfn, VectorRole, Vectors
 from sartor.model.shape import TransformerShape
 from sartor.read.families import parts
 from sartor.read.families.decoder import Family, QkNorm, Sizes, assemble, attention, read_sizes
@@ -35,7 +35,7 @@ def first_shared(f: Fields, layers: int) -> int:
 
 def without_kv(mixer: AttentionMixer) -> AttentionMixer:
     """The attention with keys and values of another layer: no K and V projections, no key norm."""
-    return replace(mixer, shares_kv=True, vectors=tuple(v for v in mixer.vectors if v.name != "k_norm"))
+    return replace(mixer, shares_kv=True, vectors=tuple(v for v in mixer.vectors if v.role is not VectorRole.KEY_NORM))
 
 
 # -- Gemma 3n -----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, Vectors
+from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, VectorRole, Vectors
 from sartor.model.shape import Stack, TransformerShape
 from sartor.read.families import parts
 from sartor.read.families.encoders import Around, Encoder, read_encoder
@@ -197,7 +197,9 @@ def read_sound(f: Fields, family: Sound) -> TransformerShape:
     layer = Layer(mixers=(mixer,), ffn=ffn, norms=(layer_norm(), layer_norm()))
     layers = [layer] * count
     if family.gated:
-        table = Vectors(name="relative_bias", fixed=f.size("num_buckets") * num_heads, embedding=True)
+        table = Vectors(
+            name="relative_bias", role=VectorRole.RELATIVE_BIAS, fixed=f.size("num_buckets") * num_heads, embedding=True
+        )
         layers[0] = replace(layer, vectors=(table,))
     stack = Stack(
         name="encoder",
