@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sartor import api
+from sartor.cli import run
 from sartor.errors import InputError
 from sartor.run.run import Origin
 
@@ -84,3 +85,20 @@ def test_inference_takes_no_launch_file(tmp_path: Path) -> None:
 def test_neither_a_model_nor_a_launch_is_refused(call: object) -> None:
     with pytest.raises(InputError, match="name the model, or a --launch file"):
         call()  # type: ignore[operator]
+
+
+def test_a_switch_without_a_price_weakens_the_verdict_as_plan_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = "--tensor-model-parallel-size 2 --distribute-saved-activations"
+    launch = tmp_path / "train.sh"
+    text = MEGATRON.format(plan=plan).replace("layers 24", "layers 48")
+    launch.write_text(text.replace("micro-batch-size 1 ", "micro-batch-size 8 "))
+    words = ["--cluster", CLUSTER, "--launch", str(launch)]
+    assert (linted := api.lint_launch(launch, CLUSTER, search=False)).depends_on
+    assert not linted.fits
+    for command in ("estimate", "lint"):
+        run([command, *words])
+        shown = " ".join(capsys.readouterr().out.split())
+        assert "does not fit, as priced" in shown
+        assert "--distribute-saved-activations has no price here: the run fits if it saves" in shown

@@ -28,6 +28,37 @@ def test_the_table_says_what_fits_and_what_is_assumed(sartor) -> None:
     assert "the first token includes about 6 decoding steps of scheduling and 9 ms of the client" in text
 
 
+@pytest.mark.parametrize("pools", [(), ("--prefill-workers", "1", "--decode-workers", "1")])
+def test_without_an_engine_the_intervals_hold_every_other_engine_and_one_that_moves_the_time_is_named(
+    sartor, pools: tuple[str, ...]
+) -> None:
+    words = (
+        "serving",
+        "llama-3.1-70b",
+        "--gpu",
+        "b200",
+        "--tp",
+        "8",
+        "--dtype",
+        "fp8",
+        "--concurrency",
+        "1,16",
+        *pools,
+    )
+    answer, named = sartor(*words, "--json").body, sartor(*words, "--kernels", "trtllm", "--json").body
+    for load, there in zip(answer["loads"], named["loads"], strict=True):
+        for name in ("ttft", "tpot"):
+            assert load[f"{name}_low_s"] <= there[f"{name}_s"] <= load[f"{name}_high_s"]
+    turns = {turn["value"]: turn["time_s"] for turn in answer["depends_on"]}
+    assert turns["trtllm"] == named["loads"][-1]["tpot_s"]
+    assert f"With kernels=trtllm, which was not stated: {1e3 * turns['trtllm']:.3g} ms" in sartor(*words).out
+    assert not named["depends_on"]
+
+
+def test_one_load_is_said_once(sartor) -> None:
+    assert "in flight a token takes" not in sartor(*WORDS[:-1], "1").out
+
+
 def test_more_devices_than_a_node_has_are_said_to_be_joined(sartor) -> None:
     assert "a node has 8" in sartor("serving", "llama-3.1-70b", "--tp", 16, "--gpu", "h100").out
     assert "a node has" not in sartor("serving", "llama-3.1-70b", "--tp", 16, "--gpu", "gb200").out

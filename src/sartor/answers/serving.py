@@ -25,14 +25,14 @@ from sartor.answers.field import (
     rows,
     text,
 )
-from sartor.answers.plan import VALUE
+from sartor.answers.plan import DEPENDS_ON, VALUE
 from sartor.cost.cost import interval_80
-from sartor.units import format_count, format_seconds
+from sartor.units import Floats, format_count, format_seconds
 
 if TYPE_CHECKING:
     from sartor.cost.cost import Source
     from sartor.model.workload import ModelReading
-    from sartor.run.run import Run
+    from sartor.run.run import Run, Turn
     from sartor.step.serving.batching import Steady
     from sartor.step.serving.served import Load, Server, Shortage
 
@@ -131,6 +131,7 @@ SERVING: Fields = (
     rows("shortages", SHORTAGE, path=lambda answer: [(answer, lack) for lack in answer.shortages]),
     mapping("would_fit", Scalar.ANY, help="a change with which one sequence fits"),
     rows("loads", LOAD, path="loads"),
+    DEPENDS_ON,
 )
 
 
@@ -158,6 +159,10 @@ class ServingAnswer(Answer):
     decode_workers: int = 1
     would_fit: Mapping[str, int | str] = default(default_factory=dict)
     """If not even one sequence fits: a change with which one does."""
+    elsewhere: Mapping[str, Steady] = default(default_factory=dict)
+    """The same servers in engines that were not excluded, by their names: intervals cover them."""
+    depends_on: tuple[Turn, ...] = ()
+    """Engines that would change the time per token."""
     shortages: tuple[Shortage, ...] = ()
     """What servers lack that don't hold one sequence: those for prompts of their own, then those for answers."""
     assumptions: tuple[str, ...] = ()
@@ -179,6 +184,11 @@ class ServingAnswer(Answer):
 _COLUMNS = ("running", "waiting", "step_s", "tpot_s", "ttft_s", "each_prompt_s", "output_tokens_per_s")
 
 
+def _covering(interval: tuple[Floats, Floats], seconds: list[float]) -> tuple[float, float]:
+    """The interval, widened to hold every one of ``seconds``."""
+    return min([float(interval[0]), *seconds]), max([float(interval[1]), *seconds])
+
+
 def _loads(answer: ServingAnswer) -> Iterator[_ServedLoad]:
     steady, concurrency = answer.steady, np.asarray(answer.load.concurrency)
 
@@ -186,20 +196,22 @@ def _loads(answer: ServingAnswer) -> Iterator[_ServedLoad]:
         return [float(value) for value in np.broadcast_to(np.asarray(values), concurrency.shape)]
 
     columns = {name: spread(getattr(steady, name)) for name in _COLUMNS}
+    elsewhere = {n: [spread(getattr(there, n)) for there in answer.elsewhere.values()] for n in ("tpot_s", "ttft_s")}
     sigmas = zip(spread(steady.tpot_log_sigma), spread(steady.ttft_log_sigma), strict=True)
     for i, (tpot_sigma, ttft_sigma) in enumerate(sigmas):
         column = {name: values[i] for name, values in columns.items()}
-        tpot, ttft = interval_80(column["tpot_s"], tpot_sigma), interval_80(column["ttft_s"], ttft_sigma)
+        tpot = _covering(interval_80(column["tpot_s"], tpot_sigma), [row[i] for row in elsewhere["tpot_s"]])
+        ttft = _covering(interval_80(column["ttft_s"], ttft_sigma), [row[i] for row in elsewhere["ttft_s"]])
         yield _ServedLoad(
             concurrency=int(concurrency[i]),
             running=math.ceil(round(column["running"], 6)),
             waiting=column["waiting"],
             ttft_s=column["ttft_s"],
-            ttft_low_s=float(ttft[0]),
-            ttft_high_s=float(ttft[1]),
+            ttft_low_s=ttft[0],
+            ttft_high_s=ttft[1],
             tpot_s=column["tpot_s"],
-            tpot_low_s=float(tpot[0]),
-            tpot_high_s=float(tpot[1]),
+            tpot_low_s=tpot[0],
+            tpot_high_s=tpot[1],
             source=steady.step.source,
             step_s=column["step_s"],
             prompt_s=spread(steady.prompt.time_s)[i],

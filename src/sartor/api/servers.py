@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Unpack
 
 import numpy as np
@@ -12,6 +13,7 @@ from sartor.answers.serving import ServingAnswer
 from sartor.api.models import Model, read
 from sartor.api.questions import asked_run, in_engine, padding_note
 from sartor.api.words import GpuLike, of_frameworks, precision_of, refuse_on_a_chip, size_of, word_of
+from sartor.ask.alternatives import turn_of_time
 from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
@@ -19,9 +21,9 @@ from sartor.model.lower import feasible
 from sartor.model.workload import AttentionKernel, ModelReading, ParallelDims, Phase, too_long
 from sartor.operators import DType
 from sartor.run.fields import OF_ONE_PASS, RunOptions
-from sartor.run.run import Origin, Run
+from sartor.run.run import Origin, Run, Turn
 from sartor.step.question import checked_skew
-from sartor.step.serving.batching import FIRST_TOKEN_S, FIRST_TOKEN_STEPS, disaggregated, steady_state
+from sartor.step.serving.batching import FIRST_TOKEN_S, FIRST_TOKEN_STEPS, Steady, disaggregated, steady_state
 from sartor.step.serving.inference import WIDTHS
 from sartor.step.serving.served import (
     MEMORY_SHARE,
@@ -106,13 +108,10 @@ def serving(
         raise InputError("kernels", run.get("kernels"), must, " or ".join(each.name for each in engines_on(device)))
     run, server = _completed(run, _server(run, reading, device, engine, size_of("copies", copies, 1)), load)
     workers = size_of("decode_workers", decode_workers, 1)
-    if size_of("prefill_workers", prefill_workers, 0, least=0):
-        wide = size_of("prefill_copies", prefill_copies, 1)
-        prefill = _prefill(server, size_of("prefill_tp", prefill_tp, server.tp), wide)
-        steady = disaggregated(prefill, prefill_workers, server, workers, load, calibration)
-    else:
-        _refuse_pools({"decode_workers": workers, "prefill_tp": prefill_tp, "prefill_copies": prefill_copies})
-        prefill, steady = None, steady_state(server, load, calibration)
+    prefill = _prefill_pool(server, prefill_workers, prefill_tp, prefill_copies, workers)
+    steady_in = partial(_steady, server, prefill, (prefill_workers, workers), load)
+    steady, shortages = steady_in(engine, calibration), _shortages(server, prefill, load)
+    elsewhere = {} if shortages else dict(_in_other_engines(run, reading, device, own, steady_in))
     released = None if run.states("dtype") or not reading.weights else DType(reading.weights)
     return ServingAnswer(
         reading=reading,
@@ -125,10 +124,52 @@ def serving(
         prefill=prefill,
         prefill_workers=prefill_workers,
         decode_workers=workers,
-        shortages=_shortages(server, prefill, load),
+        elsewhere=elsewhere,
+        depends_on=_turns(steady, elsewhere),
+        shortages=shortages,
         would_fit=_change_that_fits(server, prefill, load, released),
         assumptions=(*reading.assumptions, *reading.notes, *_assumed(run, reading, server, load, calibration)),
     )
+
+
+def _prefill_pool(server: Server, workers: int, tp: int | None, copies: int, decode_workers: int) -> Server | None:
+    """A server for prompts alone, if there are any. Raises ``InputError`` for sizes of a pool that there is not."""
+    if size_of("prefill_workers", workers, 0, least=0):
+        return _prefill(server, size_of("prefill_tp", tp, server.tp), size_of("prefill_copies", copies, 1))
+    _refuse_pools({"decode_workers": decode_workers, "prefill_tp": tp, "prefill_copies": copies})
+    return None
+
+
+def _steady(
+    server: Server,
+    prefill: Server | None,
+    workers: tuple[int, int],
+    load: Load,
+    engine: Engine,
+    calibration: Calibration,
+) -> Steady:
+    """The steady state in an engine; ``workers`` of prompts and of answers."""
+    server = replace(server, engine=engine)
+    if prefill is None:
+        return steady_state(server, load, calibration)
+    return disaggregated(replace(prefill, engine=engine), workers[0], server, workers[1], load, calibration)
+
+
+def _in_other_engines(
+    run: Run, reading: ModelReading, gpu: Gpu, own: Calibration | None, steady_in: Callable[..., Steady]
+) -> Iterator[tuple[str, Steady]]:
+    """The steady state in every engine that was not excluded."""
+    for name in run.facts["kernels"].alternatives:
+        stated = run.with_(Origin.STATED, "", kernels=name)
+        _, engine, calibration = in_engine(stated, reading.shape, gpu, own or load_calibration(gpu))
+        yield name, steady_in(engine, calibration)
+
+
+def _turns(steady: Steady, elsewhere: Mapping[str, Steady]) -> tuple[Turn, ...]:
+    """Engines that would change the time per token under the largest load."""
+    time_s = {name: float(np.ravel(there.tpot_s)[-1]) for name, there in elsewhere.items()}
+    usual_s = float(np.ravel(steady.tpot_s)[-1])
+    return tuple(turn for name, seconds in time_s.items() for turn in turn_of_time("kernels", name, seconds, usual_s))
 
 
 def _in_flight(concurrency: int | Sequence[int]) -> IntArray:
@@ -233,7 +274,8 @@ def _assumed(run: Run, reading: ModelReading, server: Server, load: Load, calibr
     if server.encodes:
         yield "prompts pass the encoder; the decoder begins with one token and attends to both"
     if not run.states("kernels"):
-        yield f"kernels={server.engine.name} (default)"
+        others = " and ".join(run.facts["kernels"].alternatives)
+        yield f"kernels={server.engine.name} (default)" + (f": intervals also cover {others}" if others else "")
     joined = max(server.gpu.link_domain, server.gpu.devices_per_node)
     if server.num_devices > joined:
         yield f"all {server.num_devices} devices joined by their own links (a node has {joined})"

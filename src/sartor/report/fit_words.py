@@ -18,7 +18,16 @@ from sartor.hardware.cluster_catalog import cluster_names
 from sartor.hardware.gpu import alignment_of
 from sartor.model.plan import AXES
 from sartor.model.workload import Phase
-from sartor.report.plan_words import batches_text, close_text, if_turned, money_text, turn_lines
+from sartor.report.plan_words import (
+    FILE_UNSAID,
+    UNSAID,
+    batches_text,
+    close_text,
+    if_turned,
+    money_text,
+    turn_lines,
+    unpriced_text,
+)
 from sartor.report.words import count_text, interval_text, printable, unread_text
 from sartor.rules.rule import ragged
 from sartor.run.run import Origin
@@ -49,13 +58,21 @@ def does_not_fit(answer: ModelEstimate) -> str:
     parts = ", ".join(f"{word} {format_bytes(sizes[word])}" for word in largest if sizes[word] > 0)
     gpu = printable(answer.question.gpu.name)
     close = close_text(answer.peak_bytes, answer.usable_bytes) if answer.near_limit else ""
-    peak = format_bytes(answer.peak_bytes)
-    turned = if_turned(answer.question.depends_on, fits=False, memory=peak)
-    turned = "" if turned == f", {peak}" else turned
-    return (
-        f"Does not fit{turned}: {peak} per device ({parts}), but {gpu} has {_room(answer)} to fill{close}. "
-        f"{_would_fit(answer)} Times are those of a device with enough memory."
-    )
+    peak, turns = format_bytes(answer.peak_bytes), answer.question.depends_on
+    turned = if_turned(turns, fits=False, memory=peak, unsaid=_unsaid(answer))
+    needs = f": {peak} per device ({parts}), but {gpu} has {_room(answer)} to fill{close}."
+    if turned != f", {peak}":
+        needs = f"{turned}. {gpu} has {_room(answer)} to fill{close}; largest are {parts}."
+    unpriced = unpriced_text(turns)
+    as_priced = ", as priced" if unpriced else ""
+    hint = _would_fit(answer)
+    if turns and not answer.would_fit:
+        hint = hint.replace("Nothing that", "Nothing else that")
+    return f"Does not fit{as_priced}{needs}{unpriced} {hint} Times are those of a device with enough memory."
+
+
+def _unsaid(answer: ModelEstimate) -> str:
+    return FILE_UNSAID if answer.question.run.states("launch") else UNSAID
 
 
 def memory_words(answer: ModelEstimate) -> str:
@@ -87,8 +104,10 @@ def _plan_would_fit(answer: ModelEstimate, held: HeldPlan) -> str:
     """``It would fit with --zero-stage 2; `sartor plan` ...``; for a typical run, the whole command of `sartor
     estimate`, which takes every axis of a plan."""
     if not answer.would_fit:
-        plan = command("plan", answer, held)
-        return f"Nothing that was tried would fit: `{plan}` tries all plans and says how many devices are enough."
+        finds = "tries all plans and says how many devices are enough"
+        if answer.question.run.states("launch"):
+            finds = "compares it with the best plan on these devices"
+        return f"Nothing that was tried would fit: `{command('plan', answer, held)}` {finds}."
     change = answer.would_fit[0]
     words = f"as `{command('estimate', answer, held, change)}`" if held.assumed else f"with {_options(change)}"
     return f"It would fit {words}; `sartor plan` with the same model, cluster and sizes finds the fastest plan."
@@ -100,6 +119,10 @@ def command(name: str, answer: ModelEstimate, held: HeldPlan, change: Mapping[st
     catalogued = held.cluster.name in cluster_names()
     place = {"gpu": _device(answer)} if change is not None else {"cluster": "CLUSTER.toml"}
     options: dict[str, int | str] = {"cluster": held.cluster.name} if catalogued else {**place}
+    if name == "plan" and answer.question.run.states("launch"):  # the file says the rest
+        return printable(
+            f"sartor plan {shlex.join(answer.question.reading.asked)} {_options(options | _optional(answer))}"
+        )
     options |= {"num_devices": held.num_devices, "global_batch_size": job.global_batch_size, "seq_len": job.seq_len}
     options |= {"dtype": job.recipe.value} if job.recipe.value != "bf16" else {}
     options |= {} if kept is None else {"headroom": f"{kept:g}"}
@@ -113,13 +136,20 @@ def command(name: str, answer: ModelEstimate, held: HeldPlan, change: Mapping[st
 def _stated_command(name: str, answer: ModelEstimate) -> str:
     """Another command with what the user stated; the phase is the objective of `sartor advise`."""
     run = answer.question.run
-    stated = {field: value for field, value in run.of_origin(Origin.STATED).items() if field not in ("gpu", "phase")}
+    stated = _optional(answer)
     phase, cluster, gpu = run.get("phase"), run.get("cluster"), _device(answer)
     options = {} if phase == Phase.TRAIN.value else {"objective" if name == "advise" else "phase": phase}
     options |= {} if "cluster" in stated or gpu == "h100_sxm" else {"gpu": gpu}
     options |= stated | ({"cluster": "CLUSTER.toml"} if "cluster" in stated and cluster not in cluster_names() else {})
     words = f"sartor {name} {shlex.join(answer.question.reading.asked)} {_options(options)}"
     return printable(words.strip())
+
+
+def _optional(answer: ModelEstimate) -> dict[str, int | str]:
+    """What an option states, but for the device, the phase and what stands with the model."""
+    beside = ("gpu", "phase", "launch")
+    facts = answer.question.run.facts.items()
+    return {n: fact.value for n, fact in facts if fact.source == "option" and n not in beside}
 
 
 def _device(answer: ModelEstimate) -> str:
@@ -284,7 +314,9 @@ def _fits(answer: ModelEstimate) -> str:
     if answer.fits:
         sizes = f"{format_bytes(answer.peak_bytes)} of {format_bytes(answer.usable_bytes)}"
         close = close_text(answer.peak_bytes, answer.usable_bytes) if answer.near_limit else ""
-        return f"fits{if_turned(answer.question.depends_on, fits=True, memory=f'{sizes}{close}')}."
+        turns = answer.question.depends_on
+        turned = if_turned(turns, fits=True, memory=f"{sizes}{close}", unsaid=_unsaid(answer))
+        return f"fits{turned}.{unpriced_text(turns)}"
     words = does_not_fit(answer)
     return words[0].lower() + words[1:]
 

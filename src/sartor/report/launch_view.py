@@ -12,7 +12,16 @@ from sartor.report.document import PageBlock, bullets_block, document_text, grid
 from sartor.report.grid import Grid, grid_of
 from sartor.report.lint_formats import GRADE_STYLES
 from sartor.report.plan_document import parts_grid
-from sartor.report.plan_words import bound_text, close_text, devices_text, if_turned, plan_words, turn_lines
+from sartor.report.plan_words import (
+    FILE_UNSAID,
+    bound_text,
+    close_text,
+    devices_text,
+    if_turned,
+    plan_words,
+    turn_lines,
+    unpriced_text,
+)
 from sartor.report.words import count_text, interval_text, printable
 from sartor.units import format_bytes, format_count, format_seconds, format_share, room_text
 
@@ -73,16 +82,14 @@ def _lines(answer: LaunchAnswer) -> Iterator[str]:
 def _fits(answer: LaunchAnswer, memory: str) -> str:
     """Whether it fits, as strongly as the launch's switches without a price allow."""
     close = close_text(answer.priced.peak_bytes, (1 - answer.headroom) * answer.usable_bytes)
-    unpriced = [turn for turn in answer.depends_on if "change_bytes" in turn.figures]
-    sentences = [f"{printable(turn.field)} has no price here: the run {turn.verdict}." for turn in unpriced]
+    unpriced = unpriced_text(answer.depends_on)
     if any("peak_bytes" in turn.figures for turn in answer.depends_on):
         word = "It fits" if answer.fits else "It does not fit"
-        unsaid = "the file does not say"
-        turned = if_turned(answer.depends_on, fits=answer.fits, memory=f"{memory}{close}", unsaid=unsaid)
-        return " ".join([f"{word}{turned}.", *sentences])
+        turned = if_turned(answer.depends_on, fits=answer.fits, memory=f"{memory}{close}", unsaid=FILE_UNSAID)
+        return f"{word}{turned}.{unpriced}"
     needs = "The fullest device needs" if answer.fits else "IT DOES NOT FIT: a device would need"
     as_priced = "AS PRICED " if unpriced and not answer.fits else ""
-    return " ".join([f"{as_priced}{needs} {memory}{close}.", *sentences])
+    return f"{as_priced}{needs} {memory}{close}.{unpriced}"
 
 
 def _memory_grid(answer: LaunchAnswer) -> Grid:

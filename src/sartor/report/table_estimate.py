@@ -32,7 +32,7 @@ from sartor.report.document import (
 )
 from sartor.report.fit_words import first_change, headline, narrowing_lines, serving_words
 from sartor.report.grid import Grid, GridColumn, field_grid, grid_of, wide_column, words_column
-from sartor.report.plan_words import plan_words, step_parts
+from sartor.report.plan_words import plan_words, step_parts, turn_lines
 from sartor.report.points import SMALL_SHARE, OperatorTimes
 from sartor.report.words import (
     count_text,
@@ -307,7 +307,7 @@ def serving_view(answer: ServingAnswer) -> RenderableType:
         columns = [column for column in columns_of(LOAD) if several or not column.name.startswith("tpot")]
         most = count_text(answer.most_sequences, "sequence")
         first = f"{served}: fits; at most {most} in memory, each halfway through its answer."
-        blocks = [opening([first, *_speed(answer)]), section("Loads")]
+        blocks = [opening([first, *_speed(answer), *turn_lines(answer.depends_on)]), section("Loads")]
         blocks += [grid_block(field_grid("Loads", columns, answer.loads))]
     return document_text([*blocks, bullets_block("Assumed", answer.assumptions)])
 
@@ -354,6 +354,6 @@ def _speed(answer: ServingAnswer) -> list[str]:
     words = f"A step of {last.concurrency:,} takes {format_seconds(last.step_s)}"
     if answer.prefill is None and math.isfinite(between) and between > 0:
         words += f"; prompts of other requests between two tokens are {between:.0%} of the time per token"
-    if least is not last and several:
+    if least.concurrency < last.concurrency and several:
         words += f". With {least.concurrency:,} in flight a token takes {format_seconds(least.tpot_s)}"
     return [*lines, f"{words}."]
