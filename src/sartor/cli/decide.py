@@ -82,7 +82,7 @@ def lint(
     models: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="MODEL...",
+            metavar="MODEL",
             help="Paths to Hugging Face config.json files or their folders, zoo names, or org/name; optional if "
             "--launch has the sizes.",
             show_default=False,

@@ -92,7 +92,7 @@ _ROWS = (
         "launch",
         "FILE",
         "launch file",
-        "Launch file of the run (Megatron script, torchtitan TOML, ...): states what it says; options win over it.",
+        "Launch file of the run (Megatron script, torchtitan TOML, ...). Options win over what it says.",
         kind=Path,
         inference=False,
     ),
