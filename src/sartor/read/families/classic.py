@@ -26,7 +26,7 @@ def bigcode_heads(f: Fields, hidden: int) -> tuple[int, int, int]:
     return num_heads, 1 if f.flag("multi_query") else num_heads, head_dim
 
 
-def falcon_heads(f: Fields, hidden: int) -> tuple[int, int, int]:
+def _falcon_heads(f: Fields, hidden: int) -> tuple[int, int, int]:
     """Falcon: grouped heads in the new architecture, else one key/value head when ``multi_query``."""
     num_heads, kv_heads, head_dim = heads(f, hidden)
     if not f.flag("new_decoder_architecture"):
@@ -58,7 +58,7 @@ def falcon(f: Fields) -> TransformerShape:
         gated=False,
         ffn=("ffn_hidden_size",),
         ffn_factor=4,
-        heads=falcon_heads,
+        heads=_falcon_heads,
     )
     return read_decoder(f, family)
 

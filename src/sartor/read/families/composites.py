@@ -18,7 +18,7 @@ from sartor.read.fields import Fields
 def read_composed(f: Fields) -> TransformerShape:
     """A decoder that attends to an encoder, each read by its own type, with a projection where widths differ."""
     encoder, decoder = part(f, "encoder"), part(f, "decoder")
-    e, d = read_side_of_class(encoder, "Model"), read_side_of_class(decoder, "ForCausalLM")
+    e, d = _read_side_of_class(encoder, "Model"), _read_side_of_class(decoder, "ForCausalLM")
     vision = e.vocab_size == 0
     source = int(e.hidden_size)
     side = e.stacks[0]
@@ -31,7 +31,7 @@ def read_composed(f: Fields) -> TransformerShape:
         linears=(*side.linears, *e.linears),
         vectors=(*side.vectors, Vectors(name="encoder_tables", fixed=rest)),
     )
-    second = attending(d.main, decoder)
+    second = _attending(d.main, decoder)
     stated = decoder.optional_size("cross_attention_hidden_size")
     between = source != int(d.hidden_size) and stated is None
     bridge = (Linear(name="encoder_to_decoder", d_in=source, d_out=d.hidden_size, bias=True),) if between else ()
@@ -48,17 +48,17 @@ def part(f: Fields, name: str) -> Fields:
     return fields
 
 
-def read_side_of_class(f: Fields, ending: str) -> TransformerShape:
+def _read_side_of_class(f: Fields, ending: str) -> TransformerShape:
     """One of the two models, with no head or with a language-model head."""
     return read_part(replace(f, architecture=ending))
 
 
-def attending(stack: Stack, f: Fields) -> Stack:
+def _attending(stack: Stack, f: Fields) -> Stack:
     """The decoder's stack with a cross-attention in every layer that has none."""
-    return replace(parts.in_every_layer(stack, lambda layer: with_cross(layer, f)), name="decoder")
+    return replace(parts.in_every_layer(stack, lambda layer: _with_cross(layer, f)), name="decoder")
 
 
-def with_cross(layer: Layer, f: Fields) -> Layer:
+def _with_cross(layer: Layer, f: Fields) -> Layer:
     """A layer with causal self-attention, cross-attention and a norm for it."""
     mixer = layer.mixers[0]
     assert isinstance(mixer, AttentionMixer)
@@ -130,7 +130,7 @@ def read_blip(f: Fields) -> TransformerShape:
     )
     if f.architecture in ("BlipModel",):
         cross = ()
-    return with_more(shape, cross, Vectors(name="cross_norm", per_hidden=2))
+    return _with_more(shape, cross, Vectors(name="cross_norm", per_hidden=2))
 
 
 def read_flava(f: Fields) -> TransformerShape:
@@ -141,7 +141,7 @@ def read_flava(f: Fields) -> TransformerShape:
     return replace(shape, linears=(*shape.linears, plain("pooler", hidden, hidden, bias=True, rows=1), towards))
 
 
-def with_more(shape: TransformerShape, linears: tuple[Linear, ...], norm: Vectors) -> TransformerShape:
+def _with_more(shape: TransformerShape, linears: tuple[Linear, ...], norm: Vectors) -> TransformerShape:
     """The shape with further parts in every layer of its main stack."""
     if not linears:
         return shape
@@ -157,7 +157,7 @@ def read_lxmert(f: Fields) -> TransformerShape:
 def read_sound_decoder(f: Fields, source: str = "") -> TransformerShape:
     """A BART-like decoder over a sound encoder."""
     inner = (f.part(source) if source else None) or f
-    side = read_side(inner, "decoder_") if f.model_type == "speecht5" else plain_side(inner)
+    side = read_side(inner, "decoder_") if f.model_type == "speecht5" else _plain_side(inner)
     stack = build_stack(inner, Seq2Seq(), side, 0, cross=True)
     return TransformerShape(
         name=f.model_type,
@@ -168,7 +168,7 @@ def read_sound_decoder(f: Fields, source: str = "") -> TransformerShape:
     )
 
 
-def plain_side(f: Fields) -> Side:
+def _plain_side(f: Fields) -> Side:
     """A decoder's sizes from the plain field names."""
     hidden = f.size("hidden_size")
     num_heads, num_kv_heads, head_dim = parts.heads(f, hidden)

@@ -175,7 +175,7 @@ def read_sizes(f: Fields, family: Family) -> Sizes:
     """Hidden size, layers and heads."""
     hidden = f.essential(*family.hidden_name)
     layers = f.layers(*parts.LAYERS)
-    num_heads, num_kv_heads, head_dim = (latent_heads if family.latent else family.heads)(f, hidden)
+    num_heads, num_kv_heads, head_dim = (_latent_heads if family.latent else family.heads)(f, hidden)
     return Sizes(hidden=hidden, layers=layers, heads=num_heads, kv_heads=num_kv_heads, head_dim=head_dim)
 
 
@@ -276,7 +276,7 @@ def rotary_dim(f: Fields, family: Family, head_dim: int) -> int:
     return int(head_dim * share)
 
 
-def latent_heads(f: Fields, hidden: int) -> tuple[int, int, int]:
+def _latent_heads(f: Fields, hidden: int) -> tuple[int, int, int]:
     """Heads of multi-head latent attention: keys of nope and rope parts, as many as queries."""
     num_heads = f.size(*parts.HEADS)
     return num_heads, num_heads, f.size("qk_nope_head_dim") + f.size("qk_rope_head_dim", least=0)

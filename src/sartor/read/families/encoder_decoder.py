@@ -67,8 +67,8 @@ def read_seq2seq(f: Fields, family: Seq2Seq) -> TransformerShape:
         build_stack(f, family, decoder, rows[1], cross=True),
     )
     if f.architecture.endswith("ForCausalLM") and not f.path:
-        return around_stacks(f, family, (decoder_alone(stacks[1]),), decoder.hidden)
-    return around_stacks(f, family, stacks, decoder.hidden)
+        return _around_stacks(f, family, (decoder_alone(stacks[1]),), decoder.hidden)
+    return _around_stacks(f, family, stacks, decoder.hidden)
 
 
 def read_side(f: Fields, prefix: str) -> Side:
@@ -94,7 +94,7 @@ def build_stack(f: Fields, family: Seq2Seq, side: Side, rows: int, *, cross: boo
     mixers = (mixer, replace(mixer, cross=True, causal=False, name="cross_attention")) if cross else (mixer,)
     norms = (family.norm,) * (family.decoder_norms if cross else family.encoder_norms)
     plain_layer = Layer(
-        mixers=mixers, ffn=ffn_of(f, family, side, cross=cross), norms=norms, linears=linears, vectors=vectors
+        mixers=mixers, ffn=_ffn_of(f, family, side, cross=cross), norms=norms, linears=linears, vectors=vectors
     )
     layers = [plain_layer] * side.layers
     if family.sparse_step:
@@ -131,7 +131,7 @@ def attention(f: Fields, family: Seq2Seq, side: Side, *, causal: bool) -> Attent
     )
 
 
-def ffn_of(f: Fields, family: Seq2Seq, side: Side, *, cross: bool) -> DenseFfn:
+def _ffn_of(f: Fields, family: Seq2Seq, side: Side, *, cross: bool) -> DenseFfn:
     """The feed-forward part of one side."""
     return DenseFfn(
         ffn_hidden_size=side.ffn,
@@ -153,10 +153,10 @@ def experts(f: Fields, width: int) -> MoeFfn:
 
 def decoder_alone(stack: Stack) -> Stack:
     """A decoder used alone has nothing to attend to: its cross-attention has weights but does not run."""
-    return parts.in_every_layer(stack, lambda layer: without_source(layer, int(stack.hidden_size)))
+    return parts.in_every_layer(stack, lambda layer: _without_source(layer, int(stack.hidden_size)))
 
 
-def without_source(layer: Layer, hidden: int) -> Layer:
+def _without_source(layer: Layer, hidden: int) -> Layer:
     """The layer with its cross-attention not run."""
     mixer, cross = layer.mixers
     assert isinstance(cross, AttentionMixer)
@@ -164,7 +164,7 @@ def without_source(layer: Layer, hidden: int) -> Layer:
     return replace(layer, mixers=(mixer, replace(cross, own_linears=idle)))
 
 
-def around_stacks(f: Fields, family: Seq2Seq, stacks: tuple[Stack, ...], hidden: int) -> TransformerShape:
+def _around_stacks(f: Fields, family: Seq2Seq, stacks: tuple[Stack, ...], hidden: int) -> TransformerShape:
     """Token tables and head around the two stacks."""
     vocab = f.essential(*parts.VOCAB)
     tied = f.flag("tie_word_embeddings", default=True)

@@ -46,7 +46,7 @@ def relative_projections(f: Fields, hidden: int) -> Around:
     v1 = f.model_type == "deberta"
     if not f.flag("relative_attention", default=False):
         return Around(vectors=(Vectors(name="v_bias", fixed=hidden),) if v1 else ())
-    kinds = position_kinds(f)
+    kinds = _position_kinds(f)
     buckets = f.optional_size("position_buckets", least=-1) or -1
     reach = f.optional_size("max_relative_positions", least=-1) or -1
     reach = reach if reach > 0 else f.size(*parts.POSITIONS)
@@ -61,7 +61,7 @@ def relative_projections(f: Fields, hidden: int) -> Around:
     return Around(linears=linears, vectors=(Vectors(name="v_bias", fixed=hidden),) if v1 else ())
 
 
-def position_kinds(f: Fields) -> list[str]:
+def _position_kinds(f: Fields) -> list[str]:
     """``pos_att_type``: a list, or words separated by bars."""
     kinds = f.given("pos_att_type")
     if isinstance(kinds, str):
@@ -100,7 +100,7 @@ def read_xlm(f: Fields, family: Encoder) -> TransformerShape:
 
 def convbert_layer(f: Fields, hidden: int) -> Around:
     """ConvBERT's span-based dynamic convolution beside half of the heads (arXiv 2008.02496)."""
-    num_heads, _, inner, kernel = convbert_sizes(f, hidden)
+    num_heads, _, inner, kernel = _convbert_sizes(f, hidden)
     # Queries, keys and values are narrower than the residual, which the mixer handles; this is the convolution.
     return Around(
         linears=(
@@ -111,7 +111,7 @@ def convbert_layer(f: Fields, hidden: int) -> Around:
     )
 
 
-def convbert_sizes(f: Fields, hidden: int) -> tuple[int, int, int, int]:
+def _convbert_sizes(f: Fields, hidden: int) -> tuple[int, int, int, int]:
     """Attention heads, their dimension, their total width, taps of the convolution."""
     all_heads, ratio = f.size(*parts.HEADS), f.size("head_ratio")
     num_heads = max(1, all_heads // ratio)
@@ -123,7 +123,7 @@ def read_convbert(f: Fields, family: Encoder) -> TransformerShape:
     """ConvBERT: fewer heads; their output and the convolution's are concatenated to the residual width."""
     shape = read_encoder(f, family)
     hidden = int(shape.hidden_size)
-    num_heads, head_dim, inner, _ = convbert_sizes(f, hidden)
+    num_heads, head_dim, inner, _ = _convbert_sizes(f, hidden)
 
     def narrow(layer: Layer) -> Layer:
         mixer = layer.mixers[0]
@@ -226,14 +226,14 @@ def read_squeezebert(f: Fields, family: Encoder) -> TransformerShape:
         assert isinstance(ffn, DenseFfn)
         width = int(ffn.ffn_hidden_size)
         linears = (
-            blocks(f, "q", hidden, hidden, "q_groups"),
-            blocks(f, "k", hidden, hidden, "k_groups"),
-            blocks(f, "v", hidden, hidden, "v_groups"),
-            blocks(f, "out", hidden, hidden, "post_attention_groups"),
+            _blocks(f, "q", hidden, hidden, "q_groups"),
+            _blocks(f, "k", hidden, hidden, "k_groups"),
+            _blocks(f, "v", hidden, hidden, "v_groups"),
+            _blocks(f, "out", hidden, hidden, "post_attention_groups"),
         )
         both = (
-            blocks(f, "up", hidden, width, "intermediate_groups"),
-            blocks(f, "down", width, hidden, "output_groups"),
+            _blocks(f, "up", hidden, width, "intermediate_groups"),
+            _blocks(f, "down", width, hidden, "output_groups"),
         )
         return replace(
             layer,
@@ -245,7 +245,7 @@ def read_squeezebert(f: Fields, family: Encoder) -> TransformerShape:
     return parts.in_main_layers(shape, grouped)
 
 
-def blocks(f: Fields, name: str, d_in: int, d_out: int, groups: str) -> Linear:
+def _blocks(f: Fields, name: str, d_in: int, d_out: int, groups: str) -> Linear:
     """A block-diagonal linear layer with as many blocks as the field ``groups`` says."""
     count = f.size(groups)
     return replace(plain(name, d_in // count, d_out // count, bias=True), count=count)

@@ -181,7 +181,7 @@ def encoder_layers(f: Fields, family: Encoder, hidden: int, count: int) -> list[
         q_bias=bias,
         kv_bias=bias if family.kv_bias is None else choose(f, family.kv_bias),
         out_bias=bias if family.out_bias is None else choose(f, family.out_bias),
-        vectors=qk_norm_vectors(family.qk_norm, num_heads, num_kv_heads, head_dim),
+        vectors=_qk_norm_vectors(family.qk_norm, num_heads, num_kv_heads, head_dim),
     )
     ffn = DenseFfn(
         ffn_hidden_size=width,
@@ -193,13 +193,13 @@ def encoder_layers(f: Fields, family: Encoder, hidden: int, count: int) -> list[
     layer = Layer(
         mixers=(mixer,), ffn=ffn, norms=(family.norm,) * family.norms, linears=extra.linears, vectors=extra.vectors
     )
-    layers = [with_window(layer, window) for window in windows(f, family, count)]
+    layers = [_with_window(layer, window) for window in windows(f, family, count)]
     if family.first_layer_norms is not None:
         layers[0] = replace(layers[0], norms=(family.norm,) * family.first_layer_norms)
     return layers
 
 
-def with_window(layer: Layer, window: int) -> Layer:
+def _with_window(layer: Layer, window: int) -> Layer:
     """The layer with its attention windowed."""
     mixer = layer.mixers[0]
     assert isinstance(mixer, AttentionMixer)
@@ -220,7 +220,7 @@ def windows(f: Fields, family: Encoder, count: int) -> list[int]:
     return [0 if i % period == 0 else window for i in range(count)]
 
 
-def qk_norm_vectors(kind: QkNorm, num_heads: int, num_kv_heads: int, head_dim: int) -> tuple[Vectors, ...]:
+def _qk_norm_vectors(kind: QkNorm, num_heads: int, num_kv_heads: int, head_dim: int) -> tuple[Vectors, ...]:
     """Weights of the norms on queries and keys."""
     if kind is QkNorm.NONE:
         return ()
@@ -243,7 +243,7 @@ def around_encoder(f: Fields, family: Encoder, stack: Stack) -> TransformerShape
     tied = choose(f, family.tied) if has_lm_head else True
     if pretraining and not has_lm_head:
         head, family = Head.LM, replace(family, transform_norm=None)
-    linears, vectors = head_parts(
+    linears, vectors = _head_parts(
         f, family, head, hidden, hidden if family.wide_transform or not has_lm_head else table_width
     )
     if has_lm_head and not tied and family.spare_bias and choose(f, family.lm_head_bias):
@@ -251,7 +251,7 @@ def around_encoder(f: Fields, family: Encoder, stack: Stack) -> TransformerShape
     if table_width != hidden and family.projection:
         linears = (plain("embedding_projection", table_width, hidden, bias=family.token_types), *linears)
     if pretraining and f.model_type != "splinter":
-        linears = (*linears, *pretraining_parts(f, family, hidden))
+        linears = (*linears, *_pretraining_parts(f, family, hidden))
     if f.architecture.endswith("ForNextSentencePrediction"):
         linears = (*linears, plain("sequence_relationship", hidden, 2, bias=True, rows=1))
     norm_width = hidden if family.norm_after_projection else table_width
@@ -261,19 +261,19 @@ def around_encoder(f: Fields, family: Encoder, stack: Stack) -> TransformerShape
         stacks=(stack,),
         vocab_size=vocab,
         embedding_size=None if table_width == hidden else table_width,
-        max_positions=max(rows - unused_positions(f, family), min(rows, 1)),
+        max_positions=max(rows - _unused_positions(f, family), min(rows, 1)),
         learned_positions=rows if family.positions else 0,
         tied_embeddings=tied,
         lm_head=has_lm_head,
         lm_head_bias=has_lm_head and choose(f, family.lm_head_bias),
         encoder_only=True,
         linears=(*linears, *extra.linears),
-        vectors=(*embedding_vectors(f, family, table_width, norm_width), *vectors, *extra.vectors),
+        vectors=(*_embedding_vectors(f, family, table_width, norm_width), *vectors, *extra.vectors),
         model_type=f.model_type,
     )
 
 
-def unused_positions(f: Fields, family: Encoder) -> int:
+def _unused_positions(f: Fields, family: Encoder) -> int:
     """Rows of the position table that no token uses: RoBERTa's 514 rows are 512 positions. The padding token defaults
     to 1."""
     if not (family.positions and family.padded_positions):
@@ -282,7 +282,7 @@ def unused_positions(f: Fields, family: Encoder) -> int:
     return (1 if padding is None else padding) + 1
 
 
-def embedding_vectors(f: Fields, family: Encoder, table_width: int, norm_width: int) -> tuple[Vectors, ...]:
+def _embedding_vectors(f: Fields, family: Encoder, table_width: int, norm_width: int) -> tuple[Vectors, ...]:
     """Token-type table and embedding norm."""
     types = (f.optional_size("type_vocab_size", least=0) or 0) if family.token_types else 0
     table = Vectors(name="token_types", fixed=types * table_width, embedding=True)
@@ -290,7 +290,7 @@ def embedding_vectors(f: Fields, family: Encoder, table_width: int, norm_width: 
     return (*((table,) if types else ()), *((norm,) if family.embedding_norm else ()))
 
 
-def head_parts(
+def _head_parts(
     f: Fields, family: Encoder, head: Head, hidden: int, table_width: int
 ) -> tuple[tuple[Linear, ...], tuple[Vectors, ...]]:
     """Linear layers and norms of the head; layers that read only the first token have one row per sequence."""
@@ -329,7 +329,7 @@ def head_parts(
             return (always, ())
 
 
-def pretraining_parts(f: Fields, family: Encoder, hidden: int) -> tuple[Linear, ...]:
+def _pretraining_parts(f: Fields, family: Encoder, hidden: int) -> tuple[Linear, ...]:
     """What pre-training adds to the masked language model: a pooler and a sentence-order classifier."""
     if f.model_type == "electra":
         return (plain("discriminator_prediction", hidden, 1, bias=True),)

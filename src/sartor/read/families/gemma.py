@@ -16,7 +16,7 @@ from sartor.read.fields import Fields
 GEMMA = Family(q_bias="attention_bias", out_bias="attention_bias", norms=4, qk_norm=QkNorm.HEAD)
 
 
-def layer_kinds(f: Fields, layers: int, period: int, *, last_is_full: bool = False) -> list[bool]:
+def _layer_kinds(f: Fields, layers: int, period: int, *, last_is_full: bool = False) -> list[bool]:
     """Whether each layer's attention is local; every ``period``-th is not."""
     types = f.words("layer_types", length=layers)
     local = [t == "sliding_attention" for t in types] if types else [(i + 1) % period != 0 for i in range(layers)]
@@ -25,7 +25,7 @@ def layer_kinds(f: Fields, layers: int, period: int, *, last_is_full: bool = Fal
     return local
 
 
-def first_shared(f: Fields, layers: int) -> int:
+def _first_shared(f: Fields, layers: int) -> int:
     """Index of the first layer that takes its keys and values from an earlier one."""
     shared = f.optional_size("num_kv_shared_layers", least=0) or 0
     if shared >= layers:
@@ -33,7 +33,7 @@ def first_shared(f: Fields, layers: int) -> int:
     return layers - shared
 
 
-def without_kv(mixer: AttentionMixer) -> AttentionMixer:
+def _without_kv(mixer: AttentionMixer) -> AttentionMixer:
     """The attention with keys and values of another layer: no K and V projections, no key norm."""
     return replace(mixer, shares_kv=True, vectors=tuple(v for v in mixer.vectors if v.role is not VectorRole.KEY_NORM))
 
@@ -46,7 +46,7 @@ def gemma3n_text(f: Fields) -> TransformerShape:
     sizes = read_sizes(f, GEMMA)
     h, layers = sizes.hidden, sizes.layers
     widths = f.sizes("intermediate_size", length=layers) or []
-    local, shared = layer_kinds(f, layers, 5), first_shared(f, layers)
+    local, shared = _layer_kinds(f, layers, 5), _first_shared(f, layers)
     window = f.optional_size("sliding_window", least=0) or 0
     streams, rank = f.size("altup_num_inputs"), f.size("laurel_rank")
     per_layer = f.size("hidden_size_per_layer_input")
@@ -65,7 +65,7 @@ def gemma3n_text(f: Fields) -> TransformerShape:
     for key in dict.fromkeys((local[i], i >= shared, widths[i]) for i in range(layers)):
         mixer = attention(f, sizes, GEMMA, Reach(window if key[0] else 0))
         built[key] = Layer(
-            mixers=(without_kv(mixer) if key[1] else mixer,),
+            mixers=(_without_kv(mixer) if key[1] else mixer,),
             ffn=DenseFfn(ffn_hidden_size=key[2], activation="gelu_pytorch_tanh"),
             norms=(GEMMA.norm,) * 4,
             linears=linears,
@@ -75,7 +75,7 @@ def gemma3n_text(f: Fields) -> TransformerShape:
         replace(parts.plain("altup_in", h, h), count=streams - 1),
         replace(parts.plain("altup_out", h, h), count=streams - 1),
     )
-    tables = per_layer_tables(f, h, layers, per_layer)
+    tables = _per_layer_tables(f, h, layers, per_layer)
     return assemble(
         f,
         GEMMA,
@@ -91,7 +91,7 @@ def per_layer_linears(hidden: int, per_layer: int) -> tuple[Linear, ...]:
     return (parts.plain("per_layer_gate", hidden, per_layer), parts.plain("per_layer_up", per_layer, hidden))
 
 
-def per_layer_tables(f: Fields, hidden: int, layers: int, per_layer: int) -> tuple[Linear, tuple[Vectors, ...]]:
+def _per_layer_tables(f: Fields, hidden: int, layers: int, per_layer: int) -> tuple[Linear, tuple[Vectors, ...]]:
     """The table of per-layer inputs, the projection that adds to them, its norm."""
     table = f.size("vocab_size_per_layer_input") * layers * per_layer
     return parts.plain("per_layer_inputs", hidden, layers * per_layer), (
@@ -122,7 +122,7 @@ def gemma4_text(f: Fields) -> TransformerShape:
     window = f.optional_size("sliding_window", least=0) or 0
     wide = 2 if f.flag("use_double_wide_mlp", default=False) else 1
     same = f.flag("attention_k_eq_v", default=False)
-    width, experts = f.size("intermediate_size"), gemma4_experts(f, h)
+    width, experts = f.size("intermediate_size"), _gemma4_experts(f, h)
     norms = (GEMMA.norm,) * (4 + (3 if experts else 0) + (1 if per_layer else 0))
     built: dict[GemmaLayer, Layer] = {}
     for kind in dict.fromkeys(kinds):
@@ -131,13 +131,13 @@ def gemma4_text(f: Fields) -> TransformerShape:
         mixer = attention(f, kind_sizes, GEMMA, Reach(window if kind.local else 0))
         mixer = replace(mixer, shares_k_as_v=same and not kind.local)
         built[kind] = Layer(
-            mixers=(without_kv(mixer) if kind.shared else mixer,),
+            mixers=(_without_kv(mixer) if kind.shared else mixer,),
             ffn=DenseFfn(ffn_hidden_size=width * (wide if kind.shared else 1), activation="gelu_pytorch_tanh"),
             ffns=experts,
             norms=norms,
             linears=per_layer_linears(h, per_layer) if per_layer else (),
         )
-    tables = per_layer_tables(f, h, layers, per_layer) if per_layer else None
+    tables = _per_layer_tables(f, h, layers, per_layer) if per_layer else None
     return assemble(
         f,
         GEMMA,
@@ -150,8 +150,8 @@ def gemma4_text(f: Fields) -> TransformerShape:
 
 def gemma4_kinds(f: Fields, sizes: Sizes) -> list[GemmaLayer]:
     """The kind of every layer, from ``per_layer_config`` if the file has it, else from the global sizes."""
-    local = layer_kinds(f, sizes.layers, 6, last_is_full=True)
-    shared = first_shared(f, sizes.layers)
+    local = _layer_kinds(f, sizes.layers, 6, last_is_full=True)
+    shared = _first_shared(f, sizes.layers)
     listed = f.given("per_layer_config")
     overrides = listed if isinstance(listed, dict) else None
     wide = f.optional_size("global_head_dim") or 512
@@ -171,7 +171,7 @@ def gemma4_kinds(f: Fields, sizes: Sizes) -> list[GemmaLayer]:
     return out
 
 
-def gemma4_experts(f: Fields, hidden: int) -> tuple[Ffn, ...]:
+def _gemma4_experts(f: Fields, hidden: int) -> tuple[Ffn, ...]:
     """The expert branch (scaled router and experts) if ``enable_moe_block``."""
     if not f.flag("enable_moe_block", default=False):
         return ()

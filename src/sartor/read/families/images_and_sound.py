@@ -44,7 +44,7 @@ def read_image_model(f: Fields, model: ImageModel) -> TransformerShape:
         classifier = plain("classifier", hidden, num_labels(f), bias=True, rows=1)
         top = (classifier, replace(classifier, name="distillation_classifier"))
     elif f.architecture.endswith("ForObjectDetection"):
-        top = detection_heads(f, hidden)
+        top = _detection_heads(f, hidden)
     elif model.pooler and head_of(f) in (Head.NONE, Head.LM):
         top = (plain("pooler", hidden, f.optional_size("pooler_output_size") or hidden, bias=True, rows=1),)
     return TransformerShape(
@@ -59,7 +59,7 @@ def read_image_model(f: Fields, model: ImageModel) -> TransformerShape:
     )
 
 
-def detection_heads(f: Fields, hidden: int) -> tuple[Linear, ...]:
+def _detection_heads(f: Fields, hidden: int) -> tuple[Linear, ...]:
     """YOLOS: class and box of each detection token, by three linear layers each (arXiv 2106.00666)."""
     rows = f.size("num_detection_tokens")
     inner = plain("detection", hidden, hidden, bias=True, rows=rows)
@@ -206,7 +206,7 @@ def read_sound(f: Fields, family: Sound) -> TransformerShape:
         hidden_size=hidden,
         runs=group_layers(layers),
         norms=(layer_norm(),),
-        linears=(plain("feature_projection", last_width(f), hidden, bias=True),),
+        linears=(plain("feature_projection", _last_width(f), hidden, bias=True),),
         vectors=front(f, family, hidden),
     )
     linears, vectors = top(f, hidden)
@@ -222,7 +222,7 @@ def read_sound(f: Fields, family: Sound) -> TransformerShape:
     )
 
 
-def last_width(f: Fields) -> int:
+def _last_width(f: Fields) -> int:
     """Output channels of the last convolution."""
     widths = f.sizes("conv_dim") or [512]
     return widths[-1]
@@ -266,7 +266,7 @@ def top(f: Fields, hidden: int) -> tuple[tuple[Linear, ...], tuple[Vectors, ...]
         width, out = f.size("codevector_dim"), f.size("proj_codevector_dim")
         codebook = Vectors(name="codebook", fixed=words * (width // f.size("num_codevector_groups")))
         return (
-            plain("codes", last_width(f), words, bias=True, rows=0),
+            plain("codes", _last_width(f), words, bias=True, rows=0),
             plain("project_hidden", hidden, out, bias=True),
             plain("project_quantised", width, out, bias=True, rows=0),
         ), (codebook,)

@@ -51,7 +51,7 @@ SPARSE = Family(
 )
 
 
-def indexer(f: Fields, hidden: int) -> tuple[tuple[Linear, ...], tuple[Vectors, ...]]:
+def _indexer(f: Fields, hidden: int) -> tuple[tuple[Linear, ...], tuple[Vectors, ...]]:
     """The lightning indexer (DeepSeek-V3.2): narrow queries from the latent, one key, a weight per head."""
     num, d, rank = f.size("index_n_heads"), f.size("index_head_dim"), f.size("q_lora_rank")
     linears = (
@@ -66,14 +66,14 @@ def sparse_latent(f: Fields) -> TransformerShape:
     """DeepSeek-V3.2 and GLM-5: latent attention over the keys an indexer chose; some layers reuse the choice."""
     sizes = read_sizes(f, SPARSE)
     plain = latent_attention(f, sizes, SPARSE, Reach())
-    linears, vectors = indexer(f, sizes.hidden)
+    linears, vectors = _indexer(f, sizes.hidden)
     choosing = replace(plain, projections=linears, vectors=(*plain.vectors, *vectors))
-    kinds = indexer_kinds(f, sizes.layers)
+    kinds = _indexer_kinds(f, sizes.layers)
     mixers = [choosing if kind == "full" else plain for kind in kinds]
     return assemble(f, SPARSE, sizes.hidden, layers_of(f, SPARSE, sizes, mixers))
 
 
-def indexer_kinds(f: Fields, layers: int) -> list[str]:
+def _indexer_kinds(f: Fields, layers: int) -> list[str]:
     """For each layer "full" (has its own indexer) or "shared" (reuses an earlier layer's choice)."""
     listed = f.words("indexer_types", length=layers)
     if listed is not None:
@@ -89,7 +89,7 @@ def indexer_kinds(f: Fields, layers: int) -> list[str]:
     return ["full" if max(i - offset + 1, 0) % period == 0 else "shared" for i in range(layers)]
 
 
-def hyper_connections(hidden: int, streams: int, outputs: int, scales: int, name: str) -> tuple[Linear, Vectors]:
+def _hyper_connections(hidden: int, streams: int, outputs: int, scales: int, name: str) -> tuple[Linear, Vectors]:
     """Mixing of residual streams (arXiv 2409.19606): one projection of all of them, a base and scales."""
     return parts.plain(name, streams * hidden, outputs), Vectors(name=name, fixed=outputs + scales)
 
@@ -101,18 +101,18 @@ def hy_v4(f: Fields) -> TransformerShape:
     h, streams = sizes.hidden, f.size("hc_mult")
     plain = latent_attention(f, sizes, family, Reach())
     gate = Linear(name="gate", d_in=h, d_out=sizes.heads * int(plain.v_head_dim), gates=True)
-    linears, vectors = indexer(f, h)
+    linears, vectors = _indexer(f, h)
     sink = Vectors(name="sinks", role=VectorRole.SINKS, fixed=sizes.heads)
     reusing = replace(plain, projections=(gate,), vectors=(*plain.vectors, sink))
     choosing = replace(reusing, projections=(gate, *linears), vectors=(*reusing.vectors, *vectors))
     kinds = f.words("indexer_types", length=sizes.layers) or [
         "full" if i == 0 or (i - 1) % 4 == 0 else "shared" for i in range(sizes.layers)
     ]
-    two = [hyper_connections(h, streams, 2 * streams, 2, name) for name in ("attention_streams", "ffn_streams")]
+    two = [_hyper_connections(h, streams, 2 * streams, 2, name) for name in ("attention_streams", "ffn_streams")]
     mixers = [choosing if kind == "full" else reusing for kind in kinds]
     linears_of, vectors_of = tuple(x for x, _ in two), tuple(v for _, v in two)
     layers = layers_of(f, family, sizes, mixers, linears=linears_of, vectors=vectors_of)
-    top = hyper_connections(h, streams, streams, 1, "head_streams")
+    top = _hyper_connections(h, streams, streams, 1, "head_streams")
     return assemble(f, family, h, layers, linears=(top[0],), vectors=(top[1],))
 
 
@@ -138,7 +138,7 @@ def dots3_note_text(f: Fields) -> TransformerShape:
     full = "indexed_attention" if indexed else "full_attention"
     kinds = f.words("layer_types", length=n) or [full if i < 2 or i % 4 == 1 else "sliding_attention" for i in range(n)]
     kinds = [full if kind in ("full_attention", "indexed_attention") else kind for kind in kinds]
-    linears, vectors = indexer(f, h)
+    linears, vectors = _indexer(f, h)
     window = f.optional_size("sliding_window", "sliding_window_size") or 512
     built: JsonDict = {}
     for kind in dict.fromkeys(kinds):
@@ -192,7 +192,9 @@ def deepseek_v4(f: Fields) -> TransformerShape:
     kinds = f.words("layer_types", length=n) or _compressed_kinds(f, n)
     window, streams = f.optional_size("sliding_window") or 0, f.size("hc_mult")
     built: dict[str, Layer] = {}
-    mixed = [hyper_connections(h, streams, (2 + streams) * streams, 3, x) for x in ("attention_streams", "ffn_streams")]
+    mixed = [
+        _hyper_connections(h, streams, (2 + streams) * streams, 3, x) for x in ("attention_streams", "ffn_streams")
+    ]
     moe = moe_ffn(f, sizes, family)
     for kind in dict.fromkeys(kinds):
         linears, vectors = _compressor(f, kind, h, d, rank)
@@ -218,7 +220,7 @@ def deepseek_v4(f: Fields) -> TransformerShape:
             linears=tuple(x for x, _ in mixed),
             vectors=tuple(v for _, v in mixed),
         )
-    top = hyper_connections(h, streams, streams, 1, "head_streams")
+    top = _hyper_connections(h, streams, streams, 1, "head_streams")
     return assemble(f, family, h, [built[kind] for kind in kinds], linears=(top[0],), vectors=(top[1],))
 
 
@@ -292,14 +294,14 @@ def glm5_next_text(f: Fields) -> TransformerShape:
     heads, d = inner.size("linear_num_heads", "num_heads"), inner.size("linear_head_dim", "head_dim")
     delta = delta_attention(h, heads, d, inner.size("linear_conv_kernel_dim", "short_conv_kernel_size"))
     plain = latent_attention(f, sizes, family, Reach())
-    linears, vectors = indexer(f, h)
+    linears, vectors = _indexer(f, h)
     narrow, pool = f.size("index_head_dim"), f.optional_size("index_kpool_compress_ratio", "index_kpool_ratio") or 16
     pooled = (*linears, parts.plain("index_pool_gate", h, narrow))
     table = Vectors(name="index_pool", fixed=pool * narrow)
     choosing = replace(plain, projections=pooled, vectors=(*plain.vectors, *vectors, table))
     kinds = f.words("layer_types", length=n) or ["indexed" if i % 4 == 3 else "linear_attention" for i in range(n)]
-    owners = indexer_kinds(replace(f, model_type="glm_moe_dsa"), n)
-    two = [hyper_connections(h, streams, (2 + streams) * streams, 3, x) for x in ("attention_streams", "ffn_streams")]
+    owners = _indexer_kinds(replace(f, model_type="glm_moe_dsa"), n)
+    two = [_hyper_connections(h, streams, (2 + streams) * streams, 3, x) for x in ("attention_streams", "ffn_streams")]
     mixers: list[Mixer] = [
         delta if kind == "linear_attention" else choosing if owner == "full" else plain
         for kind, owner in zip(kinds, owners, strict=True)

@@ -44,7 +44,7 @@ MOE_WIDTH = Experts(sparse=all_sparse)
 FULL_WIDTH = Experts(sparse=all_sparse, width=("intermediate_size",))
 
 
-def layered(
+def _layered(
     f: Fields, family: Family, sizes: Sizes, mixer: Callable[[int], AttentionMixer], sparse: list[bool], **kwargs: Any
 ) -> TransformerShape:
     """A decoder with a different attention from layer to layer."""
@@ -89,7 +89,7 @@ def _llama4_spans(f: Fields, layers: int) -> list[Reach]:
     return [Reach(chunk, chunked=True) if flag else Reach() for flag in rotary]
 
 
-def one_or_listed(f: Fields, name: str, *aliases: str) -> int:
+def _one_or_listed(f: Fields, name: str, *aliases: str) -> int:
     """A size that may be given once or per layer; the layers must agree."""
     listed = f.sizes(name, *aliases, least=0)
     if not listed:
@@ -103,7 +103,7 @@ def hunyuan_moe(f: Fields) -> TransformerShape:
     """Hunyuan MoE: expert sizes may be listed per layer; one shared expert."""
     family = replace(ATTENTION_BIAS, qk_norm=QkNorm.HEAD)
     sizes = read_sizes(f, family)
-    num, top_k = one_or_listed(f, "num_experts"), one_or_listed(f, "moe_topk")
+    num, top_k = _one_or_listed(f, "num_experts"), _one_or_listed(f, "moe_topk")
     check_experts(f, num, top_k, "moe_topk")
     expert = DenseFfn(ffn_hidden_size=f.size("intermediate_size"))
     tied = SharedWidth.TIED
@@ -239,7 +239,7 @@ def laguna(f: Fields) -> TransformerShape:
 
     types = f.words("mlp_layer_types", length=sizes.layers)
     sparse = [t != "dense" for t in types] if types else [i > 0 for i in range(sizes.layers)]
-    return layered(f, family, sizes, mixer, sparse)
+    return _layered(f, family, sizes, mixer, sparse)
 
 
 def mimo_v2_flash(f: Fields) -> TransformerShape:
@@ -261,7 +261,7 @@ def mimo_v2_flash(f: Fields) -> TransformerShape:
 
     kinds = f.words("mlp_layer_types", length=sizes.layers)
     sparse = [t != "dense" for t in kinds] if kinds else [i > 0 for i in range(sizes.layers)]
-    return layered(f, family, sizes, mixer, sparse)
+    return _layered(f, family, sizes, mixer, sparse)
 
 
 def minimax_m3_text(f: Fields) -> TransformerShape:
@@ -287,7 +287,7 @@ def minimax_m3_text(f: Fields) -> TransformerShape:
     )
     listed = f.sizes("moe_layer_freq", length=sizes.layers, least=0) if f.has("moe_layer_freq") else None
     sparse = [bool(x) for x in listed] if listed else sparse_layers(f, sizes.layers, family)
-    return layered(f, family, sizes, lambda i: indexer if indexed[i] else plain, sparse)
+    return _layered(f, family, sizes, lambda i: indexer if indexed[i] else plain, sparse)
 
 
 LLAMA = Family(q_bias="attention_bias", out_bias="attention_bias", mlp_bias="mlp_bias")
@@ -334,12 +334,12 @@ def step3(f: Fields) -> TransformerShape:
     def mixer(i: int) -> AttentionMixer:
         layer_sizes = replace(sizes, heads=wide if spans[i].window else sizes.heads)
         check_kv_heads(f, layer_sizes.heads, layer_sizes.kv_heads)
-        return replace(attention(f, layer_sizes, family, spans[i]), projections=(per_head_gate(f, layer_sizes)))
+        return replace(attention(f, layer_sizes, family, spans[i]), projections=(_per_head_gate(f, layer_sizes)))
 
-    return layered(f, family, sizes, mixer, sparse)
+    return _layered(f, family, sizes, mixer, sparse)
 
 
-def per_head_gate(f: Fields, sizes: Sizes) -> tuple[Linear, ...]:
+def _per_head_gate(f: Fields, sizes: Sizes) -> tuple[Linear, ...]:
     """A scalar gate for every head."""
     return (parts.gate(sizes.hidden, sizes.heads),)
 

@@ -65,7 +65,7 @@ class Multimodal:
 
 def read_multimodal(f: Fields, family: Multimodal) -> TransformerShape:
     """The language model, exact, and its towers, exact where their type is known."""
-    t = text_fields(f, family)
+    t = _text_fields(f, family)
     if family.projector is None:
         if not is_tabled(f.model_type):
             f.ledger.guess(f"the towers of {f.model_type} are left out: only the text part is counted")
@@ -73,12 +73,12 @@ def read_multimodal(f: Fields, family: Multimodal) -> TransformerShape:
     shape = read_text(f, t, text_says_tied=family.text_says_tied)
     first = FurtherTower(tower_field=family.tower_field, tower=family.tower, projector=family.projector)
     for beside in (first, *family.also):
-        stacks = tower_stacks(f, t, beside, int(shape.hidden_size), family.towers)
+        stacks = _tower_stacks(f, t, beside, int(shape.hidden_size), family.towers)
         shape = replace(shape, stacks=(*shape.stacks, *stacks))
     return shape
 
 
-def tower_stacks(f: Fields, t: Fields, beside: FurtherTower, text: int, copies: int) -> tuple[Stack, ...]:
+def _tower_stacks(f: Fields, t: Fields, beside: FurtherTower, text: int, copies: int) -> tuple[Stack, ...]:
     """A tower and its projector as stacks; none if the tower's type is unknown, which is recorded."""
     if f.given(beside.tower_field) is None:
         f.ledger.guess(
@@ -105,7 +105,7 @@ def tower_stacks(f: Fields, t: Fields, beside: FurtherTower, text: int, copies: 
     return (*(replace(stack, name=f"{name}{i or ''}") for i in range(copies)), projector)
 
 
-def text_fields(f: Fields, family: Multimodal) -> Fields:
+def _text_fields(f: Fields, family: Multimodal) -> Fields:
     """The text model's fields, nested or (older files) at the top level."""
     flat = family.flat and f.given(family.text_field) is None
     if flat:
@@ -126,17 +126,17 @@ def read_text(f: Fields, t: Fields, *, text_says_tied: bool = False) -> Transfor
 # -- projectors ----------------------------------------------------------------------------------------------
 
 
-def two_linears(width: int, middle: int, out: int, *, bias: bool = True) -> tuple[Linear, Linear]:
+def _two_linears(width: int, middle: int, out: int, *, bias: bool = True) -> tuple[Linear, Linear]:
     """The usual projector: two linear layers with an activation in between."""
     return plain("linear_1", width, middle, bias=bias), plain("linear_2", middle, out, bias=bias)
 
 
-def norm_of(size: int) -> tuple[Vectors]:
+def _norm_of(size: int) -> tuple[Vectors]:
     """A norm's weights (and biases)."""
     return (Vectors(name="norm", fixed=size),)
 
 
-def side_by_side(b: Bridge) -> int:
+def _side_by_side(b: Bridge) -> int:
     """Width of the tower's output: several feature layers are concatenated."""
     layers = b.f.given("vision_feature_layer")
     return b.vision * (len(layers) if isinstance(layers, list) else 1)
@@ -145,7 +145,7 @@ def side_by_side(b: Bridge) -> int:
 def two_layers(b: Bridge) -> Parts:
     """LLaVA: two linear layers with a GELU in between."""
     bias = b.f.flag("multimodal_projector_bias", default=True)
-    return Parts(linears=two_linears(side_by_side(b), b.text, b.text, bias=bias))
+    return Parts(linears=_two_linears(_side_by_side(b), b.text, b.text, bias=bias))
 
 
 def with_newline(b: Bridge) -> Parts:
@@ -157,13 +157,13 @@ def vip(b: Bridge) -> Parts:
     """ViP-LLaVA: a norm over five concatenated feature layers, then two linear layers."""
     width = b.vision * len(b.f.sizes("vision_feature_layers", least=-1000) or [-2, -5, -8, -11, 6])
     bias = b.f.flag("multimodal_projector_bias", default=True)
-    return Parts(linears=two_linears(width, b.text, b.text, bias=bias), vectors=norm_of(2 * width))
+    return Parts(linears=_two_linears(width, b.text, b.text, bias=bias), vectors=_norm_of(2 * width))
 
 
 def shuffled(b: Bridge) -> Parts:
     """InternVL: pixels shuffled into channels, a norm, two linear layers."""
     width = b.vision * int(1 / (b.f.number("downsample_ratio") or 0.5)) ** 2
-    return Parts(linears=two_linears(width, b.text, b.text), vectors=norm_of(2 * width))
+    return Parts(linears=_two_linears(width, b.text, b.text), vectors=_norm_of(2 * width))
 
 
 def aya(b: Bridge) -> Parts:
@@ -171,7 +171,7 @@ def aya(b: Bridge) -> Parts:
     width = b.vision * b.f.size("downsample_factor") ** 2
     middle = b.f.optional_size("alignment_intermediate_size") or b.text
     linears = (plain("linear_1", width, middle, bias=True), plain("linear_2", middle // 2, b.text, bias=True))
-    return Parts(linears=linears, vectors=norm_of(2 * width))
+    return Parts(linears=linears, vectors=_norm_of(2 * width))
 
 
 def command(b: Bridge) -> Parts:
@@ -181,7 +181,7 @@ def command(b: Bridge) -> Parts:
 
 def soft_tokens(b: Bridge) -> Parts:
     """Gemma 3: a norm and one matrix."""
-    return Parts(linears=(plain("input_projection", b.vision, b.text),), vectors=norm_of(b.vision))
+    return Parts(linears=(plain("input_projection", b.vision, b.text),), vectors=_norm_of(b.vision))
 
 
 def one_layer(b: Bridge) -> Parts:
@@ -198,8 +198,8 @@ def merged(b: Bridge) -> Parts:
     """Mistral 3: a norm, patches merged, two linear layers."""
     bias = b.f.flag("multimodal_projector_bias", default=False)
     merge = plain("merge", b.vision * b.f.size("spatial_merge_size") ** 2, b.vision)
-    linears = two_linears(side_by_side(b), b.text, b.text, bias=bias)
-    return Parts(linears=(merge, *linears), vectors=norm_of(b.vision))
+    linears = _two_linears(_side_by_side(b), b.text, b.text, bias=bias)
+    return Parts(linears=(merge, *linears), vectors=_norm_of(b.vision))
 
 
 def output_width(bias: bool) -> Projector:
@@ -212,13 +212,13 @@ def with_norm(b: Bridge) -> Parts:
     width = b.vision * b.f.size("downsample_factor") ** 2
     middle, bias = b.f.size("projector_hidden_size"), b.f.flag("projector_bias", default=True)
     normed = b.f.flag("projector_use_layernorm", default=True)
-    linears = two_linears(width, middle, b.text, bias=bias)
-    return Parts(linears=linears, vectors=norm_of(2 * width) if normed else ())
+    linears = _two_linears(width, middle, b.text, bias=bias)
+    return Parts(linears=linears, vectors=_norm_of(2 * width) if normed else ())
 
 
 def aligned(b: Bridge) -> Parts:
     """DeepSeek-VL: two linear layers."""
-    return Parts(linears=two_linears(b.vision, b.text, b.text))
+    return Parts(linears=_two_linears(b.vision, b.text, b.text))
 
 
 def querying(b: Bridge) -> Parts:
@@ -258,7 +258,7 @@ def normed_merge(b: Bridge) -> Parts:
     field = next((n for n in ("merge_kernel_size", "spatial_merge_size") if b.v.has(n)), "spatial_merge_size")
     rows, columns = b.v.sizes(field, length=2) or [2, 2]
     width = b.vision * rows * columns
-    return Parts(linears=two_linears(width, width, b.text), vectors=norm_of(2 * b.vision))
+    return Parts(linears=_two_linears(width, width, b.text), vectors=_norm_of(2 * b.vision))
 
 
 def visual_table(b: Bridge) -> Parts:

@@ -44,7 +44,7 @@ def mamba(f: Fields, hidden: int, *, bias: bool, normed: bool = False, inner: in
     """Mamba (arXiv 2312.00752): selective scan with a low-rank step size per channel."""
     inner = f.size(*INNER) * hidden if inner is None else inner
     state, taps = f.size(*STATE), f.size(*TAPS)
-    rank = step_rank(f, hidden)
+    rank = _step_rank(f, hidden)
     heads = f.optional_size("n_mamba_heads") or 1
     conv_bias = inner if f.flag(*CONV_BIAS, default=True) else 0
     norms = (Vectors(name="dt_b_c_norms", fixed=rank + 2 * state),) if normed else ()
@@ -70,7 +70,7 @@ def mamba(f: Fields, hidden: int, *, bias: bool, normed: bool = False, inner: in
     )
 
 
-def step_rank(f: Fields, hidden: int) -> int:
+def _step_rank(f: Fields, hidden: int) -> int:
     """Rank of the step size's projection; ``auto`` (the default) is a sixteenth of the hidden size."""
     name = next((n for n in ("time_step_rank", "mamba_dt_rank") if f.given(n) not in (None, "auto")), "")
     return f.size(name) if name else int(ceil_div(hidden, 16))
@@ -248,7 +248,7 @@ def read_granite_hybrid(f: Fields) -> TransformerShape:
     sizes = read_sizes(f, family)
     kinds = f.words("layer_types", "layers_block_type", length=sizes.layers) or ["linear_attention"] * sizes.layers
     bias = f.flag("mamba_proj_bias", default=False)
-    ssm = expanded_mamba2(f, sizes.hidden, in_bias=bias, out_bias=bias) if any(is_ssm(k) for k in kinds) else None
+    ssm = expanded_mamba2(f, sizes.hidden, in_bias=bias, out_bias=bias) if any(_is_ssm(k) for k in kinds) else None
     attends = attention(f, sizes, family, Reach())
     num = f.optional_size("num_local_experts", least=0) or 0
     shared = dense_ffn(f, sizes, family)
@@ -259,12 +259,12 @@ def read_granite_hybrid(f: Fields) -> TransformerShape:
     ffn = MoeFfn(num_experts=num, experts_per_token=top_k, expert=expert, shared=shared) if num else shared
     layers = []
     for kind in kinds:
-        mixer = ssm if ssm and is_ssm(kind) else attends
+        mixer = ssm if ssm and _is_ssm(kind) else attends
         layers.append(Layer(mixers=(mixer,), ffn=ffn, norms=(rms(), rms())))
     return assemble(f, family, sizes.hidden, layers)
 
 
-def is_ssm(kind: str) -> bool:
+def _is_ssm(kind: str) -> bool:
     """Whether a layer type is the recurrent mixer, by its old or new name."""
     return kind in ("mamba", "mamba2", "linear_attention", "recurrent")
 
@@ -275,7 +275,7 @@ _NEMOTRON_LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 def read_nemotron_h(f: Fields) -> TransformerShape:
     """Nemotron-H (arXiv 2504.03624): one part per layer, Mamba-2, attention, feed-forward or experts by a pattern."""
     family = Family(mlp_bias="mlp_bias", gated=False, tied=False)
-    kinds = nemotron_kinds(f)
+    kinds = _nemotron_kinds(f)
     hidden = f.essential("hidden_size")
     num_heads, num_kv_heads, head_dim = parts.heads(f, hidden)
     sizes = Sizes(hidden=hidden, layers=len(kinds), heads=num_heads, kv_heads=num_kv_heads, head_dim=head_dim)
@@ -288,7 +288,7 @@ def read_nemotron_h(f: Fields) -> TransformerShape:
         elif kind == "mlp":
             layer = Layer(ffn=dense_ffn(f, sizes, family), norms=(rms(),))
         elif kind == "moe":
-            layer = Layer(ffn=nemotron_experts(f, sizes, family), norms=(rms(),))
+            layer = Layer(ffn=_nemotron_experts(f, sizes, family), norms=(rms(),))
         else:
             inner = heads * f.size("mamba_head_dim")
             layer = Layer(mixers=(mamba2(f, hidden, inner, heads, in_bias=bias, out_bias=bias),), norms=(rms(),))
@@ -296,7 +296,7 @@ def read_nemotron_h(f: Fields) -> TransformerShape:
     return assemble(f, family, hidden, [layers[kind] for kind in kinds])
 
 
-def nemotron_kinds(f: Fields) -> list[str]:
+def _nemotron_kinds(f: Fields) -> list[str]:
     """The kind of each layer, from ``hybrid_override_pattern`` (letters) or ``layers_block_type`` (words)."""
     pattern = f.given("hybrid_override_pattern")
     if pattern is not None and f.given("layers_block_type") is None:
@@ -316,7 +316,7 @@ def nemotron_kinds(f: Fields) -> list[str]:
     return kinds
 
 
-def nemotron_experts(f: Fields, sizes: Sizes, family: Family) -> MoeFfn:
+def _nemotron_experts(f: Fields, sizes: Sizes, family: Family) -> MoeFfn:
     """Experts without a gate, on a latent width if ``moe_latent_size`` is given, and shared ones."""
     num, top_k, bias = f.size("n_routed_experts"), f.size("num_experts_per_tok"), choose(f, family.mlp_bias)
     check_experts(f, num, top_k)
@@ -344,7 +344,7 @@ def read_griffin(f: Fields) -> TransformerShape:
     width = f.optional_size("lru_width") or sizes.hidden
     window = f.optional_size("attention_window_size", least=0) or 0
     mixers: dict[str, Mixer] = {
-        "recurrent": gated_recurrence(f, sizes, width),
+        "recurrent": _gated_recurrence(f, sizes, width),
         "attention": attention(f, sizes, family, Reach(window)),
     }
     half = DenseFfn(
@@ -359,7 +359,7 @@ def read_griffin(f: Fields) -> TransformerShape:
     return assemble(f, family, sizes.hidden, layers)
 
 
-def gated_recurrence(f: Fields, sizes: Sizes, width: int) -> StateSpaceMixer:
+def _gated_recurrence(f: Fields, sizes: Sizes, width: int) -> StateSpaceMixer:
     """Griffin's recurrent block: two branches, a short convolution, gates that are block-diagonal over heads."""
     taps, heads = f.size("conv1d_width"), sizes.heads
     block = width // heads

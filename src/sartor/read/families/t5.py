@@ -26,7 +26,7 @@ def read_t5(f: Fields, kind: T5Kind) -> TransformerShape:
     decoder_count = f.layers("num_decoder_layers") if f.optional_size("num_decoder_layers") else count
     encoder_only = f.architecture.endswith(("EncoderModel", "ForTokenClassification"))
     counts = (count,) if encoder_only else (count, decoder_count)
-    stacks = tuple(t5_stack(f, kind, hidden, n, cross=bool(i)) for i, n in enumerate(counts))
+    stacks = tuple(_t5_stack(f, kind, hidden, n, cross=bool(i)) for i, n in enumerate(counts))
     vocab = f.essential(*parts.VOCAB)
     has_head = "ForConditionalGeneration" in f.architecture or not f.architecture
     says_tied = f.flag("tie_word_embeddings", default=True)
@@ -46,13 +46,13 @@ def read_t5(f: Fields, kind: T5Kind) -> TransformerShape:
         lm_head=has_head,
         stored_head=has_head and tied and not says_tied,
         encoder_only=encoder_only,
-        linears=t5_head(f, hidden),
+        linears=_t5_head(f, hidden),
         vectors=() if tied else (copies,),
         model_type=f.model_type,
     )
 
 
-def t5_head(f: Fields, hidden: int) -> tuple[Linear, ...]:
+def _t5_head(f: Fields, hidden: int) -> tuple[Linear, ...]:
     """The head of a class that is not a language model."""
     match parts.head_of(f):
         case Head.SEQUENCE_CLASSIFICATION:
@@ -66,7 +66,7 @@ def t5_head(f: Fields, hidden: int) -> tuple[Linear, ...]:
             return ()
 
 
-def t5_stack(f: Fields, kind: T5Kind, hidden: int, count: int, *, cross: bool) -> Stack:
+def _t5_stack(f: Fields, kind: T5Kind, hidden: int, count: int, *, cross: bool) -> Stack:
     """One of T5's stacks; its first layer has the relative bias that all layers use."""
     heads, head_dim, width = f.size(*parts.HEADS), f.size("d_kv"), f.size("d_ff")
     buckets = f.size("relative_attention_num_buckets")
@@ -76,7 +76,7 @@ def t5_stack(f: Fields, kind: T5Kind, hidden: int, count: int, *, cross: bool) -
     scheme = f.word("feed_forward_proj", default="relu")
     gated = f.flag("is_gated_act") if f.has("is_gated_act") else scheme.startswith("gated")
     ffn: Ffn = DenseFfn(ffn_hidden_size=width, gated=gated, activation=scheme.split("-")[-1])
-    extra = () if cross else global_bias(f, heads)
+    extra = () if cross else _global_bias(f, heads)
     vectors = (*((table,) if kind.bias_everywhere else ()), *extra)
     layer = Layer(
         mixers=(mixer, cross_mixer) if cross else (mixer,),
@@ -86,20 +86,20 @@ def t5_stack(f: Fields, kind: T5Kind, hidden: int, count: int, *, cross: bool) -
     )
     layers = [layer] * count
     if kind.sparse:
-        layers = switch_layers(f, layer, count, cross=cross)
+        layers = _switch_layers(f, layer, count, cross=cross)
     if not kind.bias_everywhere:
         layers[0] = replace(layers[0], vectors=(table, *layers[0].vectors))
     return Stack(name="decoder" if cross else "encoder", hidden_size=hidden, runs=group_layers(layers), norms=(rms(),))
 
 
-def global_bias(f: Fields, heads: int) -> tuple[Vectors, ...]:
+def _global_bias(f: Fields, heads: int) -> tuple[Vectors, ...]:
     """LongT5's transient global attention: a norm per layer (the bias table is in the first layer)."""
     if f.word("encoder_attention_type", default="local") != "transient-global":
         return ()
     return (Vectors(name="global_norm", per_hidden=1),)
 
 
-def switch_layers(f: Fields, layer: Layer, count: int, *, cross: bool) -> list[Layer]:
+def _switch_layers(f: Fields, layer: Layer, count: int, *, cross: bool) -> list[Layer]:
     """Switch Transformer: one expert per token in every ``step``-th layer (arXiv 2101.03961)."""
     dense = layer.ffn
     assert isinstance(dense, DenseFfn)
@@ -138,7 +138,7 @@ def read_t5gemma(f: Fields) -> TransformerShape:
     """T5Gemma: two Gemma 2 stacks, with cross-attention in the decoder (arXiv 2504.06225)."""
     encoder, decoder = (f.part(name, "t5_gemma_module") for name in ("encoder", "decoder"))
     width, vocab = encoder.essential("hidden_size"), decoder.essential("vocab_size")
-    stacks = [t5gemma_stack(side, width, cross=side is decoder) for side in (encoder, decoder)]
+    stacks = [_t5gemma_stack(side, width, cross=side is decoder) for side in (encoder, decoder)]
     source = Vectors(name="encoder_table", fixed=encoder.essential("vocab_size") * width, embedding=True)
     return TransformerShape(
         name=f.model_type,
@@ -150,7 +150,7 @@ def read_t5gemma(f: Fields) -> TransformerShape:
     )
 
 
-def t5gemma_stack(side: Fields, source_width: int, *, cross: bool) -> Stack:
+def _t5gemma_stack(side: Fields, source_width: int, *, cross: bool) -> Stack:
     """One of T5Gemma's stacks."""
     hidden = side.essential("hidden_size")
     count = side.layers()

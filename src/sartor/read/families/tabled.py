@@ -32,14 +32,14 @@ def with_table(f: Fields, shape: TransformerShape) -> TransformerShape:
     """The text's shape with the towers of its model type and the text's parameters outside the layers added."""
     types = packaged_json("tensor_tables.json")["model_types"]
     entry = types.get(f"{f.model_type}:{f.architecture}") or types[f.model_type]
-    values = {path: value_at(f, path, default) for path, default in entry["defaults"].items()}
+    values = {path: _value_at(f, path, default) for path, default in entry["defaults"].items()}
     if entry["tower"]:
-        check_guards(f, entry, "tower")
+        _check_guards(f, entry, "tower")
         towers = Vectors(name="towers", fixed=evaluate(f, entry["tower"], values))
         stack = Stack(name="towers", hidden_size=shape.hidden_size, runs=(), vectors=(towers,), is_text=False, tokens=0)
         shape = replace(shape, stacks=(*(s for s in shape.stacks if s.is_text), stack))
     if entry["text"]:
-        check_guards(f, entry, "text")
+        _check_guards(f, entry, "text")
         main = shape.main
         layers = sum(int(run_sets(run)) * int(layer_params(run.layer, main.hidden_size)) for run in main.runs)
         counted = count_params(shape)
@@ -75,7 +75,7 @@ def evaluate(f: Fields, terms: list[Any], values: dict[str, int]) -> int:
     return round(total)
 
 
-def value_at(f: Fields, path: str, default: int) -> int:
+def _value_at(f: Fields, path: str, default: int) -> int:
     """A size by its path (``vision_config.hidden_size``); a pair of equal numbers counts as one."""
     *folders, name = path.split(".")
     for folder in folders:
@@ -91,7 +91,7 @@ def value_at(f: Fields, path: str, default: int) -> int:
     return default if size is None else size
 
 
-def check_guards(f: Fields, entry: JsonDict, kind: str) -> None:
+def _check_guards(f: Fields, entry: JsonDict, kind: str) -> None:
     """Record which fields differ from those that the table holds for."""
     for path, guard in entry["guards"][kind].items():
         value = _given(f, path)

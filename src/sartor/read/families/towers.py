@@ -68,16 +68,16 @@ def read_tower(v: Fields, tower: Tower, *, name: str = "vision") -> Stack:
     return Stack(
         name=name,
         hidden_size=hidden,
-        runs=(LayerRun(layer=tower_layer(v, tower, hidden), count=count),),
+        runs=(LayerRun(layer=_tower_layer(v, tower, hidden), count=count),),
         norms=(tower.norm,) * tower.outer_norms,
         linears=linears,
-        vectors=(*patch_vectors(v, tower, hidden), *tokens, *tables, *vectors),
+        vectors=(*_patch_vectors(v, tower, hidden), *tokens, *tables, *vectors),
         is_text=False,
         tokens=0,
     )
 
 
-def tower_layer(v: Fields, tower: Tower, hidden: int) -> Layer:
+def _tower_layer(v: Fields, tower: Tower, hidden: int) -> Layer:
     """One layer of the tower."""
     heads = v.size(*HEADS)
     if hidden % heads:
@@ -108,7 +108,7 @@ def tower_layer(v: Fields, tower: Tower, hidden: int) -> Layer:
     return Layer(mixers=(mixer,), ffn=ffn, norms=(tower.norm, tower.norm), vectors=(*scales, *extra))
 
 
-def patch_vectors(v: Fields, tower: Tower, hidden: int) -> tuple[Vectors, ...]:
+def _patch_vectors(v: Fields, tower: Tower, hidden: int) -> tuple[Vectors, ...]:
     """The convolution that cuts the image (or short videos) into patches."""
     if not tower.patch:
         return ()

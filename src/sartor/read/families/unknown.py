@@ -95,10 +95,10 @@ def _suggested(f: Fields) -> TransformerShape:
             must = f"is {what}; model_type {_said(f)} is unknown, and field names do not determine its structure"
             raise f.refuse(name, f.given(name, f.defaults.values.get(name)), must)
     f.ledger.guess(f"model_type {_said(f)} is unknown: read by its field names as a decoder", WIDENED)
-    return read_decoder(f, guess_family(f))
+    return read_decoder(f, _guess_family(f))
 
 
-def guess_family(f: Fields) -> Family:
+def _guess_family(f: Fields) -> Family:
     """The properties of an unknown decoder class, with each guess recorded in the ledger."""
     rms = _guess_rms(f)
     gated = _guess_gated(f, rms)

@@ -15,12 +15,12 @@ from sartor.read.fields import Fields
 def read_zamba(f: Fields, *, second: bool) -> TransformerShape:
     """Zamba (arXiv 2405.16712) and Zamba2 (2411.15242): Mamba layers, some after a shared block."""
     hidden, count = f.essential("hidden_size"), f.layers()
-    kinds = f.words("layers_block_type", "layer_types", length=count) or zamba_kinds(f, count, second=second)
-    ssm = zamba_mixer(f, hidden, second=second)
+    kinds = f.words("layers_block_type", "layer_types", length=count) or _zamba_kinds(f, count, second=second)
+    ssm = _zamba_mixer(f, hidden, second=second)
     plain_layer = Layer(mixers=(ssm,), norms=(rms(),))
     blocks = (f.optional_size("num_mem_blocks") or 1) if second else 1
     hybrids = sum(kind == "hybrid" for kind in kinds)
-    shared, ffn, adapters = zamba_block(f, hidden, second=second)
+    shared, ffn, adapters = _zamba_block(f, hidden, second=second)
     hybrid = Layer(
         mixers=(shared, ssm),
         ffn=ffn,
@@ -28,11 +28,11 @@ def read_zamba(f: Fields, *, second: bool) -> TransformerShape:
         linears=(plain("from_block", hidden, hidden),),
         vectors=(Vectors(name="concatenated_norm", per_hidden=2),),
     )
-    common = zamba_common(hybrid, hidden)
+    common = _zamba_common(hybrid, hidden)
     stack_vectors = [Vectors(name="held_in_common", fixed=-max(0, hybrids - blocks) * common)]
     layers = [hybrid if kind == "hybrid" else plain_layer for kind in kinds]
     if adapters:
-        layers = zamba_adapters(layers, kinds, adapters, blocks)
+        layers = _zamba_adapters(layers, kinds, adapters, blocks)
         adapter_params = sum(int(x.params) for x in adapters)
         counted = sum(-(-(hybrids - i % blocks) // blocks) for i in range(hybrids))
         stack_vectors.append(Vectors(name="adapters_in_common", fixed=-(counted - hybrids) * adapter_params))
@@ -40,7 +40,7 @@ def read_zamba(f: Fields, *, second: bool) -> TransformerShape:
     return replace(shape, stacks=(replace(shape.main, vectors=tuple(stack_vectors)),))
 
 
-def zamba_kinds(f: Fields, count: int, *, second: bool) -> list[str]:
+def _zamba_kinds(f: Fields, count: int, *, second: bool) -> list[str]:
     """The published layout, for files that give none."""
     if second:
         raise f.refuse("layers_block_type", "missing", "must be given as a list of words, one per layer")
@@ -49,7 +49,7 @@ def zamba_kinds(f: Fields, count: int, *, second: bool) -> list[str]:
     return ["mamba", "mamba", "hybrid", *rest]
 
 
-def zamba_mixer(f: Fields, hidden: int, *, second: bool) -> StateSpaceMixer:
+def _zamba_mixer(f: Fields, hidden: int, *, second: bool) -> StateSpaceMixer:
     """The Mamba mixer of either generation."""
     if not second:
         return mamba(f, hidden, bias=f.flag("mamba_proj_bias", default=False))
@@ -57,7 +57,7 @@ def zamba_mixer(f: Fields, hidden: int, *, second: bool) -> StateSpaceMixer:
     return expanded_mamba2(f, hidden, in_bias=bias, out_bias=bias)
 
 
-def zamba_block(f: Fields, hidden: int, *, second: bool) -> tuple[AttentionMixer, DenseFfn, tuple[Linear, ...]]:
+def _zamba_block(f: Fields, hidden: int, *, second: bool) -> tuple[AttentionMixer, DenseFfn, tuple[Linear, ...]]:
     """The shared block: attention over layer input and embedding concatenated, feed-forward, adapters (Zamba2)."""
     heads = f.size("num_attention_heads")
     kv_heads = f.optional_size("num_key_value_heads") or heads
@@ -85,14 +85,14 @@ def zamba_block(f: Fields, hidden: int, *, second: bool) -> tuple[AttentionMixer
     return mixer, ffn, tuple(adapters)
 
 
-def zamba_common(hybrid: Layer, hidden: int) -> int:
+def _zamba_common(hybrid: Layer, hidden: int) -> int:
     """Parameters of the block that hybrid layers share."""
     block = [*hybrid.mixers[0].linears(hidden)]
     block += hybrid.ffn.linears(hidden) if hybrid.ffn else ()
     return sum(int(x.params) for x in block) + 3 * hidden
 
 
-def zamba_adapters(layers: list[Layer], kinds: list[str], adapters: tuple[Linear, ...], blocks: int) -> list[Layer]:
+def _zamba_adapters(layers: list[Layer], kinds: list[str], adapters: tuple[Linear, ...], blocks: int) -> list[Layer]:
     """Every hybrid layer runs its own adapter, but a shared block stores those of all its layers."""
     hybrids = sum(kind == "hybrid" for kind in kinds)
     out, seen = [], 0
