@@ -2,7 +2,7 @@
 
     python lab/fit_stream_law.py [SHARED]      (default: ../shared; about two minutes on one core)
 
-A GPU nobody measured takes it (cost/gpu/stream_law.py has the formula). The fit is repeated without each GPU and
+A GPU nobody measured takes it (cost/gpu/memory_bound.py has the formula). The fit is repeated without each GPU and
 without each generation; those fits go to lab/streams_held_out.toml, which lab/kin_docs.py judges. A kernel's standard
 deviation is what it needed on the GPUs that were left out.
 """
@@ -21,7 +21,7 @@ from scipy.optimize import least_squares
 
 from sartor.cost.correction.coefficients import StreamLaw
 from sartor.cost.cost import Z80
-from sartor.cost.gpu.stream_law import WIDE_SOFTMAX, law_cost
+from sartor.cost.gpu.memory_bound import WIDE_SOFTMAX, law_cost
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType, MemoryBound
 from sartor.records.rows import MEMORY_BOUND

@@ -3,7 +3,7 @@
 Development only (scipy): ``python lab/fit_torch_streams.py [SHARED]``. Rows are those of lab/records; a kernel timed
 launch by launch in less than ``host_us`` is the host's time, and longer ones are fitted only where nothing else tells a
 constant. On H100 GELU waits for memory, so its arithmetic is A100's (LLMCompass), in cycles. The law of
-``sartor.cost.gpu.stream_law`` is fitted to all GPUs of a generation at once, and without each: those fits go to
+``sartor.cost.gpu.memory_bound`` is fitted to all GPUs of a generation at once, and without each: those fits go to
 lab/torch_streams_held_out.toml, and the errors of the GPU left out give the intervals.
 """
 
@@ -24,7 +24,7 @@ from sartor.bench.compare import as_timed
 from sartor.bench.records_file import case_of, read_rows
 from sartor.cost.correction.coefficients import TorchStreams
 from sartor.cost.cost import Z80
-from sartor.cost.gpu.stream_law import KINDS, RUNS, WIDE, name_of, torch_stream_cost
+from sartor.cost.gpu.memory_bound import KINDS, RUNS, WIDE, name_of, torch_stream_cost
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.operators import MemoryBound, MemoryBoundKind, Pass

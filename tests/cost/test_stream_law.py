@@ -11,8 +11,7 @@ import pytest
 
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.correction.coefficients import StreamLaw, coefficients, table_of
-from sartor.cost.gpu.memory_bound import memory_bound_cost
-from sartor.cost.gpu.stream_law import clock_hz, law_cost, memory_is_gddr
+from sartor.cost.gpu.memory_bound import law_cost, memory_bound_cost
 from sartor.hardware.catalog import gpu_names, load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType, MemoryBound, MemoryBoundKind
@@ -41,7 +40,7 @@ def test_more_rows_cost_nothing_until_the_blocks_of_the_first_are_outrun() -> No
     """vLLM's rotary kernel: 12 us for one row of 16,384 and for 64 on A100 (measured), 9 on A40 with a faster clock."""
     one, many = (alone(replace(ROTARY, rows=rows, bytes_moved=65536.0 * rows), A100) for rows in (1, 64))
     assert one == many == pytest.approx(12e-6, rel=0.15)
-    assert alone(ROTARY, A40) / one == pytest.approx(clock_hz(A100) / clock_hz(A40))
+    assert alone(ROTARY, A40) / one == pytest.approx(A100.highest_clock_hz / A40.highest_clock_hz)
 
 
 def test_threads_without_a_column_left_in_the_last_pass_wait() -> None:
@@ -83,7 +82,7 @@ def test_time_grows_with_rows_and_with_bytes(eager: bool) -> None:
 
 @pytest.mark.parametrize("name", [name for name in gpu_names() if load_gpu(name).vendor == "NVIDIA"])
 def test_gddr_is_what_datasheets_say(name: str) -> None:
-    assert memory_is_gddr(load_gpu(name)) == (name in CARDS or name.startswith("rtx_"))
+    assert load_gpu(name).has_gddr == (name in CARDS or name.startswith("rtx_"))
 
 
 def test_gpus_nobody_measured_take_it_and_measured_ones_do_not() -> None:

@@ -19,8 +19,7 @@ from sartor.cost.correction.calibration import TORCH, Clock, load_calibration
 from sartor.cost.correction.calibration_file import load_own_calibration
 from sartor.cost.correction.coefficients import TorchStreams, coefficients
 from sartor.cost.cost import Z80, Cost, Source
-from sartor.cost.gpu.memory_bound import launched_cost, memory_bound_cost
-from sartor.cost.gpu.stream_law import KERNELS, RUNS
+from sartor.cost.gpu.memory_bound import KERNELS, RUNS, launched_cost, memory_bound_cost
 from sartor.cost.price import price
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType, MemoryBound, MemoryBoundKind, Pass, Role

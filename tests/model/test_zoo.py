@@ -12,8 +12,7 @@ from sartor.errors import InputError
 from sartor.model.counts import count_params
 from sartor.model.layer import LatentAttentionMixer, NormKind
 from sartor.model.shape import TransformerShape
-from sartor.model.zoo import load_model, model_aliases, model_entry, model_names
-from sartor.model.zoo.build import build_shape
+from sartor.model.zoo import build_shape, load_model, model_aliases, model_entry, model_names
 from sartor.operators import DType
 
 NAMES = model_names()

@@ -15,8 +15,7 @@ from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
 from sartor.model.editing import edit_fields
 from sartor.model.workload import ModelReading
-from sartor.model.zoo import model_entry
-from sartor.model.zoo.build import build_shape
+from sartor.model.zoo import build_shape, model_entry
 from sartor.read.config_text import fetch_config, parse_config
 from sartor.read.graph_json import is_graph, not_traced, read_traced
 from sartor.read.huggingface import read_model

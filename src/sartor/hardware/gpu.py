@@ -144,10 +144,26 @@ class Gpu:
         alike = {d: SequenceMatcher(None, dtype.value, d.value).ratio() for d in self.peak_flops_per_s}
         return min(alike, key=lambda d: (abs(d.bytes - dtype.bytes), -alike[d]))
 
+    @property
+    def highest_clock_hz(self) -> float:
+        """The clock of kernels that draw too little power to be slowed."""
+        return self.max_clock_hz or self.boost_clock_hz
+
+    @property
+    def has_gddr(self) -> bool:
+        """Whether the memory is GDDR, of whose rate kernels reach less than of HBM's."""
+        if self.compute_capability:
+            return self.compute_capability in _GDDR
+        return self.generation in _GDDR_GENERATIONS
+
     def ridge_flops_per_byte(self, dtype: DType) -> float:
         """Arithmetic intensity above which a dense GEMM is compute-bound."""
         return self.peak(dtype) / self.hbm_bytes_per_s
 
+
+_GDDR = ("6.1", "7.5", "8.6", "8.9", "12.0")
+_GDDR_GENERATIONS = ("turing", "ada", "blackwell_rtx")
+"""Compute capabilities with GDDR memory (datasheets), and generations, for a datasheet that names no capability."""
 
 _POSITIVE = (
     "num_sms",

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.model.shape import TransformerShape
-from sartor.model.zoo import load_model
-from sartor.model.zoo.build import build_shape
+from sartor.model.zoo import build_shape, load_model
 from sartor.records.rows import Unexpressed
 from sartor.records.targets import MODELS, named_model
 

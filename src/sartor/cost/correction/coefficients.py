@@ -230,7 +230,7 @@ class AttentionCoefficients:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamLaw:
-    """Memory-bound kernels of any GPU of a vendor, by its datasheet (cost/gpu/stream_law.py)."""
+    """Memory-bound kernels of any GPU of a vendor, by its datasheet (cost/gpu/memory_bound.py)."""
 
     hbm_share: float
     """Share of HBM bandwidth that the plainest kernel reaches."""
@@ -253,7 +253,7 @@ class StreamLaw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchStreams:
-    """PyTorch's own memory-bound kernels, by a GPU's datasheet (cost/gpu/stream_law.py)."""
+    """PyTorch's own memory-bound kernels, by a GPU's datasheet (cost/gpu/memory_bound.py)."""
 
     hbm_share: float
     """Share of HBM bandwidth that an elementwise kernel reaches."""

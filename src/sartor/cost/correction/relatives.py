@@ -51,12 +51,11 @@ from sartor.cost.correction.coefficients import (
     generation,
     table_of,
 )
-from sartor.cost.gpu.stream_law import GIGAHERTZ, clock_hz, memory_is_gddr
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap
 from sartor.operators import DType
-from sartor.units import Floats
+from sartor.units import GIGA, Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -396,8 +395,8 @@ def _by_law(gpu: Gpu, assumed: MemoryBoundCoefficients) -> Found:
     raised = tuple((name, max(row[1], lone[name][1]), *row[2:]) for name, row in waited.items())
     fit = replace(
         assumed,
-        hbm_share=alone.gddr_share if memory_is_gddr(gpu) else alone.hbm_share,
-        launch_s=start_s * GIGAHERTZ / clock_hz(gpu),
+        hbm_share=alone.gddr_share if gpu.has_gddr else alone.hbm_share,
+        launch_s=start_s * GIGA / gpu.highest_clock_hz,
         eager_launch_s=call_s,
         alone=replace(alone, kinds=tuple(lone.values())),
         called=replace(called, kinds=raised),
