@@ -9,8 +9,8 @@ import pytest
 
 from launch.test_open_fields import REST, script
 from sartor import api
+from sartor.report.diagnose_words import launch_view
 from sartor.report.fit_words import headline
-from sartor.report.launch_view import launch_view
 from sartor.step.results import PEAK_ERROR, near_limit
 
 PLAN: dict[str, Any] = {"tp": 2, "dp": 4, "pp": 1, "cp": 1, "zero_stage": 1, "microbatch_size": 1, "recompute": "none"}

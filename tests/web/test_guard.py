@@ -19,7 +19,7 @@ import anyio
 import httpx
 import pytest
 
-from sartor.web import lanes
+from sartor.web import work
 from sartor.web.guard import split_host
 from sartor.web.reply import Reply
 from sartor.web.settings import is_loopback
@@ -73,9 +73,7 @@ def test_the_first_page_costs_little_more_than_loading_what_listens(start: Calla
 
 
 def test_the_first_page_waits_for_no_library_of_answers() -> None:
-    code = (
-        "import sys, sartor.web.front, sartor.web.server; print({'numpy', 'starlette', 'asyncio'} & set(sys.modules))"
-    )
+    code = "import sys, sartor.web.server; print({'numpy', 'starlette', 'asyncio'} & set(sys.modules))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert ran.stdout.strip() == "{'asyncio'}"
 
@@ -386,10 +384,10 @@ def test_a_request_whose_worker_ended_is_given_to_another_once(
         return Reply(body=b"{}")
 
     async def asked() -> Reply | None:
-        lane = lanes.Lane(lanes.LaneLimits(workers=1, waiting=1, seconds=5.0), WorkerLimits())
+        lane = work.Lane(work.LaneLimits(workers=1, waiting=1, seconds=5.0), WorkerLimits())
         return await lane.do({"route": "shape"}, b"{}", asyncio.Event().wait())  # type: ignore[arg-type]
 
-    monkeypatch.setattr(lanes, "in_a_process", in_a_process)
+    monkeypatch.setattr(work, "in_a_process", in_a_process)
     reply = asyncio.run(asked())
     assert reply is not None
     assert (reply.status, len(tries)) == (status, 2)

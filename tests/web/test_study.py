@@ -22,8 +22,7 @@ from sartor.designs.question import DesignQuestion
 from sartor.engine.schema import KEYS, connect
 from sartor.engine.study import read_study
 from sartor.errors import InputError
-from sartor.web.study_view import study_body, uploaded_body
-from sartor.web.study_winner import question_of
+from sartor.web.study_view import question_of, study_body, uploaded_body
 
 SQLITE = {"content-type": "application/octet-stream"}
 
@@ -69,7 +68,7 @@ def test_a_question_of_another_make_leaves_the_detail_out_and_keeps_the_rest(
 ) -> None:
     from dataclasses import replace
 
-    from sartor.web.study_winner import winner_body
+    from sartor.web.study_view import winner_body
 
     record = read_study(study)
     odd = replace(record, question={**record.question, **changes}, fingerprint="another")

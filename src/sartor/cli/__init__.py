@@ -35,10 +35,8 @@ if TYPE_CHECKING:
 GROUPS = {
     "decide": ("advise", "lint"),
     "plan": ("plan",),
-    "design": ("design",),
-    "study": ("study",),
-    "predict": ("estimate", "gemm", "collective", "operators"),
-    "serving": ("serving",),
+    "design": ("design", "study"),
+    "predict": ("estimate", "gemm", "collective", "operators", "serving"),
     "solve": ("place", "schedule"),
     "diagnose": ("diagnose", "compare"),
     "validate": ("validate",),

@@ -103,7 +103,7 @@ def catalog(
     entries = catalog_entries(what, name)
     c.answer("catalog", {"catalog": what, "entries": entries}, as_json=json, out=out)
     if not json:
-        from sartor.report.catalog_view import catalog_view
+        from sartor.report.table_operators import catalog_view
 
         c.show(catalog_view(what, entries, whole=name is not None))
 

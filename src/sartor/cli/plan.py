@@ -272,7 +272,7 @@ def _lint_launch(options: JsonMap, num_devices: list[int] | None, run: TrainingO
     with 3 if it does not run, or does not fit whatever its switches without a price save, with 1 for findings at or
     above ``fail_on``."""
     from sartor import api
-    from sartor.report.launch_view import launch_view
+    from sartor.report.diagnose_words import launch_view
 
     if num_devices is not None and len(num_devices) > 1:
         raise InputError("--num-devices", ",".join(map(str, num_devices)), "must be one number for a launch", "64")

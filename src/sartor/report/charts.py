@@ -22,8 +22,14 @@ from sartor.report.draw_plan import (
     draw_plan_cloud,
     draw_step_bars,
 )
-from sartor.report.draw_roofline import draw_gains, draw_operator_times, draw_published, draw_roofline
-from sartor.report.draw_shapes import draw_pareto, draw_sawtooth
+from sartor.report.draw_roofline import (
+    draw_gains,
+    draw_operator_times,
+    draw_pareto,
+    draw_published,
+    draw_roofline,
+    draw_sawtooth,
+)
 from sartor.report.frame import FILE, FILE_DARK, PAGE, Frame, to_png, to_svg
 from sartor.report.plan_points import MemoryBars, MemoryFall, MemoryTracks, PipelineBars, PlanCloud, StepBars
 from sartor.report.points import Gains, OperatorTimes, Pareto, Published, Roofline, Sawtooth

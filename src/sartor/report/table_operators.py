@@ -1,22 +1,23 @@
 """Single operators for the terminal: ``sartor gemm``, ``collective``, ``operators`` (a file of shapes) and ``extract``
-(a traced module)."""
+(a traced module); and the entries of ``sartor catalog``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sartor.answers.commands import TRACED_LAYER, TRACED_OPERATOR
+from sartor.answers.commands import ENTRIES, TRACED_LAYER, TRACED_OPERATOR
 from sartor.answers.estimate import GROUP_TIER, TILE, bus_bytes_per_s
 from sartor.answers.field import columns_of, text, through
 from sartor.answers.measured import PRICED_ROW
 from sartor.cost.gpu.rates import peak_flops_per_s
-from sartor.json_types import JsonMap
+from sartor.json_types import JsonDict, JsonMap
 from sartor.model.traced import TracedModel
 from sartor.operators import Gemm, Layout
 from sartor.report.document import PageBlock, bullets_block, document_text, grid_block, section
-from sartor.report.grid import field_grid
+from sartor.report.grid import field_grid, grid_of, grid_view, words_column
 from sartor.report.words import (
     count_text,
     flops_text,
@@ -224,3 +225,35 @@ def extract_view(model: TracedModel, body: JsonMap) -> RenderableType:
         bullets_block("Notes", model.notes),
     ]
     return document_text(blocks, model.name)
+
+
+def catalog_view(what: str, entries: Sequence[JsonDict], *, whole: bool) -> RenderableType:
+    """A table of a catalogue (``gpus``, ``models``, ...), or all fields of its only entry (``whole``)."""
+    if not whole:
+        return grid_view(field_grid(what, ENTRIES[what], entries))
+    entry = entries[0]
+    if what == "rules":
+        from rich.markdown import Markdown
+
+        return Markdown(f"# {entry['code']} {entry['name']}\n\n{entry['page']}")
+    rows = ((name, _words(value)) for field, whole_value in entry.items() for name, value in _flat(field, whole_value))
+    return grid_view(grid_of(what, ("field", words_column("value")), rows))
+
+
+def _flat(field: str, value: object) -> Iterator[tuple[str, object]]:
+    """A field as rows: tables by key, lists of tables by position and key."""
+    if isinstance(value, dict):
+        yield from ((f"{field}.{key}", item) for key, item in value.items())
+    elif isinstance(value, (list, tuple)) and any(isinstance(item, dict) for item in value):
+        for position, table in enumerate(value):
+            yield from ((f"{field}.{position}.{key}", item) for key, item in table.items())
+    else:
+        yield field, value
+
+
+def _words(value: object) -> str:
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value)) or "-"
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 10_000:
+        return f"{value:,}"
+    return f"{value:,.6g}" if isinstance(value, float) else str(value)

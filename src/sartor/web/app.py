@@ -1,4 +1,4 @@
-"""The requests as a Starlette application: bodies within limits, passed to the workers (``web.lanes``).
+"""The requests as a Starlette application: bodies within limits, passed to the workers (``web.work``).
 
 Stateless: a request carries everything it needs, so that tabs cannot disturb each other. The listening process only
 moves bytes; workers compute.
@@ -21,18 +21,18 @@ from starlette.responses import Response
 from starlette.routing import Route as Endpoint
 
 from sartor.errors import InputError, InternalError
-from sartor.web.lanes import STUDIES, Lane, busy
 from sartor.web.reply import Reply, refused
 from sartor.web.routes import ROUTES, Route
 from sartor.web.settings import Settings
 from sartor.web.studies import Studies, is_large
+from sartor.web.work import STUDIES, Lane, busy
 
 COMPRESSED_BYTES = 4096
 """Least size of an answer that is compressed: a catalogue shrinks to a tenth, in a millisecond."""
 
 
 def create_app(settings: Settings, lanes: dict[str, Lane], studies: Studies) -> Starlette:
-    """The routes. Workers start and end with ``web.front``."""
+    """The routes. Workers start and end with ``web.server``."""
     return Starlette(
         routes=[
             Endpoint(path, _paths(path, lanes, studies, settings), methods=methods)

@@ -19,7 +19,7 @@ from sartor.bounded import packaged_toml
 from sartor.errors import NOT_GIVEN, InputError, Stated, quoted
 from sartor.json_types import JsonDict, JsonMap
 from sartor.run.fields import FIELDS, TrainingOptions
-from sartor.web.lanes import QUICK
+from sartor.web.work import QUICK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
-from sartor.web.lanes import busy
 from sartor.web.reply import Reply, refused
 from sartor.web.settings import Settings
+from sartor.web.work import busy
 
 if TYPE_CHECKING:
     from tempfile import TemporaryDirectory
 
-    from sartor.web.lanes import Lane
+    from sartor.web.work import Lane
 
 MOST_KEPT = 16
 """Studies kept; the oldest goes first."""
