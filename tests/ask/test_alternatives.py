@@ -159,3 +159,16 @@ def test_the_files_of_megatron_leave_no_switch_open(shared_dir: Path) -> None:
 @pytest.mark.parametrize("name", TRAINERS)
 def test_what_a_trainer_leaves_open_is_in_the_table_of_switches(name: str) -> None:
     assert set(TRAINERS[name].varies) <= SWITCHED.keys()
+
+
+@pytest.mark.parametrize(("stage", "possible"), [(0, True), (1, False)])
+def test_a_trainer_that_has_no_such_zero_stage_is_no_alternative_to_a_stated_one(stage: int, possible: bool) -> None:
+    words = {"tp": 1, "pp": 1, "microbatch_size": 1, "zero_stage": stage}
+    _, open_run = opened("llama-3.2-1b", "h100", **SIZES, **words)
+    assert any(other.values.get("framework") == "torchtitan" for other in open_run.alternatives) is possible
+
+
+def test_an_impossible_plan_is_refused_for_what_it_states() -> None:
+    words = {"tp": 1, "pp": 1, "dp": 8, "zero_stage": 1, "framework": "torchtitan"}
+    with pytest.raises(InputError, match=r"torchtitan shards gradients with the optimizer \(ZeRO 2, 3\) or nothing"):
+        api.estimate("llama-3.2-1b", "h100", **words)

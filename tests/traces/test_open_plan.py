@@ -85,6 +85,10 @@ def test_the_plans_that_explain_a_log_are_several_and_each_would_give_its_figure
         assert each["plan"]["num_devices"] == 8
 
 
+def test_the_time_is_divided_as_in_the_likeliest_plan_that_explains_the_run(of_moe: LogDiagnosis) -> None:
+    assert of_moe.explanations[0].priced == of_moe.open_plan.explaining[0]
+
+
 @pytest.mark.parametrize("ep", [2, 4])
 def test_an_explaining_plan_is_priced_as_if_it_had_been_stated(of_moe: LogDiagnosis, moe_log: Path, ep: int) -> None:
     first = next(each for each in of_moe.open_plan.explaining if int(each.plan.dims.ep) == ep)

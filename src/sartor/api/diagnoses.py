@@ -221,14 +221,15 @@ def _predicted(
     found: LoggedPlan | None, where: Cluster | None, step_s: float, own: Calibration | None
 ) -> tuple[PricedPlan | None, OpenPlan]:
     """The plan's price, and what nothing states of it."""
-    from sartor.plans.explain import OpenPlan, explanations, open_plan
+    from sartor.plans.explain import OpenPlan, explanations, likeliest, open_plan
     from sartor.step.measured_run import MeasuredRun
 
     if found is None or where is None:
         return None, OpenPlan()
     run = MeasuredRun(step_s=step_s)
-    plan = explanations(found.job, found.plan, where, run, calibration=own, alone=True)[0].priced
-    return plan, open_plan(found.job, found.plan, where, run, stated=found.stated, calibration=own)
+    unstated = open_plan(found.job, found.plan, where, run, stated=found.stated, calibration=own)
+    whole = likeliest(unstated, run) or explanations(found.job, found.plan, where, run, calibration=own, alone=True)
+    return whole[0].priced, unstated
 
 
 def _missing(trace: KernelTrace, steps: int, priced: float) -> list[str]:

@@ -126,7 +126,7 @@ def _held_against(
     found: LoggedPlan, asked: AskedPlan, warnings: list[str], calibration: str | Path | None, *, best: bool
 ) -> LogDiagnosis:
     from sartor.launch.megatron_dialects import settled
-    from sartor.plans.explain import explanations, open_plan
+    from sartor.plans.explain import explanations, likeliest, open_plan
     from sartor.step.question import check_recipe
 
     job, devices = found.job, int(found.plan.num_devices)
@@ -150,9 +150,8 @@ def _held_against(
         measured=measured,
         job=job,
         cluster=where,
-        explanations=explanations(
-            job, found.plan, where, stall_free, stated=said, calibration=own, alone=bool(unstated.fields)
-        ),
+        explanations=likeliest(unstated, stall_free)
+        or explanations(job, found.plan, where, stall_free, stated=said, calibration=own, alone=bool(unstated.fields)),
         open_plan=unstated,
         conventions=conventions_of(run, job.shape, job.seq_len, devices),
         said=found.said,

@@ -84,7 +84,8 @@ def weighed(
     fields = tuple(_open_fields(run, shape, job, plan, cluster.gpu, closed))
     if not fields:
         return Weighed(run=run)
-    price = _Pricer.of(job, plan, cluster, calibration)
+    others = () if run.states("zero_stage") or "zero_stage" in closed else AXES["zero_stage"].common or ()
+    price = _Pricer.of(job, plan, cluster, calibration, (int(plan.zero_stage), *others))
     base = price({}, ())
     assert base is not None
     alone = [priced for f in fields for word, change in f.others.items() if (priced := price({f.name: word}, [change]))]
@@ -188,20 +189,36 @@ class _Pricer:
     plan: TrainingPlan
     cluster: Cluster
     blocks_known: KnownBlocks
+    zero_stages: tuple[int, ...]
+    """The plan's, and if nothing states it those that another trainer may have instead, the likeliest first."""
     broken: frozenset[str]
     """Why the plan cannot run under the job itself."""
 
     @classmethod
-    def of(cls, job: TrainingJob, plan: TrainingPlan, cluster: Cluster, calibration: Calibration | None) -> _Pricer:
+    def of(
+        cls,
+        job: TrainingJob,
+        plan: TrainingPlan,
+        cluster: Cluster,
+        calibration: Calibration | None,
+        zero_stages: tuple[int, ...],
+    ) -> _Pricer:
         table = calibration if cluster.others else calibration or load_calibration(cluster.gpu)
         blocks_known = KnownBlocks(job, cluster, table)
-        return cls(job=job, plan=plan, cluster=cluster, blocks_known=blocks_known, broken=frozenset(broken(job, plan)))
+        reasons = frozenset(broken(job, plan))
+        return cls(
+            job=job,
+            plan=plan,
+            cluster=cluster,
+            blocks_known=blocks_known,
+            zero_stages=zero_stages,
+            broken=reasons,
+        )
 
     def __call__(self, values: Mapping[str, str], changes: Iterable[Change]) -> _Alternative | None:
-        """The plan's step and memory with these changes; None where such a run is not possible. A trainer that has no
-        such ZeRO stage runs the likeliest that it has."""
+        """The plan's step and memory with these changes; None where such a run is not possible."""
         job = reduce(lambda job, change: change(job), changes, self.job)
-        for stage in (int(self.plan.zero_stage), *(AXES["zero_stage"].common or ())):
+        for stage in self.zero_stages:
             plan = replace(self.plan, zero_stage=stage)
             if not self.broken.issuperset(broken(job, plan)):
                 continue

@@ -232,7 +232,7 @@ def tightest(
     relaxations = tuple(_relaxations(pricer, num_devices, fixed, leanest))
     if leanest is None:
         stated = ", ".join(f"{name}={AXES[name].word(value)}" for name, value in fixed.items())
-        reason = list(struck)[-1] if struck else "they contradict each other"  # why the last plans were rejected
+        reason = reason_against(pricer.job, num_devices, fixed, struck) or "they contradict each other"
         together = " together" if len(fixed) > 1 else ""
         return Tightest(message=f"no plan has {stated}{together}: {reason}", relaxations=relaxations)
     over = leanest.peak_bytes - pricer.limit_bytes
@@ -246,6 +246,17 @@ def tightest(
     if near_limit(leanest.peak_bytes, pricer.limit_bytes):
         message += f"; {MAY_FIT}"
     return Tightest(message=message, stage=stage, over_bytes=over, leanest=leanest, relaxations=relaxations)
+
+
+def reason_against(job: TrainingJob, num_devices: int, axes: Mapping[str, int], struck: Mapping[str, int]) -> str:
+    """Why no plan has these values: the last condition that strikes those that are plain in everything else, which
+    needs no value that was not asked for; else the last that struck any plan (``struck``)."""
+    plain = {name: AXES[name].plain[0] for name in ("cp", "ep", "virtual_stages", "schedule", "recompute")}
+    space = plan_space(job, num_devices, {**plain, **axes})
+    possible = structures(job, space)
+    reasons = dict(possible.rejected)
+    with_switches(job, space, possible.rows, reasons)
+    return list(reasons or struck or [""])[-1]
 
 
 def one_change(job: TrainingJob, num_devices: int, axes: Mapping[str, int]) -> str:

@@ -140,6 +140,10 @@ def _explained(
     whole = PricedPlan(plan=plan, step=step(job, plan, cluster, calibration), footprint=footprint(job, plan, cluster))
     if not math.isfinite(whole.step_s):
         raise InputError(name or "plan", value, "cannot be priced")
+    return _as_explanation(name, value, whole, measured)
+
+
+def _as_explanation(name: str, value: str, whole: PricedPlan, measured: MeasuredRun) -> Explanation:
     misfit = _squared(measured.step_s, whole.step_s, float(whole.step.log_sigma))
     misfit += _memory_misfit(whole.footprint, measured) or 0.0
     return Explanation(field=name, value=value, priced=whole, misfit=float(misfit))
@@ -231,6 +235,11 @@ def open_plan(
         explaining=tuple(_example(pricers, take(ranked, slice(i, i + 1))) for i in sorted(first)[:EXAMPLES]),
         agreed={axis: AXES[axis].word(int(ranked[axis][0])) for axis in fields if first and not np.ptp(ranked[axis])},
     )
+
+
+def likeliest(open_plan: OpenPlan, measured: MeasuredRun) -> tuple[Explanation, ...]:
+    """The likeliest plan of those that would explain the run, as the one explanation; none if no plan would."""
+    return tuple(_as_explanation("", "", whole, measured) for whole in open_plan.explaining[:1])
 
 
 def _joined(parts: list[Rows]) -> Rows:

@@ -34,6 +34,7 @@ from sartor.plans.evaluate import (
     one_change,
     partly_recomputed,
     priced,
+    reason_against,
     tightest,
     timed,
     weighed,
@@ -141,10 +142,13 @@ def fastest_plan(
 ) -> PricedPlan | None:
     """`search_plans(...).best` alone, without runners-up, front and explanations; None if no plan fits.
 
-    Raises ``InputError`` for a fixed value that no plan on ``num_devices`` can have.
+    Raises ``InputError`` for fixed values that no plan on ``num_devices`` can have.
     """
     pricer = make_pricer(job, cluster.reached(num_devices), calibration, headroom=headroom)
-    front, _ = _stream(pricer, plan_space(job, num_devices, check_fixed(job, num_devices, fixed or {})), None, 1)
+    axes = check_fixed(job, num_devices, fixed or {})
+    front, rejected = _stream(pricer, plan_space(job, num_devices, axes), None, 1)
+    if not front.evaluated:
+        raise _impossible(job, num_devices, axes, rejected)
     _, best = _best(pricer, front, 1, not job.trainer.one_program)
     return best[0] if best else None
 
@@ -184,7 +188,7 @@ def _impossible(job: TrainingJob, num_devices: int, axes: Mapping[str, int], rej
     words = {name: AXES[name].word(value) for name, value in axes.items() if value != (name in STRUCTURE)}
     plan = ",".join(f"{name}={word}" for name, word in words.items())
     alone = impossible_axis(job, num_devices, axes)
-    why = list(rejected)[-1]  # why the last plans were rejected
+    why = reason_against(job, num_devices, axes, rejected)
     near = one_change(job, num_devices, axes)
     if not alone and len(words) == 1:
         name, word = next(iter(words.items()))
