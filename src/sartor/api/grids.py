@@ -14,7 +14,7 @@ from sartor.answers.grid import EstimateGrid
 from sartor.api.models import Model
 from sartor.api.questions import asked_run, checked_words, inference, model_asked
 from sartor.api.shapes import priced_pass
-from sartor.api.words import GpuLike, device_counts
+from sartor.api.words import GpuLike, Values, arrays_of, device_counts
 from sartor.ask.complete import as_option, settled_job, stated_axes
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.cost import interval_80
@@ -39,19 +39,6 @@ OF_JOBS = ("num_devices", "global_batch_size", "seq_len")
 OF_PASSES = ("microbatch_size", "seq_len", "context_len", "tp")
 """Fields of prefill and decode that can be arrays."""
 BESIDE = "must be stated beside several values of another field"
-
-Values = Mapping[str, list[Any]]
-"""The fields with several values, and the values."""
-
-
-def arrays_of(options: Mapping[str, Any]) -> Values:
-    """The options whose value is a list, tuple, range or array of one axis, as lists."""
-    return {
-        name: value.tolist() if isinstance(value, np.ndarray) else list(value)
-        for name, value in options.items()
-        if (isinstance(value, Sequence) and not isinstance(value, str))
-        or (isinstance(value, np.ndarray) and value.ndim)
-    }
 
 
 def estimate_grid(model: Model | None, gpu: GpuLike | None, options: Mapping[str, Any]) -> EstimateGrid:

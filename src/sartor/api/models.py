@@ -16,9 +16,6 @@ from sartor.json_types import JsonDict, JsonMap
 from sartor.model.editing import edit_fields
 from sartor.model.workload import ModelReading
 from sartor.model.zoo import build_shape, model_entry
-from sartor.read.config_text import fetch_config, parse_config
-from sartor.read.graph_json import is_graph, not_traced, read_traced
-from sartor.read.huggingface import read_model
 from sartor.units import format_count
 
 
@@ -64,7 +61,9 @@ def read(model: Model, set: JsonMap | None = None, changed_by: str = "") -> Mode
     6
     """
     reading = model if isinstance(model, ModelAnswer) else ModelAnswer.holding(_read(model))
-    if set or changed_by:
+    if (set or changed_by) and reading.shape.traced is not None:
+        from sartor.read.graph_json import not_traced
+
         not_traced(reading, "set" if set else changed_by)
     if not set:
         return reading
@@ -78,6 +77,9 @@ def _read(model: Model) -> ModelReading:
         return model
     if isinstance(model, str | Path):
         return replace(_named(model), asked=(str(model),))
+    from sartor.read.config_text import parse_config  # no model of the zoo needs the readers
+    from sartor.read.huggingface import read_model
+
     config = model if isinstance(model, Mapping) else _config_of(model)
     return read_model(parse_config(json.dumps(dict(config), default=str).encode(), name="model"))
 
@@ -97,13 +99,23 @@ def _named(model: str | Path) -> ModelReading:
         repository = re.search(r"huggingface\.co/([^/]+/[^/]+)", text)
         must = "must be a file or a name, not a URL: download the config.json, or give its hub id (org/name)"
         raise InputError("model", text, must, repository[1] if repository else "")
-    if is_graph(path):
-        return read_traced(path)
-    if isinstance(model, Path) or text.endswith((".json", "/", "\\")) or _exists(path):
-        return read_model(path)
-    if text.count("/") == 1:
-        return read_model(fetch_config(text), name=text.rpartition("/")[2])
-    return from_zoo(text)
+    is_path = isinstance(model, Path) or text.endswith((".json", "/", "\\")) or _exists(path)
+    return _from_file(path) if is_path else _from_hub(text) if text.count("/") == 1 else from_zoo(text)
+
+
+def _from_file(path: Path) -> ModelReading:
+    """The model of a graph, a config.json or its folder; no model of the zoo loads the readers."""
+    from sartor.read.graph_json import is_graph, read_traced
+    from sartor.read.huggingface import read_model
+
+    return read_traced(path) if is_graph(path) else read_model(path)
+
+
+def _from_hub(name: str) -> ModelReading:
+    from sartor.read.config_text import fetch_config
+    from sartor.read.huggingface import read_model
+
+    return read_model(fetch_config(name), name=name.rpartition("/")[2])
 
 
 def from_zoo(name: str) -> ModelReading:

@@ -16,6 +16,7 @@ from sartor.api.models import Model
 from sartor.api.questions import DEFAULT_MICROBATCH, ask, completed_question, model_asked
 from sartor.api.words import (
     GpuLike,
+    arrays_of,
     device_of,
     given_size,
     of_frameworks,
@@ -116,9 +117,9 @@ def estimate(  # type: ignore[misc]
     >>> grid.time_s.shape
     (3, 2)
     """
-    from sartor.api.grids import arrays_of, estimate_grid
-
     if arrays_of(options):
+        from sartor.api.grids import estimate_grid  # a single estimate needs no grid
+
         return estimate_grid(model, gpu, options)
     answer = _with_batches(answer_question(ask(model, gpu, **options)))
     return replace(answer, question=with_template_turns(answer.question, answer, answer_question))
@@ -392,8 +393,11 @@ def lint_question(asked: Question, allow: Sequence[str] = ()) -> Lint:
     return Lint(base=replace(base, question=asked), findings=findings)
 
 
-def findings_of(question: Question, run: InRun | None, allow: Sequence[str] = ()) -> tuple[Finding, ...]:
-    """What the rules find in the shape of a question, in its ``run`` (training only); none in a traced module."""
+def findings_of(
+    question: Question, run: InRun | None, allow: Sequence[str] = (), *, remarks: bool = True
+) -> tuple[Finding, ...]:
+    """What the rules find in the shape of a question, in its ``run`` (training only); none in a traced module. Remarks
+    propose no change of the same model: a headline does without, and without their prices."""
     from sartor.rules.lint import added_up, run_rules
     from sartor.rules.rule import Context
 
@@ -408,7 +412,7 @@ def findings_of(question: Question, run: InRun | None, allow: Sequence[str] = ()
         kernels=question.kernels,
         sigma_factor=question.reading.interval_factor,
     )
-    return added_up(run_rules(context, allow=tuple(allow)))
+    return added_up(run_rules(context, allow=tuple(allow), remarks=remarks))
 
 
 def _trained(question: Question) -> TransformerShape:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from sartor.cost.chip.ownership import faults
 from sartor.cost.correction.attention import frameworks_of, kernels_measured
 from sartor.cost.correction.calibration import ANY, TORCH, Calibration, load_calibration
 from sartor.cost.correction.calibration_file import load_own_calibration, read_calibration_file
@@ -51,6 +50,8 @@ def device_of(gpu: GpuLike) -> Gpu:
         raise InputError("gpu", gpu, "must be one device: a name, the path of a TOML file or a Gpu", "h100_sxm")
     found = gpu if isinstance(gpu, Gpu) else load_device(str(gpu))
     if found.accelerator is not None:
+        from sartor.cost.chip.ownership import faults  # no GPU needs it
+
         for fault in faults(found.accelerator):
             warnings.warn(f"{found.name} cannot be built: {fault}", stacklevel=2)
     return found
@@ -252,3 +253,17 @@ def device_counts(given: int | Sequence[int] | None, cluster: Cluster) -> tuple[
         if total and count > total:
             raise InputError("num_devices", count, f"{cluster.name} has {total} devices", str(total))
     return tuple(dict.fromkeys(wanted))
+
+
+Values = Mapping[str, list[Any]]
+"""The fields with several values, and the values."""
+
+
+def arrays_of(options: Mapping[str, Any]) -> Values:
+    """The options whose value is a list, tuple, range or array of one axis, as lists."""
+    return {
+        name: value.tolist() if isinstance(value, np.ndarray) else list(value)
+        for name, value in options.items()
+        if (isinstance(value, Sequence) and not isinstance(value, str))
+        or (isinstance(value, np.ndarray) and value.ndim)
+    }

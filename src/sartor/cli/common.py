@@ -86,11 +86,11 @@ def write_figures(folder: Path, records: JsonMap) -> None:
         say(f"wrote {path}")
 
 
-def answer(command: str, body: JsonDict, *, as_json: bool, out: Path | None) -> None:
-    """Write a command's JSON: to stdout with ``--json``, to a file with ``--out``."""
+def answer(command: str, body: JsonDict | Callable[[], JsonDict], *, as_json: bool, out: Path | None) -> None:
+    """Write a command's JSON, or what a function makes of it: to stdout with ``--json``, to a file with ``--out``."""
     if not (as_json or out):
         return
-    text = envelope(command, body)
+    text = envelope(command, body() if callable(body) else body)
     if out:
         from sartor.files import write_atomic
 

@@ -70,7 +70,7 @@ def advise(
         from sartor.report.figures import advice_points
 
         c.write_figures(png, advice_points(found))
-    c.answer("advise", found.to_dict(), as_json=json, out=out)
+    c.answer("advise", found.to_dict, as_json=json, out=out)
     if not json:
         from sartor.report.advice_document import advice_view
 
@@ -137,7 +137,7 @@ def _lint_one(
 
     found = api.lint(model, gpu, **question)
     path = model or str(question["launch"])
-    c.answer("lint", found.to_dict(), as_json=format == "json", out=out)
+    c.answer("lint", found.to_dict, as_json=format == "json", out=out)
     if format == "sarif":
         print(lint_formats.sarif(found.findings, path=path))
     elif format == "github":

@@ -198,7 +198,7 @@ def _tell(answer: DesignAnswer, *, verbose: bool, json: bool, out: Path | None) 
     from sartor.report.design_document import design_view
     from sartor.report.design_words import nothing_text
 
-    c.answer("design", answer.to_dict(), as_json=json, out=out)
+    c.answer("design", answer.to_dict, as_json=json, out=out)
     if not json:
         c.show(design_view(answer, verbose=verbose))
     if answer.result.interrupted or asked():

@@ -98,7 +98,7 @@ def diagnose(
         _write_records(found, records)
     if html is not None:
         c.write_page(html, diagnose_page(found))
-    c.answer("diagnose", found.to_dict(), as_json=json, out=out)
+    c.answer("diagnose", found.to_dict, as_json=json, out=out)
     if not json:
         c.show(diagnose_view(found, verbose=verbose))
 
@@ -154,7 +154,7 @@ def compare(
     from sartor.report.diagnose_document import compare_view
 
     found = api.compare(a, b, threshold=threshold, run_a=run_a, run_b=run_b)
-    c.answer("compare", found.to_dict(), as_json=json, out=out)
+    c.answer("compare", found.to_dict, as_json=json, out=out)
     if not json:
         c.show(compare_view(found))
     if found.worse:

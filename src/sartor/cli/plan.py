@@ -142,7 +142,7 @@ def _show(found: PlanAnswer, *, verbose: bool, json: bool, out: Path | None) -> 
     """Print the answer; exit with 3 if no plan fits."""
     from sartor.report.plan_document import plan_view
 
-    c.answer("plan", found.to_dict(), as_json=json, out=out)
+    c.answer("plan", found.to_dict, as_json=json, out=out)
     if not json:
         c.show(plan_view(found, verbose=verbose))
     if found.best is None:
@@ -288,7 +288,7 @@ def _lint_launch(options: JsonMap, num_devices: list[int] | None, run: TrainingO
         from sartor.report.trace import launch_trace
 
         _write_trace(launch_trace(found), options["trace"])
-    c.answer("plan", found.to_dict(), as_json=options["json"], out=options["out"])
+    c.answer("plan", found.to_dict, as_json=options["json"], out=options["out"])
     if not options["json"]:
         c.show(launch_view(found))
     if found.status == "infeasible":

@@ -33,12 +33,12 @@ def estimate(
     from sartor import api
 
     answer = api.estimate(model, gpu, **options)
-    c.answer("estimate", answer.to_dict(), as_json=json, out=out)
+    c.answer("estimate", answer.to_dict, as_json=json, out=out)
     if not json:
         from sartor.api.shapes import findings_of
         from sartor.report.table_estimate import estimate_view
 
-        c.show(estimate_view(answer, findings_of(answer.question, answer.run), verbose=verbose))
+        c.show(estimate_view(answer, findings_of(answer.question, answer.run, remarks=False), verbose=verbose))
 
 
 def gemm(
@@ -69,7 +69,7 @@ def gemm(
     from sartor import api
 
     found = api.gemm(**asked)
-    c.answer("gemm", found.to_dict(), as_json=json, out=out)
+    c.answer("gemm", found.to_dict, as_json=json, out=out)
     if not json:
         from sartor.report.table_operators import gemm_view
 
@@ -120,7 +120,7 @@ def collective(
     from sartor import api
 
     found = api.collective(**asked)
-    c.answer("collective", found.to_dict(), as_json=json, out=out)
+    c.answer("collective", found.to_dict, as_json=json, out=out)
     if not json:
         from sartor.report.table_operators import collective_view
 
@@ -261,7 +261,7 @@ def serving(
         decode_workers=decode_workers,
         **options,
     )
-    c.answer("serving", found.to_dict(), as_json=json, out=out)
+    c.answer("serving", found.to_dict, as_json=json, out=out)
     if not json:
         c.show(serving_view(found))
     if not found.fits:

@@ -40,7 +40,7 @@ def place(
     from sartor.report.solved import placement_view
 
     result = api.place(instance, terms=terms)
-    c.answer("place", result.to_dict(), as_json=json, out=out)
+    c.answer("place", result.to_dict, as_json=json, out=out)
     if not json:
         c.show(placement_view(result))
     if result.plan is None:
@@ -87,7 +87,7 @@ def schedule(
         check_figure_name(figure)
     with patient():
         result = api.schedule(instance, time_limit=time_limit, solver=solver)
-    c.answer("schedule", result.to_dict(), as_json=json, out=out)
+    c.answer("schedule", result.to_dict, as_json=json, out=out)
     if trace:
         from sartor.files import write_atomic
 

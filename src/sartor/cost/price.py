@@ -16,7 +16,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from sartor.cost.chip.operator_latency import chip_alternatives, chip_cost
 from sartor.cost.collective.collective import collective_costs
 from sartor.cost.correction.calibration import Calibration, Clock, load_calibration
 from sartor.cost.cost import (
@@ -240,6 +239,8 @@ def operator_costs(
     calibrated = calibration or load_calibration(gpu)
     clock = calibrated.clock or clock
     if gpu.accelerator is not None:
+        from sartor.cost.chip.operator_latency import chip_cost  # no GPU needs it
+
         costs = [chip_cost(op, gpu, calibrated, cluster) for op in operators]
         if details:
             costs = [replace(cost, floor_s=least_s(op, gpu)) for op, cost in zip(operators, costs, strict=True)]
@@ -303,6 +304,8 @@ def gemm_mappings(gemm: Gemm, gpu: Gpu, calibration: Calibration, *, clock: Cloc
     """Every tile and split considered for one matrix multiplication of scalar sizes, fastest first."""
     if gpu.accelerator is None:
         return gemm_alternatives(gemm, gpu, calibration, clock=clock, replay=not calibration.host_launches)
+    from sartor.cost.chip.operator_latency import chip_alternatives
+
     return tuple(_alternative(cost) for cost in chip_alternatives(gemm, gpu.accelerator))
 
 

@@ -117,9 +117,9 @@ def _chip_network(gpu: Gpu) -> Cluster:
 @cache
 def _usual() -> dict[str, str]:
     """GPU -> its default cluster."""
-    tables = {name: _table(name) for name in cluster_names()}
-    names = sorted(tables, key=lambda name: (name.startswith("dgx"), not name.startswith(("aws", "azure"))))
-    return {tables[name]["gpu"]: name for name in names if not tables[name].get("num_devices")}
+    names = sorted(cluster_names(), key=lambda name: (name.startswith("dgx"), not name.startswith(("aws", "azure"))))
+    heads = {name: _head(name) for name in names}
+    return {head["gpu"]: name for name, head in heads.items() if not head.get("num_devices")}
 
 
 def cluster_names() -> tuple[str, ...]:
@@ -160,14 +160,15 @@ def _find(name_or_path: str | Path) -> Path:
 
 
 def _aliases(name: str) -> tuple[str, ...]:
-    return tuple(_table(name).get("aliases", ()))
+    return tuple(_head(name).get("aliases", ()))
 
 
 @cache
-def _table(name: str) -> JsonDict:
-    """The table of a catalogue entry; empty for other clusters."""
+def _head(name: str) -> JsonDict:
+    """What a catalogue entry says before its tiers and sources, which take most of the time to parse; empty for other
+    clusters."""
     path = ENTRIES / f"{name}.toml"
-    return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return tomllib.loads(path.read_text(encoding="utf-8").partition("\n[")[0]) if path.is_file() else {}
 
 
 # ------------------------------------------------------------------------------------------- from a table to a Cluster

@@ -12,12 +12,10 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum, Flag, auto
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypedDict, TypeVar
 
-import numpy as np
-
 from sartor.model.shape import TransformerShape, layer_order
 from sartor.model.workload import COMMON_SCHEDULES, ParallelDims, PipelineSchedule, Recompute
 from sartor.options import Panel, RunField, Unit
-from sartor.units import Array, Bools, Ints, divisors
+from sartor.units import Array, Bools, Ints, distinct, divisors
 
 if TYPE_CHECKING:
     from sartor.model.training import Trainer
@@ -179,7 +177,7 @@ def _experts(shape: TransformerShape, *_: object) -> list[int]:
 
 def _chunks(shape: TransformerShape, _: Trainer, __: int, dims: Mapping[str, Array]) -> list[int]:
     """1 up to UNEVEN_CHUNKS, and all that divide the layers evenly for some number of stages."""
-    layers, stages = len(layer_order(shape)), np.unique(dims["pp"])
+    layers, stages = len(layer_order(shape)), distinct(dims["pp"])
     even = {v for p in stages.tolist() if p > 1 and layers % p == 0 for v in divisors(layers // p)}
     few = range(1, min(UNEVEN_CHUNKS, max(1, layers // 2)) + 1)
     return sorted({1, *few, *even})

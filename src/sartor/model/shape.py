@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,8 +34,10 @@ from sartor.model.layer import (
     StateSpaceMixer,
     Vectors,
 )
-from sartor.model.traced import TracedModel
 from sartor.units import Ints, remembered
+
+if TYPE_CHECKING:
+    from sartor.model.traced import TracedModel
 
 Value = float | str | bool
 

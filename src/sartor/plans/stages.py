@@ -78,7 +78,9 @@ def place_layers(pricer: Pricer, open_: Evaluated, even: Evaluated, worst_s: flo
             best_s = min([best_s, *(plan.step_s for plan in plans)])
     left = int((np.delete(bounds, tried) < best_s * (1 - WORTH)).sum())
     limits = np.array([min(worst_s, below_s.get(key, np.inf)) for key in dims])
-    others = _first_of_dims(ranked, np.setdiff1d(np.flatnonzero(bounds < limits), tried))
+    below = bounds < limits
+    below[tried] = False
+    others = _first_of_dims(ranked, np.flatnonzero(below))
     for index, candidates in place_rows(pricer, ranked, others):
         faster(index, candidates)
     return Placed(plans=tuple(sorted(plans, key=lambda p: p.step_s)), tried=len(tried) + len(others), left=left)

@@ -15,16 +15,13 @@ import numpy.typing as npt
 from sartor.cost.gpu.rates import peak_flops_per_s
 from sartor.cost.price import Estimate
 from sartor.operators import Attention, Collective, DType, Gemm, GroupedGemm, Operator, Pass
-from sartor.report.words import short_name
+from sartor.report.words import SMALL_SHARE, short_name
 from sartor.units import format_seconds, format_share
 
 Numbers = npt.NDArray[np.float64]
 
 CATEGORIES = ("GEMM forward", "GEMM dgrad", "GEMM wgrad", "attention", "memory-bound", "collective")
 """The categories of a step's time, in stacking order."""
-
-SMALL_SHARE = 0.005
-"""Operators below this share of the step are shown together."""
 
 
 def _category(operator: Operator) -> str:

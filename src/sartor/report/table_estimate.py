@@ -15,7 +15,6 @@ from rich.padding import Padding
 from rich.text import Text
 
 from sartor.answers.field import columns_of
-from sartor.answers.serving import LOAD
 from sartor.cost.cost import Cost
 from sartor.cost.price import Estimate
 from sartor.model.workload import ParallelDims
@@ -33,8 +32,8 @@ from sartor.report.document import (
 from sartor.report.fit_words import first_change, headline, narrowing_lines, serving_words
 from sartor.report.grid import Grid, GridColumn, field_grid, grid_of, wide_column, words_column
 from sartor.report.plan_words import plan_words, step_parts, turn_lines
-from sartor.report.points import SMALL_SHARE, OperatorTimes
 from sartor.report.words import (
+    SMALL_SHARE,
     count_text,
     efficiency,
     flops_text,
@@ -50,6 +49,7 @@ from sartor.units import format_bytes, format_change, format_count, format_secon
 if TYPE_CHECKING:
     from sartor.answers.estimate import ModelEstimate
     from sartor.answers.serving import ServingAnswer
+    from sartor.report.points import OperatorTimes
     from sartor.rules.rule import Finding
     from sartor.step.serving.served import Server, Shortage
 
@@ -303,6 +303,8 @@ def serving_view(answer: ServingAnswer) -> RenderableType:
         lacks = " ".join(_lacks(answer, lack) for lack in answer.shortages)
         blocks = [opening([served, lacks + (f" It would with {wider}." if wider else "")], bad=True)]
     else:
+        from sartor.answers.serving import LOAD  # an estimate shows no loads
+
         several = int(answer.load.output_len) > 1
         columns = [column for column in columns_of(LOAD) if several or not column.name.startswith("tpot")]
         most = count_text(answer.most_sequences, "sequence")

@@ -10,6 +10,8 @@ from sartor.model.workload import ModelReading, Phase, Workload
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, Operator
 from sartor.units import format_bytes, format_count, format_seconds
 
+SMALL_SHARE = 0.005
+"""Operators below this share of the step are shown together."""
 _PASS_SUFFIXES = ("forward", "fwd", "dgrad", "wgrad", "backward", "bwd")
 
 

@@ -39,17 +39,19 @@ ROUNDING = 1e-9
 Key: TypeAlias = tuple[tuple[str, int], ...]
 
 
-def run_rules(context: Context, *, allow: Iterable[str] = ()) -> tuple[Finding, ...]:
+def run_rules(context: Context, *, allow: Iterable[str] = (), remarks: bool = True) -> tuple[Finding, ...]:
     """All findings, most severe and most expensive first.
 
-    ``allow`` switches rules off by name or code; an unknown one is an ``InputError`` with the nearest names.
+    ``allow`` switches rules off by name or code; an unknown one is an ``InputError`` with the nearest names. Without
+    ``remarks`` the rules that only remark are off too.
 
     Examples
     --------
     >>> run_rules(Context.of(Workload(shape=load_model("gpt2")), load_gpu("a100")))[0].rule    # doctest: +SKIP
     'ragged_vocab'
     """
-    suspicions = [(rule, suspicion) for rule in without(RULES, allow, UNKNOWN) for suspicion in rule.check(context)]
+    rules = [rule for rule in without(RULES, allow, UNKNOWN) if remarks or not rule.remark]
+    suspicions = [(rule, suspicion) for rule in rules for suspicion in rule.check(context)]
     findings = _priced_findings(context, suspicions)
     return tuple(sorted(findings, key=lambda f: (-f.grade.severity, -(f.gain_s or 0.0), int(f.code[1:]))))
 

@@ -448,10 +448,16 @@ def _at_least(chunks: Chunks, seconds: FloatArray, microbatches: IntArray) -> Fl
 
 def _closed_form(chunks: Chunks, seconds: FloatArray, microbatches: Ints) -> FloatArray:
     """`pipeline.interleaved_s` without its stalls."""
-    devices = summed(np.unique(chunks.counts.sum(axis=1), axis=0), seconds)
+    devices = summed(_distinct(chunks.counts.sum(axis=1)), seconds)
     whole = summed(chunks.counts.sum(axis=(0, 1)), seconds)
     slowest = devices.max(axis=0)
     return np.asarray(microbatches * slowest + (whole - slowest) / chunks.counts.shape[1])
+
+
+def _distinct(rows: Array) -> Array:
+    """The distinct rows, with their positions because `np.unique` loads masked arrays without (`units.distinct`)."""
+    distinct_rows, _ = np.unique(rows, axis=0, return_index=True)
+    return distinct_rows
 
 
 _Key = tuple[tuple[int, ...], bytes, bytes]
@@ -472,7 +478,7 @@ def _paths(key: _Key, microbatches: int) -> FloatArray:
     passed = np.concatenate(
         [(longest_paths(FORWARD * few, (1 - FORWARD) * few, microbatches).tasks * share).sum(axis=1) for few in walks]
     )
-    return np.unique(np.tensordot(passed, chunk_counts, axes=2).round(9), axis=0)
+    return _distinct(np.tensordot(passed, chunk_counts, axes=2).round(9))
 
 
 def _drawn(is_layer: BoolArray) -> FloatArray:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from sartor.cost.chip.ownership import power
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
@@ -88,7 +87,11 @@ def run_cost(
 
 def _most_power_w(gpu: Gpu) -> float:
     """Power of one device: its datasheet's limit, or for a chip its power with everything at peak rate."""
-    return gpu.tdp_w if gpu.accelerator is None else float(power(gpu.accelerator).tdp_w)
+    if gpu.accelerator is None:
+        return gpu.tdp_w
+    from sartor.cost.chip.ownership import power  # no GPU needs it
+
+    return float(power(gpu.accelerator).tdp_w)
 
 
 def _price(pool: Cluster) -> tuple[float | None, str, str]:

@@ -16,7 +16,6 @@ from sartor.hardware.gpu import Gpu
 from sartor.model.lower.optimizer import expert_params, layer_params, outer_params, stack_params
 from sartor.model.lower.setting import Kernels, Setting
 from sartor.model.shape import Block, BlockKind, Stack, TransformerShape, blocks, text_stacks
-from sartor.model.traced import traced_parts
 from sartor.model.training import Optimizer, Recipe, Trainer, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims, Workload
 from sartor.step.stages import distinct_rows
@@ -200,6 +199,8 @@ def _params_of_blocks(shape: TransformerShape, tp: Ints, ep: Ints, *, splits_exp
     parts = tuple(_block_params(shape, dims, kernels, block) for block in blocks(shape))
     if shape.traced is None:
         return parts
+    from sartor.model.traced import traced_parts  # a traced model is rare
+
     pairs = zip(parts, traced_parts(shape.traced), strict=True)
     return tuple(replace(p, trained=part.trained_share, buffer_bytes=part.buffer_bytes) for p, part in pairs)
 

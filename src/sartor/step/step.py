@@ -18,7 +18,6 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.hardware.cluster import Cluster
 from sartor.model.lower.setting import check
 from sartor.model.plan import Depends, axes_with
-from sartor.model.traced import products_dtype
 from sartor.model.training import PipelineSchedule, TrainingJob, TrainingPlan
 from sartor.operators import DType
 from sartor.step import mechanisms
@@ -311,4 +310,8 @@ def one_step(
 
 def _peak_dtype(job: TrainingJob) -> DType:
     """The dtype whose peak the MFU is against: the recipe's, or that of a traced model's own GEMMs."""
-    return job.recipe.dtype if job.shape.traced is None else products_dtype(job.shape.traced)
+    if job.shape.traced is None:
+        return job.recipe.dtype
+    from sartor.model.traced import products_dtype  # a traced model is rare
+
+    return products_dtype(job.shape.traced)

@@ -49,6 +49,7 @@ from sartor.cost.correction.coefficients import (
     TorchStreams,
     coefficients,
     generation,
+    has_table,
     table_of,
 )
 from sartor.hardware.catalog import load_gpu
@@ -103,7 +104,7 @@ def kin_entry(gpu: Gpu) -> JsonMap:
     """The ``kin.toml`` entry of the device. An unknown device gets its generation's relative, and for GEMMs the joint
     fit unless its SMs are like the relative's."""
     table = data_file("kin.toml")
-    if gpu.name in table or any(table_of(f"{gpu.name}{end}.toml") for end in ("", ".bf16", ".fp16", ".fp32")):
+    if gpu.name in table or any(has_table(f"{gpu.name}{end}.toml") for end in ("", ".bf16", ".fp16", ".fp32")):
         return table.get(gpu.name, {})  # type: ignore[no-any-return]
     relative, rates = table.get("generation", {}).get(gpu.generation), Rates.of(gpu)
     if not relative or not rates or gpu.vendor != relative["vendor"]:
@@ -195,7 +196,7 @@ def collectives_on(measured: CollectiveCoefficients, *, pcie: bool, bytes_per_s:
 def _measured_links() -> list[str]:
     """Devices whose collectives others may borrow."""
     names = data_file("kin.toml").get("links", {}).get("lenders", ())
-    return [name for name in names if table_of(f"{name}.toml")]
+    return [name for name in names if has_table(f"{name}.toml")]
 
 
 def _nearest_links(gpu: Gpu, measured: Iterable[str]) -> Relative:

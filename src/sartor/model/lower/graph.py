@@ -29,7 +29,6 @@ from sartor.model.lower.piece import (
 )
 from sartor.model.lower.setting import Kernels, Setting, as_served, check, check_sizes, is_zero, usual_narrowing
 from sartor.model.lower.state_space import state_space
-from sartor.model.lower.traced import lower_traced, lower_traced_layer
 from sartor.model.shape import Block, BlockKind, Stack, TransformerShape, blocks, text_stacks
 from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.operators import Collective, CollectiveKind, MemoryBoundKind, Operator, OperatorGraph, Part, Pass, Role
@@ -281,6 +280,8 @@ def lower(
     shape = workload.shape
     check_sizes(workload, dims)
     if shape.traced is not None:
+        from sartor.model.lower.traced import lower_traced  # a traced model is rare
+
         return lower_traced(shape.traced, workload, dims, optimizer=optimizer)
     check(shape, dims)
     sites = list(_sites(workload, dims, kernels))
@@ -443,6 +444,8 @@ def lower_layer(workload: Workload, dims: ParallelDims | None = None, run: int =
     dims = ParallelDims() if dims is None else dims
     check_sizes(workload, dims)
     if workload.shape.traced is not None:
+        from sartor.model.lower.traced import lower_traced_layer
+
         forward, backward = lower_traced_layer(workload.shape.traced, workload, dims, run)
         return _LayerGraph(forward=forward, backward=backward)
     check(workload.shape, dims)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sartor.cost.chip.vector_core import vector_cost
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.gpu.memory_bound import memory_bound_cost
 from sartor.cost.gpu.rates import peak_flops_per_s
@@ -89,6 +88,8 @@ STEP_FLOPS = {Optimizer.ADAM: 12.0, Optimizer.SGD: 4.0, Optimizer.MUON: 4.0}
 def chip_update_s_per_param(accelerator: Accelerator, optimizer: Optimizer = Optimizer.ADAM) -> Floats:
     """Seconds of an update per parameter on a chip's vector cores and memory, moments in fp32; candidates give
     arrays."""
+    from sartor.cost.chip.vector_core import vector_cost  # no GPU needs it
+
     params = 1e8
     bytes_per_update = ADAM_BYTES_PER_PARAM + 2.0 - (0.0 if optimizer is Optimizer.ADAM else SECOND_MOMENT_BYTES)
     update = MemoryBound(

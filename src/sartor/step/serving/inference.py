@@ -21,7 +21,7 @@ from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.operators import Collective, DType, Gemm, GroupedGemm, OperatorGraph
 from sartor.step.footprint import usable_of
 from sartor.step.states import context_bytes
-from sartor.units import Bools, Floats, Ints, ceil_div
+from sartor.units import Bools, Floats, Ints, ceil_div, distinct
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 """Tensor-parallel degrees tried for a model that does not fit."""
@@ -236,7 +236,7 @@ def _knee_sequences(
     16,384 sequences."""
     if workload.phase is not Phase.DECODE or workload.shape.traced is not None:
         return None
-    batch = np.unique(np.geomspace(1, 32768, 121).round().astype(np.int64))
+    batch = distinct(np.geomspace(1, 32768, 121).round().astype(np.int64))
     graph = lower(replace(workload, microbatch_size=batch), dims)
     gemms = tuple(op for op in graph.operators if isinstance(op, (Gemm, GroupedGemm)))
     costs = price(OperatorGraph(operators=gemms), gpu, calibration).costs
