@@ -60,6 +60,7 @@ from sartor.step.coefficients import InRun, coefficients_for, in_a_run
 from sartor.step.footprint import every_stage, usable_bytes
 from sartor.step.question import as_trained, kernels_of, padded_shape
 from sartor.step.tables import KnownBlocks
+from sartor.units import distinct
 
 HEADROOM = 0.05
 """Default share of a GPU's usable memory that a plan leaves free: about the error of a predicted peak
@@ -411,5 +412,5 @@ def _merged(
 
 def _front(pricer: Pricer, leaders: Kept) -> tuple[PricedPlan, ...]:
     count = size_of(leaders.front.rows)
-    shown = np.unique(np.linspace(0, max(count - 1, 0), min(FRONT, count)).round().astype(int))
+    shown = distinct(np.linspace(0, max(count - 1, 0), min(FRONT, count)).round().astype(int))
     return tuple(priced(pricer, chosen(leaders.front, shown).rows))

@@ -18,7 +18,7 @@ from sartor.model.workload import AttentionKernel, ParallelDims, Workload
 from sartor.shapes.mixes import equal_mixes
 from sartor.shapes.quality import QualityGuard
 from sartor.shapes.space import ShapeAxis, Space, frozen_by_structure, is_coupled
-from sartor.units import IntArray, divisors, round_up
+from sartor.units import IntArray, distinct, divisors, round_up
 
 FLASH_HEAD_DIMS = (64, 96, 128, 192, 256)
 """Head dimensions that FlashAttention-3 is compiled for (hopper/generate_kernels.py of the flash-attention repository);
@@ -231,7 +231,7 @@ class _Near:
         rows, tile, own = ROWS * self.tp, self.grain * self.tp, self.baseline[field]
         far = abs(round(own / tile) * tile - own) > SAME_SIZE * own
         whole_rows = {own // rows * rows, int(round_up(own, rows))} - {0} if own % rows and far else set()
-        return {field: np.unique([*near, *others, *whole_rows]) if field in self.free else near}
+        return {field: distinct([*near, *others, *whole_rows]) if field in self.free else near}
 
     def around(self, field: str, low: float, high: float, step: int, max_values: int = MAX_VALUES) -> IntArray:
         """Multiples of ``step`` from ``low`` to ``high`` times the baseline's value; of its doubles if there are too
@@ -252,7 +252,7 @@ def _distinct(rows: dict[str, IntArray]) -> dict[str, IntArray]:
     """Columns without repeated rows."""
     if not rows:
         return {}
-    columns = np.unique(np.stack(list(rows.values()), axis=1), axis=0).T
+    columns = distinct(np.stack(list(rows.values()), axis=1), axis=0).T
     return dict(zip(rows, columns, strict=True))
 
 

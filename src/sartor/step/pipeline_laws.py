@@ -34,7 +34,7 @@ import numpy.typing as npt
 from sartor.model.training import PipelineSchedule
 from sartor.step.orders import warmup_chunks
 from sartor.step.stages import StageRows, summed
-from sartor.units import Array, BoolArray, FloatArray, Floats, IntArray, Ints
+from sartor.units import Array, BoolArray, FloatArray, Floats, IntArray, Ints, distinct
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -448,16 +448,10 @@ def _at_least(chunks: Chunks, seconds: FloatArray, microbatches: IntArray) -> Fl
 
 def _closed_form(chunks: Chunks, seconds: FloatArray, microbatches: Ints) -> FloatArray:
     """`pipeline.interleaved_s` without its stalls."""
-    devices = summed(_distinct(chunks.counts.sum(axis=1)), seconds)
+    devices = summed(distinct(chunks.counts.sum(axis=1), axis=0), seconds)
     whole = summed(chunks.counts.sum(axis=(0, 1)), seconds)
     slowest = devices.max(axis=0)
     return np.asarray(microbatches * slowest + (whole - slowest) / chunks.counts.shape[1])
-
-
-def _distinct(rows: Array) -> Array:
-    """The distinct rows, with their positions because `np.unique` loads masked arrays without (`units.distinct`)."""
-    distinct_rows, _ = np.unique(rows, axis=0, return_index=True)
-    return distinct_rows
 
 
 _Key = tuple[tuple[int, ...], bytes, bytes]
@@ -478,7 +472,7 @@ def _paths(key: _Key, microbatches: int) -> FloatArray:
     passed = np.concatenate(
         [(longest_paths(FORWARD * few, (1 - FORWARD) * few, microbatches).tasks * share).sum(axis=1) for few in walks]
     )
-    return _distinct(np.tensordot(passed, chunk_counts, axes=2).round(9))
+    return distinct(np.tensordot(passed, chunk_counts, axes=2).round(9), axis=0)
 
 
 def _drawn(is_layer: BoolArray) -> FloatArray:
