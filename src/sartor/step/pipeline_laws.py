@@ -472,7 +472,7 @@ def _paths(key: _Key, microbatches: int) -> FloatArray:
     passed = np.concatenate(
         [(longest_paths(FORWARD * few, (1 - FORWARD) * few, microbatches).tasks * share).sum(axis=1) for few in walks]
     )
-    return distinct(np.tensordot(passed, chunk_counts, axes=2).round(9), axis=0)
+    return np.asarray(distinct(np.tensordot(passed, chunk_counts, axes=2).round(9), axis=0))
 
 
 def _drawn(is_layer: BoolArray) -> FloatArray:
