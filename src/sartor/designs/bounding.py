@@ -1,23 +1,25 @@
-"""Bounds of the joint search: candidates by their first bound, in chunks; second bounds of poor splits come later."""
+"""The search over chips: candidates by their first bound, in chunks; second bounds of poor splits come later."""
 
 from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from sartor.cost.chip.ownership import energy_floor_j
+from sartor.designs.best_first import BestFirst, RunInTime
 from sartor.designs.bounds import within_energy, work_rates
-from sartor.designs.candidates import Incumbent, Progress, Ranked, candidates_of
+from sartor.designs.candidates import Progress, candidates_of
 from sartor.designs.infeasible import memory_constraint
-from sartor.designs.point import Interval, Option
+from sartor.designs.point import Option
 from sartor.designs.question import DesignQuestion
 from sartor.designs.space import AcceleratorSpace
 from sartor.designs.tasks import PlanTask, Result, WorkTask, lowered
+from sartor.schedules.makespan import timing_fields
 from sartor.units import Array
 
 FIRST_CHUNK, CHUNK = 96, 1536
@@ -52,26 +54,17 @@ class _Sharper(NamedTuple):
 
 
 @dataclass(kw_only=True)
-class Bounding(Incumbent):
-    """State of the bounds: bounded candidates, waiting points, the incumbent. The bounds themselves come from tasks."""
+class SearchState(BestFirst):
+    """The state of the search over chips. The bounds themselves come from tasks."""
 
-    question: DesignQuestion
     space: AcceleratorSpace
     on_progress: Callable[[Progress], None] | None
     start: float
     time_limit_s: float
-    ranked: dict[tuple[int, float], Ranked] = field(default_factory=dict)
-    limits: dict[tuple[int, int], float] = field(default_factory=dict)
-    """Larger time limits for schedules of points that had too little time before."""
-    again: set[tuple[int, int]] = field(default_factory=set)
-    """Points that were evaluated before and are waiting or in flight again."""
     rates: dict[int, Array] = field(default_factory=dict)
     """Second bounds [options, memories] of candidates with waiting points."""
     blunt: dict[int, Array] = field(default_factory=dict)
     """Mask [options] of such a candidate's options that still have their first bound."""
-    schedules: dict[Any, dict[str, Interval]] = field(default_factory=dict)
-    put_off: dict[tuple[int, int], float] = field(default_factory=dict)
-    """Bounds of points with schedules that take long to prove; they are evaluated again when nothing else is open."""
     bounded: int = 0
     trajectory: list[Progress] = field(default_factory=list)
     spent: dict[str, float] = field(default_factory=dict)
@@ -84,21 +77,18 @@ class Bounding(Incumbent):
         self.order = np.zeros(0, dtype=np.int64)
         if not self.infeasible:
             self.memory = float(self.candidates.hbm_bytes.max())
-            self.options = tuple(_options(self.question))
+            self.every_option = tuple(_options(self.question))
 
     # What is known
 
-    def waiting(self) -> bool:
-        return self.top() > self.enough()
-
-    def next_loose(self) -> float:
+    def next_first(self) -> float:
         return float(self.falling[self.bounded]) if self.bounded < len(self.order) else 0.0
 
     def bound(self) -> float:
         """Upper bound on the objective of all points; inf before anything is known."""
         if not len(self.order):
             return float("inf")
-        rest = self.next_loose() if self.bounded else float(self.loose_joint.max())  # sorted after the first chunk
+        rest = self.next_first() if self.bounded else float(self.loose_joint.max())  # sorted after the first chunk
         return max(self.top(), rest, self.dropped, self.value(), *self.in_flight.values(), *self.put_off.values())
 
     def hopeless(self) -> bool:
@@ -120,9 +110,6 @@ class Bounding(Incumbent):
         """Candidates not bounded yet whose first bound exceeds ``enough``."""
         rest = self.falling[self.bounded :]
         return len(rest) if not self.bounded else len(rest) - int(np.searchsorted(rest[::-1], enough, side="right"))
-
-    def report(self, phase: str) -> None:
-        """Report progress; nothing here."""
 
     # The first bound
 
@@ -148,7 +135,19 @@ class Bounding(Incumbent):
 
     # The second bound
 
-    def next_chunks(self) -> list[_Chunk]:
+    def bound_next(self, run: RunInTime) -> None:
+        chunks = self._next_chunks()
+        self._keep(chunks, run([task for chunk in chunks for task in chunk.tasks]))
+
+    def sharpen_best(self, run: RunInTime) -> bool:
+        if sharper := self._next_blunt():
+            self._sharpen(sharper, run([entry.task for entry in sharper]))
+        return bool(sharper)
+
+    def is_blunt(self, number: int) -> bool:
+        return number in self.blunt
+
+    def _next_chunks(self) -> list[_Chunk]:
         """The next chunks to bound, in the order of the first bound."""
         count = min(MOST_CHUNKS, max(1, self.rounds // MOST_CHUNKS))
         chunks, start = [], self.bounded
@@ -163,9 +162,9 @@ class Bounding(Incumbent):
     def _chunk(self, end: int, index: Array) -> _Chunk:
         question, candidates = self.question, self.candidates
         loose, hbm, num_recomputes = self.loose[:, index], candidates.hbm_bytes[:, index], len(question.recomputes)
-        rates, tasks, fills = np.zeros((len(self.options), *hbm.shape)), [], []
-        for row in range(0, len(self.options), num_recomputes):
-            m, split = self.options[row].model, self.options[row].split
+        rates, tasks, fills = np.zeros((len(self.every_option), *hbm.shape)), [], []
+        for row in range(0, len(self.every_option), num_recomputes):
+            m, split = self.every_option[row].model, self.every_option[row].split
             mine = np.zeros(len(index))
             for where, accelerator in candidates.of_groups(index):
                 parts = lowered(question)[m].parts[split]
@@ -179,7 +178,7 @@ class Bounding(Incumbent):
                 fills.append((slice(row, row + num_recomputes), worth))
         return _Chunk(end=end, index=index, rates=rates, tasks=tuple(tasks), fills=tuple(fills))
 
-    def keep(self, chunks: Sequence[_Chunk], results: Iterator[Result]) -> None:
+    def _keep(self, chunks: Sequence[_Chunk], results: Iterator[Result]) -> None:
         """Store the second bounds of the chunks and queue the points that may beat the incumbent."""
         for chunk in chunks:
             rates, index, hbm = chunk.rates, chunk.index, self.candidates.hbm_bytes[:, chunk.index]
@@ -199,7 +198,7 @@ class Bounding(Incumbent):
 
     def _best(self, rates: Array) -> Array:
         """The best rate of every model [models, ...] from those of options [options, ...]."""
-        of_model = np.array([option.model for option in self.options])
+        of_model = np.array([option.model for option in self.every_option])
         return np.stack([rates[of_model == m].max(axis=0) for m in range(len(self.question.models))])
 
     def _with(self, best: Array, m: int, mine: Array) -> Array:
@@ -210,17 +209,17 @@ class Bounding(Incumbent):
         """The objective's bound [memories, candidates] from those of options [options, memories, candidates]."""
         return np.asarray(self.question.together(self._best(rates))) / self.candidates.divisor[:, index]
 
-    def next_blunt(self) -> list[_Sharper]:
+    def _next_blunt(self) -> list[_Sharper]:
         """The postponed second bounds (of splits with poor first ones) of the best waiting candidates."""
-        if not self.waiting() or self.heap[0][1] not in self.blunt:
+        if self.top() <= self.enough() or self.heap[0][1] not in self.blunt:
             return []
         first = dict.fromkeys(i for _, i, _ in heapq.nsmallest(MOST_BLUNT, self.heap) if i in self.blunt)
         index, num_recomputes = np.array(list(first)), len(self.question.recomputes)
         rates = np.stack([self.rates[i] for i in first], axis=2)
         blunt = np.stack([self.blunt.pop(i) for i in first], axis=1)
         best, out = self._best(rates), []
-        for row in range(0, len(self.options), num_recomputes):
-            m = self.options[row].model
+        for row in range(0, len(self.every_option), num_recomputes):
+            m = self.every_option[row].model
             joint = self._with(best, m, rates[row : row + num_recomputes].max(axis=0))
             hopeful = (joint / self.candidates.divisor[:, index] > self.enough()).any(axis=0)
             few = index[hopeful & blunt[row]]
@@ -231,14 +230,14 @@ class Bounding(Incumbent):
     def _plan_task(self, row: int, index: Array) -> PlanTask:
         """The second bound of candidates for the split of an option."""
         return PlanTask(
-            model=self.options[row].model,
-            split=self.options[row].split,
+            model=self.every_option[row].model,
+            split=self.every_option[row].split,
             index=index,
             candidates=tuple(self.candidates.of_groups(index)),
             hbm_bytes=self.candidates.hbm_bytes[:, index],
         )
 
-    def sharpen(self, sharper: Sequence[_Sharper], results: Iterable[Result]) -> None:
+    def _sharpen(self, sharper: Sequence[_Sharper], results: Iterable[Result]) -> None:
         """Update waiting points with the second bounds of their postponed splits."""
         for entry, result in zip(sharper, results, strict=True):
             for k, i in enumerate(entry.task.index.tolist()):
@@ -249,6 +248,50 @@ class Bounding(Incumbent):
         self.drop(np.array([-b for b, _, _ in heap]))
         self.keep_waiting(heap)
         self.report("bounds")
+
+    # Points
+
+    def chip(self, number: int) -> int:
+        return number
+
+    def cores(self, number: int) -> Hashable:
+        return timing_fields(self.candidates.accelerator(number))
+
+    def options(self, number: int, h: int) -> Iterator[Option]:
+        rates = self.rates[number][:, h]
+        return (replace(o, bound=float(r)) for o, r in zip(self.every_option, rates, strict=True) if r > 0)
+
+    # Progress
+
+    def report(self, phase: str) -> None:
+        now = time.perf_counter()
+        self.spent[phase] = self.spent.get(phase, 0.0) + now - self.now
+        self.now = now
+        progress = Progress(
+            seconds=now - self.start,
+            evaluated=len(self.ranked),
+            bound=self.bound(),
+            incumbent=self.value(),
+            waiting=len(self.heap),
+            phase=phase,
+            pruned=self.pruned(),
+            left_s=self._pace_s(now),
+        )
+        self.trajectory.append(progress)
+        if self.on_progress:
+            self.on_progress(progress)
+
+    def left_s(self) -> float:
+        return self.time_limit_s - (time.perf_counter() - self.start)
+
+    def _pace_s(self, now: float) -> float | None:
+        """Remaining seconds at the pace so far, if nothing better is found; at most the remaining time limit."""
+        if not self.bounded:
+            return None
+        pace = self.spent.get("search", 0.0) / max(len(self.ranked), 1)
+        left = (len(self.heap) + len(self.in_flight)) * pace
+        left += self._later(max(self.enough(), self.top())) * self.spent["bounds"] / self.bounded
+        return min(left, max(self.time_limit_s - (now - self.start), 0.0))
 
 
 def _options(question: DesignQuestion) -> Iterator[Option]:

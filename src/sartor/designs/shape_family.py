@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from sartor.designs.baselines import point_on
+from sartor.designs.best_first import LATER_TIME, MORE_TIME, Spot
 from sartor.designs.bounds import LoweredModel
-from sartor.designs.candidates import LATER_TIME, MORE_TIME, JointResult, Progress, candidates_of, priced
+from sartor.designs.candidates import JointResult, Progress, candidates_of, priced
 from sartor.designs.front import NamedSearch, plain_search
 from sartor.designs.point import Evaluation, ModelOutcome, Point, ScheduleStore, evaluate_point
 from sartor.designs.question import EQUAL, DesignModel, DesignQuestion, Objective
@@ -106,10 +107,6 @@ class _Known:
         if not self.is_open(tries):
             return 0.0
         return self.bound / self.rate if self.rate else float("inf")
-
-
-Spot = tuple[int, int]
-"""A chip's position among the chips searched, and its memory's among the candidates' memories."""
 
 
 @dataclass

@@ -1,34 +1,21 @@
-"""Queue of pairs of shape and chip that wait for their second bound or for evaluation, the best bound first.
-
-It submits tasks and takes results like `designs.state`, so every executor gets the same answer by the same steps.
-"""
+"""The search over pairs of shape and chip that wait for their second bound or for evaluation, the best bound first."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
 
-from sartor.designs.candidates import (
-    LATER_TIME,
-    LEAST_POINTS,
-    LONGEST_SCHEDULE_S,
-    MORE_TIME,
-    MOST_POINTS,
-    Candidates,
-    Incumbent,
-    Ranked,
-    Spot,
-    next_limit_s,
-    priced,
-)
-from sartor.designs.point import Evaluation, Interval, Option, Point
+from sartor.designs.best_first import BestFirst, RunInTime
+from sartor.designs.candidates import Candidates
+from sartor.designs.point import Option
 from sartor.designs.question import EQUAL, DesignQuestion
-from sartor.designs.tasks import EvaluatedPoints, PointTask, Result, Row, SecondPairs, ShapeTask, Task, together
+from sartor.designs.tasks import PointTask, Result, Row, SecondPairs, ShapeTask, Task, together
 from sartor.model.shape import TransformerShape
-from sartor.schedules.makespan import SCHEDULE_LIMIT_S
 from sartor.units import Array
 
 FIRST_ROUND, ROUND = 64, 512
@@ -63,34 +50,27 @@ def pairs_of(first: Sequence[Array], rows: int) -> Pairs:
 
 
 @dataclass(kw_only=True)
-class ShapeQueue(Incumbent):
+class ShapeQueue(BestFirst):
     """Waiting points, points in flight, and the best so far. ``names`` are the candidates' indices in the whole space;
     ``ranked`` may be shared by several queues over the same pairs."""
 
-    question: DesignQuestion
     shapes: Sequence[TransformerShape]
     rows: Sequence[Row]
     candidates: Candidates
     names: Array
     pairs: Pairs
-    ranked: dict[Spot, Ranked]
-    best_spot: Spot | None = None
-    """Pair and memory of ``best``; None: the unchanged model."""
+    deadline: float = inf
+    on_report: Callable[[str], None] = lambda phase: None
     order: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     memories: dict[int, list[int]] = field(default_factory=dict)
     """Memories to evaluate, by chip."""
     position: int = 0
-    again: dict[Spot, float] = field(default_factory=dict)
-    """Larger time limits for schedules of points that had too little time before."""
-    schedules: dict[int, dict[str, Interval]] = field(default_factory=dict)
     falling: Array = field(default_factory=lambda: np.zeros(0))
     firsts: int = 0
     in_progress: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """Pairs with second bounds being computed, in the order of the tasks."""
     sharp: set[int] = field(default_factory=set)
     """Pairs for which every row that may beat the incumbent has its second bound."""
-    put_off: dict[Spot, tuple[float, float]] = field(default_factory=dict)
-    """Bound and last time limit of points with schedules that take long to prove."""
     is_ordered: bool = False
 
     def all_memories(self, pairs: Array) -> None:
@@ -123,8 +103,8 @@ class ShapeQueue(Incumbent):
         """Upper bound on all pairs; inf before anything is known."""
         if not self.is_ordered:
             return float("inf")
-        later = (bound for bound, _ in self.put_off.values())
-        return max(self.top(), self.next_first(), self.dropped, *self.in_flight.values(), *later, self.value())
+        open_bounds = *self.in_flight.values(), *self.put_off.values()
+        return max(self.top(), self.next_first(), self.dropped, *open_bounds, self.value())
 
     def waiting(self) -> int:
         """Number of points that may beat the incumbent."""
@@ -144,7 +124,18 @@ class ShapeQueue(Incumbent):
 
     # Second bounds
 
-    def second_tasks(self) -> list[Task]:
+    def bound_next(self, run: RunInTime) -> None:
+        self._sharpen(run(self._second_tasks()))
+
+    def sharpen_best(self, run: RunInTime) -> bool:
+        if tasks := self._blunt_tasks():
+            self._sharpen(run(tasks))
+        return bool(tasks)
+
+    def is_blunt(self, number: int) -> bool:
+        return number not in self.sharp
+
+    def _second_tasks(self) -> list[Task]:
         """Second-bound tasks for the next pairs in the order of their first bounds."""
         size = ROUND if self.rounds else self.firsts
         pairs = self.order[self.position : self.position + size]
@@ -152,7 +143,7 @@ class ShapeQueue(Incumbent):
         self.in_progress = pairs[self._hopeful(pairs)]
         return self._tasks(every_row=False)
 
-    def blunt_tasks(self) -> list[Task]:
+    def _blunt_tasks(self) -> list[Task]:
         """Tasks for the remaining second bounds of the best waiting pairs."""
         if self.top() <= self.enough() or self.heap[0][1] in self.sharp:
             return []
@@ -189,7 +180,7 @@ class ShapeQueue(Incumbent):
             every_row=every_row,
         )
 
-    def sharpen(self, results: Iterable[Result]) -> None:
+    def _sharpen(self, results: Iterable[Result]) -> None:
         """Store the second bounds of ``asked`` and queue the points that may beat the incumbent."""
         tables = [np.asarray(result) for result in results]
         if tables:
@@ -213,92 +204,26 @@ class ShapeQueue(Incumbent):
 
     # Points
 
-    def point_tasks(self) -> list[Task]:
-        """Tasks for the pairs with the largest bounds of waiting points, up to the limit of pairs in flight."""
-        window, tasks = min(MOST_POINTS, max(LEAST_POINTS, len(self.ranked) // 4)), list[Task]()
-        busy = {pair for pair, _ in self.in_flight}
-        while len(busy) < window and self.top() > max(self.enough(), 0.0 if self.early() else self.next_first()):
-            pair = self.heap[0][1]
-            if pair not in self.sharp:
-                break
-            busy.add(pair)
-            tasks.append(self._point_task(pair))
-        return tasks
+    def chip(self, number: int) -> int:
+        return int(self.pairs.chip[number])
 
-    def _point_task(self, pair: int) -> ShapeTask:
-        """All waiting points of a pair in one task, since they share its schedules."""
-        mine = sorted(entry for entry in self.heap if entry[1] == pair and -entry[0] > self.enough())
-        self.heap = [entry for entry in self.heap if entry[1] != pair]
-        heapq.heapify(self.heap)
-        self.in_flight |= {(pair, h): -bound for bound, _, h in mine}
-        points = tuple(self._point(pair, h) for _, _, h in mine)
-        schedules = tuple(self.schedules.get(pair, {}).items())
-        return ShapeTask(shape=self.shapes[self.pairs.shape[pair]], task=PointTask(points=points, schedules=schedules))
+    def name(self, number: int) -> int:
+        return int(self.names[self.chip(number)])
 
-    def _point(self, pair: int, h: int) -> Point:
-        chip = int(self.pairs.chip[pair])
-        floor = self.value() * float(self.candidates.divisor[h, chip])
-        return Point(
-            index=int(self.names[chip]),
-            accelerator=self.candidates.accelerator(chip),
-            hbm_bytes=float(self.candidates.hbm_bytes[h, chip]),
-            options=tuple(self._options(pair)),
-            floor=(floor,) if len(self.question.models) == 1 else (),
-            schedule_limit_s=self.again.get((pair, h), SCHEDULE_LIMIT_S),
-        )
+    def shaped(self, number: int) -> DesignQuestion:
+        return self.question.with_shape(self.shapes[self.pairs.shape[number]])
 
-    def _options(self, pair: int) -> Iterator[Option]:
-        for (m, split), bound in zip(self.rows, self.pairs.rates[:, pair].tolist(), strict=True):
+    def task(self, number: int, points: PointTask) -> ShapeTask:
+        return ShapeTask(shape=self.shapes[self.pairs.shape[number]], task=points)
+
+    def left_s(self) -> float:
+        return self.deadline - time.perf_counter()
+
+    def report(self, phase: str) -> None:
+        self.on_report(phase)
+
+    def options(self, number: int, h: int) -> Iterator[Option]:
+        for (m, split), bound in zip(self.rows, self.pairs.rates[:, number].tolist(), strict=True):
             served = self.question.models[m].served
             for recompute in self.question.recomputes[: 1 if served else None] if bound > 0 else ():
                 yield Option(model=m, split=split, recompute=recompute, bound=bound)
-
-    def add(self, result: Result) -> None:
-        """Store the evaluated points of a pair; a point that may still be better waits again with a longer limit."""
-        assert isinstance(result, EvaluatedPoints)
-        for evaluation in result.evaluations:
-            pair, h = self._spot(evaluation)
-            self.schedules.setdefault(pair, {}).update(result.schedules)
-            self._add(pair, h, evaluation)
-
-    def _spot(self, evaluation: Evaluation) -> Spot:
-        """The matching point in flight that was submitted first: results come in that order."""
-        point = evaluation.point
-        return next(
-            (pair, h)
-            for pair, h in self.in_flight
-            if self.names[self.pairs.chip[pair]] == point.index
-            and self.candidates.hbm_bytes[h, self.pairs.chip[pair]] == point.hbm_bytes
-        )
-
-    def _add(self, pair: int, h: int, evaluation: Evaluation) -> None:
-        question = self.question.with_shape(self.shapes[self.pairs.shape[pair]])
-        local = replace(evaluation, point=replace(evaluation.point, index=int(self.pairs.chip[pair])))
-        ranked = replace(priced(question, self.candidates, local), evaluation=evaluation)
-        del self.in_flight[pair, h]
-        before, limit = self.ranked.get((pair, h)), self.again.pop((pair, h), SCHEDULE_LIMIT_S)
-        if before is None or ranked.objective >= before.objective:
-            self.ranked[pair, h] = ranked
-        if ranked.objective > self.value():
-            self.best, self.best_spot = ranked, (pair, h)
-            self.drop(np.array([-bound for bound, _, _ in self.heap]))
-            self.keep_waiting(self.heap)
-        if ranked.bound <= max(self.enough(), ranked.objective * (1 + EQUAL)):
-            self.dropped = max(self.dropped, min(ranked.bound, self.enough()))
-        elif limit * MORE_TIME > LONGEST_SCHEDULE_S:
-            self.put_off[pair, h] = ranked.bound, limit
-        else:
-            self._again((pair, h), ranked.bound, limit * MORE_TIME)
-
-    def _again(self, spot: Spot, bound: float, limit_s: float) -> None:
-        self.again[spot] = limit_s
-        heapq.heappush(self.heap, (-bound, *spot))
-
-    def resume(self, left_s: float) -> bool:
-        """Queue the points that were put off and may still be better, with more time for their schedules; False if
-        there are none or no time is left."""
-        still = {spot: limit for spot, (bound, limit) in self.put_off.items() if bound > self.enough()}
-        least_limit = next_limit_s(still.values(), left_s)
-        for spot in (spot for spot, limit in still.items() if limit == least_limit):
-            self._again(spot, self.put_off.pop(spot)[0], still[spot] * LATER_TIME)
-        return least_limit is not None

@@ -9,20 +9,21 @@ evaluation in the order of the bounds. The search ends with a proof that no rema
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 
-from sartor.designs.candidates import Candidates, DesignStatus, JointResult, Progress, Ranked, Spot, candidates_of
+from sartor.designs.best_first import RunInTime, Spot
+from sartor.designs.candidates import Candidates, DesignStatus, JointResult, Progress, Ranked, candidates_of
 from sartor.designs.front import NamedSearch, plain_search
 from sartor.designs.question import EQUAL, DesignQuestion
-from sartor.designs.search import OutOfTime, RunTasks, in_time, run_here
+from sartor.designs.search import OutOfTime, RunTasks, run_here, run_in_time
 from sartor.designs.shape_bounds import ShapeAxes, ShapeVariant
 from sartor.designs.shape_queue import Pairs, ShapeQueue, pairs_of
 from sartor.designs.space import AcceleratorSpace
-from sartor.designs.tasks import FirstPairs, Result, Task, rows_of
+from sartor.designs.tasks import FirstPairs, Task, rows_of
 from sartor.hardware.accelerator import ARRAY_FIELDS
 from sartor.units import Array
 
@@ -100,7 +101,8 @@ def search_with_shapes(
     if as_it_is.best is None or as_it_is.interrupted:
         return as_it_is
     run = run or partial(run_here, deadline=deadline)
-    state = _Shapes(question, axes, space, as_it_is, partial(run, question), tolerance, deadline, start, on_progress)
+    tasks = partial(run_in_time, partial(run, question), deadline)
+    state = _Shapes(question, axes, space, as_it_is, tasks, tolerance, deadline, start, on_progress)
     state.search()
     return JointShapes(
         shapes=(BestShape(model=question.models[0].shape.name, axes=axes, variant=axes.variants[state.best_shape]),),
@@ -120,7 +122,7 @@ class _Shapes:
     axes: ShapeAxes
     space: AcceleratorSpace
     as_it_is: JointResult
-    ask: Callable[[Sequence[Task]], Iterable[Result]]
+    run: RunInTime
     tolerance: float
     deadline: float
     start: float
@@ -142,7 +144,7 @@ class _Shapes:
         self.pairs = pairs_of([], len(self.rows))
         self.queue = self._queue()
 
-    def _queue(self) -> ShapeQueue:
+    def _queue(self, on_report: Callable[[str], None] = lambda phase: None) -> ShapeQueue:
         """A queue without anything evaluated yet."""
         return ShapeQueue(
             question=self.question,
@@ -154,6 +156,8 @@ class _Shapes:
             ranked=self.ranked,
             tolerance=self.tolerance,
             best=self.as_it_is.best,
+            deadline=self.deadline,
+            on_report=on_report,
         )
 
     @property
@@ -166,10 +170,10 @@ class _Shapes:
         """Search all pairs, then those of the chip that is best for the unchanged model."""
         try:
             self.pairs = self._first_bounds()
-            self.queue = self._queue()
+            self.queue = self._queue(self._report)
             self.queue.all_memories(np.arange(len(self.pairs.shape)))
             self._report("bounds")
-            self._until_proved(self.queue, reporting=True)
+            self.queue.until_proved(self.run)
             self.in_turn = self._in_turn()
         except OutOfTime:
             pass
@@ -189,31 +193,7 @@ class _Shapes:
             )
             for start in range(1, len(self.shapes), SHAPES)
         ]
-        return pairs_of([np.asarray(result) for result in self._done(tasks)], len(self.rows))
-
-    def _done(self, tasks: Sequence[Task]) -> Iterator[Result]:
-        in_time(self.deadline)
-        for result in self.ask(tasks) if tasks else ():
-            yield result
-            in_time(self.deadline)
-
-    def _until_proved(self, queue: ShapeQueue, *, reporting: bool = False) -> None:
-        """Compute bounds and evaluate points until no remaining pair can be better."""
-        while True:
-            if queue.next_first() > max(queue.top(), queue.enough()):
-                queue.sharpen(self._done(queue.second_tasks()))
-                if not queue.early():
-                    continue
-            elif queue.top() <= queue.enough() and not queue.resume(self.deadline - time.perf_counter()):
-                return
-            while sharper := queue.blunt_tasks():
-                queue.sharpen(self._done(sharper))
-            tasks = queue.point_tasks()
-            for result in self._done(tasks):
-                queue.add(result)
-                if reporting:
-                    self._report("search")
-                tasks += [] if queue.early() else queue.point_tasks()
+        return pairs_of([np.asarray(result) for result in self.run(tasks)], len(self.rows))
 
     def _in_turn(self) -> float:
         """Objective of the best shape on the chip and memory that are best for the unchanged model."""
@@ -226,7 +206,7 @@ class _Shapes:
         memory = int(np.argmin(abs(self.candidates.hbm_bytes[:, place] - self.first.hbm_bytes)))
         queue = self._queue()
         queue.one_memory(np.flatnonzero(self.pairs.chip == place), memory)
-        self._until_proved(queue)
+        queue.until_proved(self.run)
         if queue.value() > self.queue.value():  # both are within the tolerance of the best
             self.queue.best, self.queue.best_spot = queue.best, queue.best_spot
         return queue.value()
