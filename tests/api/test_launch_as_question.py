@@ -42,6 +42,17 @@ def test_estimate_lint_and_advise_price_a_launch_as_plan_does(tmp_path: Path, pl
         assert answer.priced is not None
         assert float(answer.priced.footprint.device_bytes) == float(linted.priced.footprint.device_bytes)
         assert answer.fits == linted.fits
+        assert answer.question.plan_findings == linted.findings
+
+
+def test_what_would_change_a_launch_is_said_by_every_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launch = launch_file(tmp_path, "").as_posix()
+    first = "Change first: dp_overlap=true"
+    for command in ("estimate", "lint", "advise", "plan"):
+        run([command, "--launch", launch, "--cluster", CLUSTER])
+        assert first in " ".join(capsys.readouterr().out.split()), command
 
 
 def test_advice_about_a_launch_starts_from_its_step(tmp_path: Path) -> None:

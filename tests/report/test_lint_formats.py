@@ -80,7 +80,7 @@ def test_rich_text_says_what_plain_text_says(findings: tuple[Finding, ...]) -> N
 
 
 def test_nothing_found_is_said() -> None:
-    assert str(lint_formats.FindingsText(())) == "Clean: no rule finds waste in this shape."
+    assert str(lint_formats.FindingsText(())) == "No rule finds waste in this shape."
     unread = "moe_latent_size=1024 is not read: the parameter count is unknown"
     lines = str(lint_formats.FindingsText((), unread))
     assert lines.startswith("No verdict: no rule finds waste in the sizes that were read, but moe_latent_size=1024")

@@ -367,7 +367,7 @@ def test_a_matter_of_architecture_is_a_remark_and_no_fault() -> None:
     found = api.lint("llama-3.1-8b", "a100_sxm").findings
     assert [finding.rule for finding in found if finding.remark] == ["sequential_layers"]
     assert worst_grade(finding for finding in found if finding.remark) is None
-    assert str(lint_formats.FindingsText(found)).startswith("Clean: no rule finds waste in this shape.")
+    assert str(lint_formats.FindingsText(found)).startswith("No rule finds waste in this shape.")
 
 
 @pytest.mark.parametrize(("model", "gpu"), [("gpt3-2.7b", "a100_sxm"), ("gpt3-13b", "l40s")])

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from sartor.plans.next import DividedBatch
     from sartor.plans.result import PricedPlan
     from sartor.plans.search import HeldPlan
+    from sartor.rules.plan.rule import PlanFinding
     from sartor.step.coefficients import InRun
     from sartor.step.serving.inference import Serving
     from sartor.step.serving.served import Engine
@@ -235,6 +236,8 @@ class Question(Answer):
     """Inference only: the share of memory left free. A training plan has its own."""
     depends_on: tuple[Turn, ...] = ()
     """Other plausible values of what was not stated that would turn the verdict."""
+    plan_findings: tuple[PlanFinding, ...] = ()
+    """Of a launch file: what the rules find in its plan."""
 
     @property
     def open_engine(self) -> bool:

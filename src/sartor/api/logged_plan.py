@@ -424,7 +424,8 @@ def launched_question(
     from sartor.launch.files import read_launch
     from sartor.launch.options import OF_JOB as FIELDS_OF_JOB
     from sartor.plans.search import HeldPlan
-    from sartor.plans.space import axes_of
+    from sartor.plans.space import axes_of, broken
+    from sartor.rules.plan.rule import PlanContext, lint_plan
     from sartor.step.question import within_files, workload_of
 
     path, cluster = run.get("launch"), (where or usual_cluster(gpu)).with_price(run.get("price"))
@@ -464,6 +465,17 @@ def launched_question(
         held=held,
         eager=bool(run.get("eager")),
         depends_on=open_run.turns,
+        plan_findings=lint_plan(
+            PlanContext(
+                job=job,
+                plan=plan,
+                cluster=reached,
+                calibration=own,
+                headroom=held.headroom,
+                broken=broken(stated, plan),
+                unpriced=tuple(turn.field for turn in open_run.turns if turn.of_memory),
+            )
+        ),
         assumptions=(
             *reading.assumptions,
             *reading.notes,

@@ -21,8 +21,10 @@ from sartor.report.plan_words import (
     bound_text,
     close_text,
     devices_text,
+    first_plan_change,
     if_turned,
     money_text,
+    plan_gain_text,
     plan_words,
     turn_lines,
     unpriced_text,
@@ -79,9 +81,7 @@ def _lines(answer: LaunchAnswer) -> Iterator[str]:
         f"A step takes {interval_text(priced.step_s, priced.low_s, priced.high_s)}, "
         f"{format_share(float(priced.step.mfu))} of dense peak (MFU), {rate} tokens/s per device. {bound_text(priced)}"
     )
-    fixes = [finding for finding in answer.findings if finding.fix]
-    first = max(fixes, key=lambda finding: finding.gain_fraction or 0.0, default=None)
-    yield "No rule about launches proposes a change." if first is None else f"Change first: {_gain_text(first)}."
+    yield first_plan_change(answer.findings) or "No rule about launches proposes a change."
     yield from turn_lines(answer.depends_on)
 
 
@@ -119,32 +119,9 @@ def _finding_text(finding: PlanFinding) -> Text:
     line.append(f"{finding.grade.value:5} ", style=GRADE_STYLES[finding.grade.value])
     line.append(f"{finding.rule} ({finding.code}): ", style="bold")
     line.append(printable(finding.message))
-    if gain := _gain_text(finding):
+    if gain := plan_gain_text(finding):
         line.append(f"\n      {gain}")
     return line
-
-
-def _gain_text(finding: PlanFinding) -> str:
-    """``tp=8 dp=16 saves 28.7% of the step (18 s); frees 2.1 GiB``."""
-    if not finding.fix:
-        return ""
-    fix = " ".join(f"{name}={_value(value)}" for name, value in finding.fix.items())
-    parts = []
-    if finding.gain_fraction is None:
-        parts.append(f"fits, with a step of {format_seconds(finding.step_s)}" if finding.step_s else "fits")
-    elif finding.gain_fraction >= 0.0005:
-        parts.append(f"saves {format_share(finding.gain_fraction)} of the step")
-    elif finding.gain_fraction <= -0.0005:
-        parts.append(f"costs {format_share(-finding.gain_fraction)} of the step")
-    if finding.gain_fraction is not None and finding.saves_bytes > 2**28:
-        parts.append(f"frees {format_bytes(finding.saves_bytes)}")
-    return f"{printable(fix)}: {', '.join(parts)}" if parts else printable(fix)
-
-
-def _value(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _ignored(answer: LaunchAnswer) -> str:

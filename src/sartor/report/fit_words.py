@@ -23,6 +23,7 @@ from sartor.report.plan_words import (
     UNSAID,
     batches_text,
     close_text,
+    first_plan_change,
     if_turned,
     money_text,
     turn_lines,
@@ -103,6 +104,8 @@ def _change(change: Mapping[str, int | str]) -> str:
 def _plan_would_fit(answer: ModelEstimate, held: HeldPlan) -> str:
     """``It would fit with --zero-stage 2; `sartor plan` ...``; for a typical run, the whole command of `sartor
     estimate`, which takes every axis of a plan."""
+    if of_plan := first_plan_change(f for f in answer.question.plan_findings if f.step_s is not None):
+        return f"{of_plan} `{command('plan', answer, held)}` says why."
     if not answer.would_fit:
         finds = "tries all plans and says how many devices are enough"
         if answer.question.run.states("launch"):
@@ -229,6 +232,11 @@ def headline(answer: ModelEstimate, change: str = "") -> Iterator[str]:
     long a step takes, what to change, and what would turn it."""
     yield f"{_subject(answer)}: {_fits(answer)}"
     yield _speed(answer)
+    of_plan = first_plan_change(answer.question.plan_findings)
+    if of_plan and answer.fits and answer.question.held is not None:
+        yield f"{of_plan[:-1]} (`{command('plan', answer, answer.question.held)}` says why)."
+        if change and not change.startswith("It cannot"):
+            change = "" if change.startswith("No rule") else f"Of the shape: {change[0].lower()}{change[1:]}"
     if change and answer.fits and not answer.question.reading.unread:
         yield batches_text(answer.batches) + change
     if unread := unread_text(answer.question.reading):

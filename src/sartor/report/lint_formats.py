@@ -161,12 +161,12 @@ def _tally(findings: Sequence[Finding], unread: str) -> str:
     return f"{tally}. {unread}" if unread else tally
 
 
-CLEAN = "Clean: no rule finds waste in this shape."
+NO_WASTE = "No rule finds waste in this shape."
 
 
 def _verdict_without_findings(unread: str) -> str:
-    """The verdict of a lint without findings: clean, unless the config has sizes that were not read."""
-    return f"No verdict: no rule finds waste in the sizes that were read, but {unread}." if unread else CLEAN
+    """The verdict of a lint without findings: no waste, unless the config has sizes that were not read."""
+    return f"No verdict: no rule finds waste in the sizes that were read, but {unread}." if unread else NO_WASTE
 
 
 def sarif(findings: Sequence[Finding], *, path: str | Path) -> str:

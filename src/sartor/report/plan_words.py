@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from sartor.answers.plan import PARTS
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sartor.plans.next import DividedBatch, Simpler
     from sartor.plans.result import PricedPlan
     from sartor.plans.why_not import WhyNot
+    from sartor.rules.plan.rule import PlanFinding
     from sartor.run.run import Turn
     from sartor.step.run_cost import RunCost
 
@@ -340,3 +341,33 @@ def next_lines(answer: PlanAnswer) -> list[str]:
         )
     lines += [f"{each.change}: {each.speedup:.2f}x tokens per second" for each in answer.next_steps]
     return lines
+
+
+def first_plan_change(findings: Iterable[PlanFinding]) -> str:
+    """``Change first: dp_overlap=true: saves 11.7% of the step.``; empty if no finding has a fix."""
+    fixes = [finding for finding in findings if finding.fix]
+    first = max(fixes, key=lambda finding: finding.gain_fraction or 0.0, default=None)
+    return "" if first is None else f"Change first: {plan_gain_text(first)}."
+
+
+def plan_gain_text(finding: PlanFinding) -> str:
+    """``tp=8 dp=16 saves 28.7% of the step (18 s); frees 2.1 GiB``."""
+    if not finding.fix:
+        return ""
+    fix = " ".join(f"{name}={_value_text(value)}" for name, value in finding.fix.items())
+    parts = []
+    if finding.gain_fraction is None:
+        parts.append(f"fits, with a step of {format_seconds(finding.step_s)}" if finding.step_s else "fits")
+    elif finding.gain_fraction >= 0.0005:
+        parts.append(f"saves {format_share(finding.gain_fraction)} of the step")
+    elif finding.gain_fraction <= -0.0005:
+        parts.append(f"costs {format_share(-finding.gain_fraction)} of the step")
+    if finding.gain_fraction is not None and finding.saves_bytes > 2**28:
+        parts.append(f"frees {format_bytes(finding.saves_bytes)}")
+    return f"{printable(fix)}: {', '.join(parts)}" if parts else printable(fix)
+
+
+def _value_text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sartor.json_types import JsonMap
 from sartor.rules.plan.rule import PlanContext, PlanRule, PlanSuspicion, Remedy
 from sartor.rules.rule import Grade
 from sartor.step.changes import what_to_change
@@ -48,9 +49,14 @@ def does_not_fit(context: PlanContext) -> Iterator[PlanSuspicion]:
         f" {context.cluster.gpu.label} has available{left}{none}{doubt}",
         field="peak_bytes",
         value=need,
-        remedies=tuple(Remedy(fix={c.field: c.value}, plan=c.plan, job=c.job) for c in changes),
+        remedies=tuple(Remedy(fix=_fix(c.field, c.value), plan=c.plan, job=c.job) for c in changes),
         blocking=True,
     )
+
+
+def _fix(fields: str, values: str) -> JsonMap:
+    """``pp and optimizer_offload``, ``4 and true`` as two fields."""
+    return dict(zip(fields.split(" and "), values.split(" and "), strict=True))
 
 
 RULE = PlanRule(code="P1", check=does_not_fit, page=__doc__ or "")

@@ -237,7 +237,7 @@ export function shapeView({ banner, status }) {
   function drawFindings() {
     const faults = answer.findings.filter((f) => !f.remark), remarks = answer.findings.filter((f) => f.remark);
     put(findings,
-      faults.length ? faults.map(drawFinding) : h("p", { class: "muted" }, "Clean: no rule finds waste in this shape."),
+      faults.length ? faults.map(drawFinding) : h("p", { class: "muted" }, "No rule finds waste in this shape."),
       remarks.length ? h("h3", {}, "Remarks on the architecture, to be chosen before training") : null,
       remarks.map(drawFinding));
   }
