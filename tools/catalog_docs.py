@@ -12,9 +12,9 @@ import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
-from sartor.hardware.catalog import gpu_names, load_gpu
+from sartor.hardware.catalog import GPUS, load_gpu
 from sartor.hardware.cluster import LinkTier
-from sartor.hardware.cluster_catalog import cluster_names, load_cluster
+from sartor.hardware.cluster_catalog import CLUSTERS, load_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.counts import count_params
 from sartor.model.zoo import load_model, model_names
@@ -37,13 +37,13 @@ How entries are checked: [concepts/hardware.md](concepts/hardware.md). Add your 
 [GPU](howto/add-a-gpu.md), [cluster](howto/describe-my-cluster.md).
 """
 
-GPUS = """## GPUs
+GPU_WORDS = """## GPUs
 
 In parentheses the dense 16-bit peak in TFLOP/s and the memory in GiB. `sartor catalog gpus` prints the other peaks, the
 rates of memory and links, and the power of each.
 """
 
-CLUSTERS = """## Clusters
+CLUSTER_WORDS = """## Clusters
 
 Link rates are nominal, per GPU and direction, from the innermost tier outwards.
 """
@@ -66,12 +66,12 @@ def main(arguments: list[str]) -> int:
 def render() -> str:
     """The whole page."""
     return "\n".join(
-        [HEAD, GPUS, _gpus(), CLUSTERS, _clusters(), MODELS, _models()],
+        [HEAD, GPU_WORDS, _gpus(), CLUSTER_WORDS, _clusters(), MODELS, _models()],
     )
 
 
 def _gpus() -> str:
-    gpus = sorted((load_gpu(name) for name in gpu_names()), key=lambda gpu: (gpu.vendor, gpu.released, gpu.name))
+    gpus = sorted((load_gpu(name) for name in GPUS.names()), key=lambda gpu: (gpu.vendor, gpu.released, gpu.name))
     return "".join(
         f"- **{vendor}**: " + _filled(", ".join(map(_gpu, of)) + ".", 2)
         for vendor, of in itertools.groupby(gpus, lambda gpu: gpu.vendor)
@@ -89,7 +89,7 @@ def _filled(text: str, indent: int = 0) -> str:
 
 
 def _clusters() -> str:
-    clusters = [load_cluster(name) for name in cluster_names()]
+    clusters = [load_cluster(name) for name in CLUSTERS.names()]
     rows = ((f"`{c.name}`", f"{c.devices_per_node} x `{c.gpu.name}`", ", ".join(map(_tier, c.tiers))) for c in clusters)
     return _table(("cluster", "node", "links, GB/s"), rows)
 

@@ -24,12 +24,12 @@ from sartor.bench.records_file import read_rows, row_key
 from sartor.calibrate.calibration_toml import calibrate
 from sartor.calibrate.read_records import LEAST_ROWS
 from sartor.errors import InputError
-from sartor.hardware.catalog import gpu_names
+from sartor.hardware.catalog import GPUS
 from sartor.report.draw_measured import draw_study
 from sartor.report.frame import to_png
 
 ROOT = RECORDS.parent.parent
-GPUS = ROOT / "docs" / "measured.md"
+MEASURED = ROOT / "docs" / "measured.md"
 HOSTS = ROOT / "lab" / "notebook" / "measured.md"
 
 INTRO = """# Measured on hosts
@@ -124,7 +124,7 @@ def _noise(folder: Path) -> list[str]:
 
 def _product_line(folder: Path, path: Path, gpu: str, kind: str) -> str | None:
     sheet = next(iter(sorted(folder.glob("*.gpu.toml"))), None)
-    device = gpu if gpu in gpu_names() else str(sheet)
+    device = gpu if gpu in GPUS.names() else str(sheet)
     try:
         found = calibrate(path, device, dtype=kind)
     except InputError:
@@ -195,7 +195,7 @@ def main(arguments: Sequence[str]) -> int:
     chosen = [Path(each).resolve() for each in arguments if not each.startswith("-")]
     predictor = measured_gpus.nothing if check else measured_gpus.todays
     pages = {
-        GPUS: lambda: measured_gpus.page(predictor, draw=not check),
+        MEASURED: lambda: measured_gpus.page(predictor, draw=not check),
         HOSTS: lambda: hosts_page(not check, draw=not check),
     }
     stale = False

@@ -20,7 +20,7 @@ from sartor.cli import GROUPS, app_with
 from sartor.cost.correction.calibration import Clock, load_calibration
 from sartor.cost.price import operator_costs
 from sartor.errors import InputError
-from sartor.hardware.catalog import DATASHEETS
+from sartor.hardware.catalog import GPUS
 from sartor.operators import Gemm, Role
 from sartor.run.fields import FIELDS, OF_ONE_PASS, TrainingOptions
 from sartor.run.run import Origin
@@ -273,7 +273,7 @@ def test_a_datasheet_without_links_trains_on_an_assumed_one(tmp_path: Path) -> N
     sheet = tmp_path / "own.toml"
     kept = [
         line
-        for line in (DATASHEETS / "h100_sxm.toml").read_text().splitlines()
+        for line in (GPUS.folder / "h100_sxm.toml").read_text().splitlines()
         if "link" not in line and "pcie" not in line
     ]
     sheet.write_text("\n".join(kept).replace('name = "h100_sxm"', 'name = "own"'))

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from sartor.hardware.cluster_catalog import cluster_file, cluster_names
+from sartor.hardware.cluster_catalog import CLUSTERS
 
 
 def test_every_cluster_is_listed_with_its_tiers_and_sources(sartor) -> None:
     ran = sartor("catalog", "clusters", "--json")
     assert ran.code == 0
     assert ran.body["schema"] == "sartor/catalog/1"
-    assert [entry["name"] for entry in ran.body["entries"]] == list(cluster_names())
+    assert [entry["name"] for entry in ran.body["entries"]] == list(CLUSTERS.names())
     assert all(entry["sources"] and entry["tiers"][-1]["span"] == 0 for entry in ran.body["entries"])
 
 
@@ -26,7 +26,7 @@ def test_people_get_a_line_each_and_one_entry_whole(sartor) -> None:
 
 def test_a_file_of_ones_own_is_shown_the_same_way(sartor, tmp_path: Path) -> None:
     path = tmp_path / "ours.toml"
-    path.write_text(cluster_file("dgx-h100").replace('"dgx-h100"', '"ours"'), encoding="utf-8")
+    path.write_text(CLUSTERS.text("dgx-h100").replace('"dgx-h100"', '"ours"'), encoding="utf-8")
     assert sartor("catalog", "clusters", path, "--json").body["entries"][0]["name"] == "ours"
 
 
@@ -42,7 +42,7 @@ def test_a_file_of_ones_own_is_shown_the_same_way(sartor, tmp_path: Path) -> Non
 )
 def test_a_file_that_cannot_be_is_one_sentence(sartor, tmp_path: Path, old: str, new: str, said: str) -> None:
     path = tmp_path / "ours.toml"
-    text = cluster_file("dgx-h100")
+    text = CLUSTERS.text("dgx-h100")
     assert old in text
     path.write_text(text.replace(old, new), encoding="utf-8")
     ran = sartor("catalog", "clusters", path)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import sartor as package
-from sartor.hardware.accelerator_catalog import accelerator_names, load_accelerator, load_device
+from sartor.hardware.accelerator_catalog import load_accelerator, load_device
+from sartor.hardware.catalog import ACCELERATORS
 from sartor.operators import DType
 
 Sartor = Callable[..., Any]
@@ -42,7 +43,7 @@ def my_chip(tmp_path: Path) -> Path:
 # ------------------------------------------------------------------------------------------------------------- gemm
 
 
-@pytest.mark.parametrize("name", accelerator_names())
+@pytest.mark.parametrize("name", ACCELERATORS.names())
 def test_a_gemm_says_which_tile_of_the_arrays_it_took_and_what_else_there_was(name: str) -> None:
     chip = load_accelerator(name)
     found = package.gemm(1000, 1600, 2304, name)

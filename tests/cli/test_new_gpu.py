@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from sartor.hardware import catalog
-from sartor.hardware.catalog import gpu_aliases, gpu_datasheet, gpu_from, gpu_names, load_gpu
+from sartor.hardware.catalog import GPUS, gpu_from, load_gpu
 from sartor.operators import DType
 
 ADDED = """\
@@ -51,20 +51,20 @@ all = "made up"
 @pytest.fixture
 def new_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     folder = tmp_path / "datasheets"
-    shutil.copytree(catalog.DATASHEETS, folder)
+    shutil.copytree(GPUS.folder, folder)
     (folder / "h150_test.toml").write_text(ADDED, encoding="utf-8")
-    monkeypatch.setattr(catalog, "DATASHEETS", folder)
+    monkeypatch.setattr(GPUS, "folder", folder)
     yield "h150_test"
     catalog._of_the_catalogue.cache_clear()
 
 
 def test_its_file_is_the_only_one_it_needs(new_gpu: str) -> None:
-    assert new_gpu in gpu_names()
-    assert gpu_aliases()["h150"] == new_gpu
+    assert new_gpu in GPUS.names()
+    assert GPUS.aliases()["h150"] == new_gpu
     for name in (new_gpu, "H150", "h150 96GB", "NVIDIA H150"):
         assert load_gpu(name).name == new_gpu
     assert load_gpu(new_gpu).peak_flops_per_s[DType.BF16] == 899.5e12
-    assert gpu_from(tomllib.loads(gpu_datasheet(new_gpu))).hbm_bytes == 96 * 2**30
+    assert gpu_from(tomllib.loads(GPUS.text(new_gpu))).hbm_bytes == 96 * 2**30
 
 
 def test_the_command_line_knows_it_by_each_name(new_gpu: str, sartor: Callable[..., Any]) -> None:

@@ -10,20 +10,20 @@ import pytest
 from accelerators import TPU
 from sartor.cost.chip.ownership import MAX_CLOCK_HZ, MAX_PACKAGE_W, MAX_W_PER_MM2, RETICLE_MM2, excess, faults
 from sartor.hardware.accelerator import Accelerator
-from sartor.hardware.accelerator_catalog import accelerator_names, load_accelerator
-from sartor.hardware.catalog import gpu_names, load_gpu
+from sartor.hardware.accelerator_catalog import load_accelerator
+from sartor.hardware.catalog import ACCELERATORS, GPUS, load_gpu
 
 CHIP = replace(TPU, node_nm=7)
 
 
-@pytest.mark.parametrize("name", accelerator_names())
+@pytest.mark.parametrize("name", ACCELERATORS.names())
 def test_every_chip_of_the_catalogue_can_be_built(name: str) -> None:
     chip = load_accelerator(name)
     assert list(faults(chip)) == []
     assert float(excess(chip)) <= 1
 
 
-@pytest.mark.parametrize("name", gpu_names())
+@pytest.mark.parametrize("name", GPUS.names())
 def test_no_limit_lies_below_a_gpu_or_tpu_of_the_catalogue(name: str) -> None:
     gpu = load_gpu(name)
     assert max(gpu.boost_clock_hz, gpu.max_clock_hz) <= MAX_CLOCK_HZ

@@ -10,7 +10,7 @@ import pytest
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.correction.coefficients import calibration_files, table_of
 from sartor.cost.correction.network import find_residual, residual_records
-from sartor.hardware.catalog import gpu_names, load_gpu
+from sartor.hardware.catalog import GPUS, load_gpu
 from sartor.operators import DType
 
 FILES = calibration_files()
@@ -19,7 +19,7 @@ FILES = calibration_files()
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_names_a_device_of_the_catalogue_and_a_type(name: str) -> None:
     gpu, _, dtype = name.partition(".")
-    assert gpu in gpu_names()
+    assert gpu in GPUS.names()
     assert not dtype or DType(dtype) in {*DType}
 
 
@@ -49,7 +49,7 @@ def test_shares_are_physical(name: str) -> None:
 
 def test_every_kin_is_calibrated_itself() -> None:
     owners = {name.partition(".")[0] for name in FILES}
-    for name in gpu_names():
+    for name in GPUS.names():
         relative = load_calibration(load_gpu(name)).relative
         assert not relative or relative in owners
 

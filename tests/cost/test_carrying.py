@@ -23,7 +23,7 @@ from sartor.cost.cost import Source
 from sartor.cost.gpu.gemm import gemm_cost
 from sartor.cost.gpu.memory_bound import memory_bound_cost
 from sartor.cost.price import least_s
-from sartor.hardware.catalog import gpu_names, load_gpu
+from sartor.hardware.catalog import GPUS, load_gpu
 from sartor.operators import DType, Gemm, Layout, MemoryBound, MemoryBoundKind
 
 A100, A40, T4, H100 = (load_gpu(name) for name in ("a100_sxm", "a40", "t4", "h100_sxm"))
@@ -53,7 +53,7 @@ def test_what_the_host_adds_is_not_paid_where_it_does_not_wait(name: str) -> Non
     assert waited > 2.5e-5
 
 
-@pytest.mark.parametrize("name", gpu_names())
+@pytest.mark.parametrize("name", GPUS.names())
 def test_no_kernel_is_faster_where_the_host_waits(name: str) -> None:
     gpu = load_gpu(name)
     known = load_calibration(gpu)
@@ -135,7 +135,7 @@ def test_few_rows_take_the_same_price_in_every_layout() -> None:
     assert np.array_equal(found.time_s, bf16.time_s)
 
 
-@pytest.mark.parametrize("name", [name for name in gpu_names() if load_gpu(name).accelerator is None])
+@pytest.mark.parametrize("name", [name for name in GPUS.names() if load_gpu(name).accelerator is None])
 def test_a_second_row_costs_at_most_half_of_the_first_where_weights_are_read(name: str) -> None:
     gpu = load_gpu(name)
     known = load_calibration(gpu)
@@ -155,7 +155,7 @@ def test_few_rows_that_no_sweep_holds_are_assumed_and_their_interval_holds_both_
     assert found.low_s < swept.time_s < found.high_s * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("name", [name for name in gpu_names() if load_gpu(name).accelerator is None])
+@pytest.mark.parametrize("name", [name for name in GPUS.names() if load_gpu(name).accelerator is None])
 def test_narrow_weights_make_no_product_that_computes_faster_unless_it_was_measured(name: str) -> None:
     gpu = load_gpu(name)
     known = load_calibration(gpu)

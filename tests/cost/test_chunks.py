@@ -12,10 +12,10 @@ from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.cost import Source
 from sartor.cost.gpu.attention import attention_cost
 from sartor.cost.gpu.rates import peak_flops_per_s
-from sartor.hardware.catalog import gpu_names, load_gpu
+from sartor.hardware.catalog import GPUS, load_gpu
 from sartor.operators import Attention, DType
 
-GPUS = gpu_names()
+NAMES = GPUS.names()
 NEW = np.array([2, 3, 8, 9, 16, 64, 128, 512, 2048])[:, None]
 BEFORE = np.array([1, 16, 512, 4096, 32768])
 
@@ -30,7 +30,7 @@ def seconds(op: Attention, name: str, kernels: str = "") -> np.ndarray:
     return np.asarray(attention_cost(op, gpu, load_calibration(gpu).with_kernels(kernels)).time_s)
 
 
-@pytest.mark.parametrize("name", GPUS)
+@pytest.mark.parametrize("name", NAMES)
 def test_tokens_behind_a_cache_take_no_less_than_without_it_and_than_one_token(name: str) -> None:
     """512 tokens behind 16 took 0.77 of the time of 512 alone on A100: networks saw only the latter."""
     dtype = load_gpu(name).default_dtype
@@ -42,7 +42,7 @@ def test_tokens_behind_a_cache_take_no_less_than_without_it_and_than_one_token(n
     assert seconds(replace(op, seq_q=64, seq_kv=64 + 4096), name) == time_s[5, 3]
 
 
-@pytest.mark.parametrize("name", GPUS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_ninth_token_behind_a_long_cache_costs_little_more(name: str) -> None:
     """It took up to 8.5 times as long, as only the kernel of up to eight tokens split the keys. With 4 heads that share
     keys, 9 tokens are 3 tiles of 16 rows and 8 are 2."""
@@ -66,14 +66,14 @@ def test_more_tokens_behind_a_cache_than_any_row_has_are_assumed_and_their_inter
     assert more.log_sigma > 1.5 * few.log_sigma
 
 
-@pytest.mark.parametrize("name", GPUS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_prompt_in_chunks_takes_at_most_a_few_times_its_time_as_a_whole(name: str) -> None:
     dtype = load_gpu(name).default_dtype
     chunks = seconds(attention(dtype, 128, 128 * np.arange(64)), name)
     assert 0.9 * seconds(attention(dtype, 8192, 0), name) < chunks.sum() < 5 * seconds(attention(dtype, 8192, 0), name)
 
 
-@pytest.mark.parametrize("name", GPUS)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kernels", ["", "vllm", "sglang", "trtllm"])
 def test_a_head_dimension_without_rows_costs_at_most_the_next_one_with_rows(name: str, kernels: str) -> None:
     """192 took 3.7 times as long as 256 with TensorRT-LLM on GB300, of which no row has 192."""
@@ -95,7 +95,7 @@ def test_a_head_dimension_without_rows_costs_at_most_the_next_one_with_rows(name
 @pytest.mark.parametrize("kv_heads", [8, 32])
 def test_decoding_on_systolic_arrays_waits_for_memory(kv_heads: int) -> None:
     """Every block's start counted as if one of four arrays were one of 132 SMs: 11 times memory's time on TPU v7."""
-    for name in (name for name in GPUS if load_gpu(name).matrix_tile):
+    for name in (name for name in NAMES if load_gpu(name).matrix_tile):
         gpu = load_gpu(name)
         op = attention(gpu.default_dtype, 1, 511, batch=256, num_kv_heads=kv_heads)
         assert seconds(op, name) <= 2 * op.bytes_moved / gpu.hbm_bytes_per_s
@@ -110,7 +110,7 @@ def test_latent_decoding_differs_between_h100_and_h200_by_no_more_than_their_mem
     assert times[1] <= times[0] <= times[1] * rates[1] / rates[0]
 
 
-@pytest.mark.parametrize("name", GPUS)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("new", [1, 512, 32768])
 def test_a_window_as_long_as_the_sequence_and_as_no_row_is_no_window(name: str, new: int) -> None:
     """Prefills of 16k on RTX PRO 6000 took 18% more, decoding behind 16k on A100 17%."""

@@ -17,7 +17,7 @@ from sartor.cost.correction.gemm_features import grouped_columns, grouped_featur
 from sartor.cost.cost import Source
 from sartor.cost.gpu.gemm import gemm_cost
 from sartor.cost.gpu.grouped import NOBODY_MEASURED, _least_load, grouped_cost, grouped_terms
-from sartor.hardware.catalog import gpu_names, load_gpu
+from sartor.hardware.catalog import GPUS, load_gpu
 from sartor.operators import DType, Gemm, GroupedGemm, Layout
 
 B200 = load_gpu("b200_sxm")
@@ -152,7 +152,7 @@ def test_four_bit_experts_of_a_framework_with_triton_s_kernels_run_its_others() 
     assert by_name.time_s < 0.5 * grouped_cost(down, B200, known).time_s
 
 
-ARRAYS = [name for name in gpu_names() if load_gpu(name).matrix_tile]
+ARRAYS = [name for name in GPUS.names() if load_gpu(name).matrix_tile]
 SKEWS = 2 ** (np.arange(11) / 2)
 
 
@@ -168,7 +168,7 @@ def test_experts_on_systolic_arrays_cost_no_more_than_plain_gemms_one_by_one(nam
     assert np.all(grouped_cost(experts, gpu, calibration).time_s <= groups * one * (1 + 1e-12))
 
 
-@pytest.mark.parametrize("name", gpu_names())
+@pytest.mark.parametrize("name", GPUS.names())
 @pytest.mark.parametrize(("experts", "top_k", "n", "k"), [(8, 2, 28672, 4096), (256, 8, 4096, 7168)])
 def test_uneven_experts_that_read_the_same_weights_are_never_faster(
     name: str, experts: int, top_k: int, n: int, k: int

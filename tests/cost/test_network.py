@@ -17,17 +17,17 @@ from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.cost.price import price
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster, LinkTier
-from sartor.hardware.cluster_catalog import cluster_names, load_cluster
+from sartor.hardware.cluster_catalog import CLUSTERS, load_cluster
 from sartor.operators import Collective, CollectiveKind, CollectiveLibrary, DType, Gemm, OperatorGraph
 
 Kind = CollectiveKind
-SWITCHED = tuple(name for name in cluster_names() if not load_cluster(name).tiers[0].torus_axes)
+SWITCHED = tuple(name for name in CLUSTERS.names() if not load_cluster(name).tiers[0].torus_axes)
 CALIBRATIONS: dict[str, Calibration] = {}
 
 sizes = st.floats(1.0, 1e11)
 powers = st.integers(0, 10).map(lambda e: 2**e)
 kinds = st.sampled_from(list(Kind))
-clusters = st.sampled_from(cluster_names()).map(load_cluster)
+clusters = st.sampled_from(CLUSTERS.names()).map(load_cluster)
 switched = st.sampled_from(SWITCHED).map(load_cluster)
 eights = st.sampled_from(["dgx-a100", "dgx-h100", "dgx-b200", "aws-p4d", "meta-roce-h100", "pcie-8x-l4"]).map(
     load_cluster

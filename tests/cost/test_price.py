@@ -20,7 +20,7 @@ from sartor.cost.uncertainty import compare
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.accelerator_catalog import datasheet_of, load_accelerator
-from sartor.hardware.catalog import gpu_names, load_gpu
+from sartor.hardware.catalog import GPUS, load_gpu
 from sartor.hardware.cluster import own_links
 from sartor.model.lower import lower
 from sartor.model.workload import ParallelDims, Workload
@@ -122,7 +122,7 @@ def test_a_borrowed_calibration_is_less_certain_than_its_own() -> None:
     assert borrowed > own
 
 
-@pytest.mark.parametrize("name", gpu_names())
+@pytest.mark.parametrize("name", GPUS.names())
 def test_every_device_of_the_catalogue_prices_every_type_it_has(name: str) -> None:
     gpu = load_gpu(name)
     calibration = load_calibration(gpu)

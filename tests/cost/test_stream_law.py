@@ -12,7 +12,7 @@ import pytest
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.correction.coefficients import StreamLaw, coefficients, table_of
 from sartor.cost.gpu.memory_bound import law_cost, memory_bound_cost
-from sartor.hardware.catalog import gpu_names, load_gpu
+from sartor.hardware.catalog import GPUS, load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType, MemoryBound, MemoryBoundKind
 
@@ -80,7 +80,7 @@ def test_time_grows_with_rows_and_with_bytes(eager: bool) -> None:
         assert np.all(np.diff(time) >= 0)
 
 
-@pytest.mark.parametrize("name", [name for name in gpu_names() if load_gpu(name).vendor == "NVIDIA"])
+@pytest.mark.parametrize("name", [name for name in GPUS.names() if load_gpu(name).vendor == "NVIDIA"])
 def test_gddr_is_what_datasheets_say(name: str) -> None:
     assert load_gpu(name).has_gddr == (name in CARDS or name.startswith("rtx_"))
 

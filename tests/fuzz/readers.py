@@ -13,8 +13,8 @@ from pathlib import Path
 
 from launch.test_launch_reading import GPT, TITAN
 from sartor.cli import run
-from sartor.hardware.catalog import gpu_datasheet
-from sartor.hardware.cluster_catalog import cluster_file
+from sartor.hardware.catalog import GPUS
+from sartor.hardware.cluster_catalog import CLUSTERS
 from traces.kineto_made import Made, trace
 from traces.logs_made import LOGS, dump, megatron
 from traces.nsight_made import export
@@ -46,12 +46,12 @@ def examples(*names: str) -> Callable[[], list[bytes]]:
 
 
 def datasheets() -> list[bytes]:
-    return [gpu_datasheet(name).encode() for name in ("h100", "mi300x", "rtx4090")]
+    return [GPUS.text(name).encode() for name in ("h100", "mi300x", "rtx4090")]
 
 
 def clusters() -> list[bytes]:
     pod = (EXAMPLES / "my_pod.toml").read_bytes().replace(b'"my_chip.toml"', b'"h100"')
-    return [*(cluster_file(name).encode() for name in ("dgx-h100", "gb200-nvl72")), pod]
+    return [*(CLUSTERS.text(name).encode() for name in ("dgx-h100", "gb200-nvl72")), pod]
 
 
 def table(**columns: object) -> bytes:

@@ -9,7 +9,7 @@ import pytest
 
 from sartor.bounded import MAX_CSV_BYTES, MAX_TOML_BYTES, parse_json, parse_toml, read_csv
 from sartor.errors import InputError
-from sartor.hardware.catalog import gpu_datasheet
+from sartor.hardware.catalog import GPUS
 
 DEEP = ".".join(["a"] * 50_000) + " = 1\n"
 LONG_NUMBERS = ("9" * 4300, "0x" + "f" * 100_000, "9" * 41)
@@ -80,7 +80,7 @@ def test_a_path_is_shown_whole_and_a_value_as_the_file_spells_it() -> None:
 @pytest.mark.parametrize("name", ["../../x", "/etc/passwd", "a/b", "..", ".hidden", "a\\\\b"])
 def test_a_devices_name_is_no_path(tmp_path: Path, name: str, sartor: Callable[..., object]) -> None:
     sheet = tmp_path / "mine.toml"
-    sheet.write_text(gpu_datasheet("h100").replace('"h100_sxm"', f'"{name}"', 1))
+    sheet.write_text(GPUS.text("h100").replace('"h100_sxm"', f'"{name}"', 1))
     ran = sartor("gemm", 512, 512, 512, "--gpu", sheet, "--json")
     assert "must be a name" in ran.refusal()  # type: ignore[attr-defined]
 

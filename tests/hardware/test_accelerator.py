@@ -15,12 +15,8 @@ from hypothesis import strategies as st
 from accelerators import TPU
 from sartor.errors import InputError
 from sartor.hardware.accelerator import NODES_NM, Accelerator, Memory
-from sartor.hardware.accelerator_catalog import (
-    accelerator_entry,
-    accelerator_from,
-    accelerator_names,
-    load_accelerator,
-)
+from sartor.hardware.accelerator_catalog import accelerator_entry, accelerator_from, load_accelerator
+from sartor.hardware.catalog import ACCELERATORS
 
 PLAIN = {
     "num_tensor_cores": 8,
@@ -94,7 +90,7 @@ def test_sizes_that_cannot_be_are_named(field: str, value: object, sentence: str
 # ----------------------------------------------------------------------------------------------------------- catalogue
 
 
-@pytest.mark.parametrize("name", accelerator_names())
+@pytest.mark.parametrize("name", ACCELERATORS.names())
 def test_every_entry_loads_and_says_where_it_is_from(name: str) -> None:
     entry = accelerator_entry(name)
     assert entry["sources"]["all"]

@@ -15,11 +15,12 @@ import pytest
 
 from sartor.errors import InputError
 from sartor.hardware import catalog
-from sartor.hardware.catalog import DATASHEETS, gpu_aliases, gpu_datasheet, gpu_entry, gpu_names, load_gpu
+from sartor.hardware.catalog import GPUS, gpu_entry, load_gpu
+from sartor.hardware.door import canonical
 from sartor.hardware.gpu import _contradictions, _flops_per_cycle, _flops_per_sm_cycle
 from sartor.operators import DType
 
-NAMES = gpu_names()
+NAMES = GPUS.names()
 
 ASKED_FOR = [
     "v100_sxm",
@@ -227,11 +228,11 @@ def test_spelling_is_forgiven(said: str, meant: str) -> None:
 
 
 def test_every_alias_leads_to_a_datasheet() -> None:
-    for alias, name in gpu_aliases().items():
+    for alias, name in GPUS.aliases().items():
         assert name in NAMES, alias
-        assert catalog.canonical(alias) not in {catalog.canonical(each) for each in NAMES}, alias
+        assert canonical(alias) not in {canonical(each) for each in NAMES}, alias
         assert alias in load_gpu(alias).aliases
-    keys = [catalog.canonical(each) for each in (*NAMES, *gpu_aliases())]
+    keys = [canonical(each) for each in (*NAMES, *GPUS.aliases())]
     assert len(keys) == len(set(keys)), "two names read the same"
 
 
@@ -273,7 +274,7 @@ def test_an_entry_is_plain_json_in_si_units(name: str) -> None:
     assert entry["hbm_bytes"] > 1e9
     assert not [key for key in entry if key.endswith(("_gib", "_mhz", "_tflops"))]
     assert entry["sources"]["all"]
-    assert gpu_datasheet(name).startswith(f'name = "{name}"')
+    assert GPUS.text(name).startswith(f'name = "{name}"')
 
 
 def test_one_device_costs_one_parsed_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,7 +307,7 @@ def test_the_catalogue_needs_nothing_heavy() -> None:
 
 
 def test_datasheets_are_named_by_their_devices() -> None:
-    assert {path.stem for path in DATASHEETS.glob("*.toml")} == {*NAMES}
+    assert {path.stem for path in GPUS.folder.glob("*.toml")} == {*NAMES}
 
 
 def test_a_device_of_the_catalogue_is_read_once() -> None:

@@ -18,13 +18,11 @@ from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.cluster import HOP_LATENCY_S, LINK_KINDS, Cluster, LinkTier
 from sartor.hardware.cluster_catalog import (
+    CLUSTERS,
     TIER_KEYS,
-    cluster_aliases,
     cluster_entry,
-    cluster_file,
     cluster_from,
     cluster_from_table,
-    cluster_names,
     load_cluster,
 )
 
@@ -57,7 +55,7 @@ def write(folder: Path, text: str) -> Path:
 # --------------------------------------------------------------------------------------------------- catalogue
 
 
-@pytest.mark.parametrize("name", cluster_names())
+@pytest.mark.parametrize("name", CLUSTERS.names())
 def test_every_entry_names_its_sources_and_agrees_with_its_device(name: str) -> None:
     entry, machine = cluster_entry(name), load_cluster(name)
     assert entry["name"] == machine.name == name
@@ -89,7 +87,7 @@ def test_spelling_is_forgiven_and_aliases_are_known(name: str) -> None:
 
 
 def test_no_alias_hides_a_name() -> None:
-    assert not set(cluster_aliases()) & set(cluster_names())
+    assert not set(CLUSTERS.aliases()) & set(CLUSTERS.names())
 
 
 def test_an_unknown_name_offers_what_is_near() -> None:
@@ -104,7 +102,7 @@ def test_the_number_of_devices_is_what_was_asked_for() -> None:
 
 
 def test_the_printed_file_of_an_entry_is_an_entry_again(tmp_path: Path) -> None:
-    again = load_cluster(write(tmp_path, cluster_file("gb200-nvl72")))
+    again = load_cluster(write(tmp_path, CLUSTERS.text("gb200-nvl72")))
     assert again == load_cluster("gb200-nvl72")
 
 
@@ -175,11 +173,11 @@ def test_units_people_read_become_si() -> None:
 
 
 def test_a_device_may_be_written_in_place_or_beside_the_file(tmp_path: Path) -> None:
-    from sartor.hardware.catalog import gpu_datasheet
+    from sartor.hardware.catalog import GPUS
 
-    sheet = gpu_datasheet("h100_sxm").replace('name = "h100_sxm"', 'name = "h800"').replace("450", "200", 1)
+    sheet = GPUS.text("h100_sxm").replace('name = "h100_sxm"', 'name = "h800"').replace("450", "200", 1)
     (tmp_path / "h800.toml").write_text(sheet, encoding="utf-8")
-    text = cluster_file("dgx-h100").replace('"h100_sxm"', '"h800.toml"')
+    text = CLUSTERS.text("dgx-h100").replace('"h100_sxm"', '"h800.toml"')
     assert load_cluster(write(tmp_path, text)).tiers[0].bytes_per_s == 200e9
     import tomllib
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sartor.errors import InputError
 from sartor.hardware import door
 from sartor.hardware.accelerator_catalog import accelerator_from, load_accelerator
-from sartor.hardware.catalog import gpu_datasheet, gpu_from, gpu_names, load_gpu
+from sartor.hardware.catalog import GPUS, gpu_from, load_gpu
 from sartor.hardware.cluster_catalog import cluster_from_table, load_cluster
 from sartor.hardware.gpu import Gpu, _contradictions, check_gpu
 from sartor.operators import DType
@@ -36,7 +36,7 @@ def write(folder: Path, text: str) -> Path:
 
 
 def changed(old: str, new: str, name: str = "h100_sxm") -> str:
-    text = gpu_datasheet(name)
+    text = GPUS.text(name)
     assert old in text, old
     return text.replace(old, new, 1)
 
@@ -124,7 +124,7 @@ def test_a_peak_with_sparsity_is_called_by_its_name(name: str) -> None:
         check_gpu(sparse)
 
 
-@given(name=st.sampled_from(gpu_names()), factor=st.sampled_from((0.25, 0.5, 1.2, 1.5, 2.0, 4.0)), data=st.data())
+@given(name=st.sampled_from(GPUS.names()), factor=st.sampled_from((0.25, 0.5, 1.2, 1.5, 2.0, 4.0)), data=st.data())
 def test_no_single_peak_can_be_changed_unnoticed(name: str, factor: float, data: st.DataObject) -> None:
     """Types that the generation's table lists; a change of the others is caught where it breaks a ratio."""
     from sartor.hardware.gpu import _flops_per_sm_cycle

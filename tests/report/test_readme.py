@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from sartor.hardware.catalog import gpu_names
+from sartor.hardware.catalog import GPUS
 from sartor.model.zoo import model_names
 
 
@@ -41,4 +41,4 @@ def test_the_set_up_commands_are_targets_of_the_makefile(repo_dir: Path) -> None
 def test_the_counts_of_the_readme_are_those_of_the_catalogue(repo_dir: Path) -> None:
     text = (repo_dir / "README.md").read_text(encoding="utf-8")
     assert f"one of {len(model_names())} known models" in text
-    assert f"GPU is one of {len(gpu_names())} in the catalogue" in " ".join(text.split())
+    assert f"GPU is one of {len(GPUS.names())} in the catalogue" in " ".join(text.split())

@@ -312,10 +312,10 @@ def test_all_rules_together_are_priced_in_one_pass(monkeypatch: pytest.MonkeyPat
 
 
 def test_gpus_of_every_generation_have_an_alignment() -> None:
-    from sartor.hardware.catalog import gpu_names
+    from sartor.hardware.catalog import GPUS
     from sartor.hardware.gpu import alignment_of
 
-    for name in gpu_names():
+    for name in GPUS.names():
         gpu = load_gpu(name)
         for dtype in gpu.peak_flops_per_s:
             alignment = alignment_of(gpu, dtype)

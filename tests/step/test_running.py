@@ -6,12 +6,12 @@ import pytest
 
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.gpu.gemm import gemm_cost
-from sartor.hardware.catalog import gpu_names, load_gpu
+from sartor.hardware.catalog import GPUS, load_gpu
 from sartor.operators import DType, Gemm
 from sartor.step.coefficients import TrainingCoefficients, in_a_run
 
 
-@pytest.mark.parametrize("name", gpu_names())
+@pytest.mark.parametrize("name", GPUS.names())
 def test_no_width_of_heads_is_slower_than_a_wider_one_on_padded_heads(name: str) -> None:
     efficiency = in_a_run(load_calibration(load_gpu(name)), TrainingCoefficients()).attention.efficiency
     for width, rate in efficiency:

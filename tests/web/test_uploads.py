@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from sartor import api
-from sartor.hardware.accelerator_catalog import accelerator_file
-from sartor.hardware.catalog import gpu_datasheet
-from sartor.hardware.cluster_catalog import cluster_file
+from sartor.hardware.catalog import ACCELERATORS, GPUS
+from sartor.hardware.cluster_catalog import CLUSTERS
 from sartor.web.work import Answerer
 
-A100 = gpu_datasheet("a100_sxm")
-DGX = cluster_file("dgx-a100")
+A100 = GPUS.text("a100_sxm")
+DGX = CLUSTERS.text("dgx-a100")
 JOB = {"model": "gpt2-xl", "num_devices": 16, "global_batch_size": 32}
 
 
@@ -138,7 +137,7 @@ def test_nothing_is_left_behind(calibration: str, tmp_path: Path, monkeypatch: p
     assert list(tmp_path.iterdir()) == []
 
 
-CHIP = accelerator_file("tpu_v4_like")
+CHIP = ACCELERATORS.text("tpu_v4_like")
 
 
 def test_an_accelerator_stands_where_a_gpu_does() -> None:

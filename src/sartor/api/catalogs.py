@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from importlib import import_module
+from operator import attrgetter
 
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
 
 _FILES = {
-    "gpus": ("sartor.hardware.catalog", "gpu"),
-    "models": ("sartor.model.zoo", "model"),
-    "clusters": ("sartor.hardware.cluster_catalog", "cluster"),
-    "accelerators": ("sartor.hardware.accelerator_catalog", "accelerator"),
-    "spaces": ("sartor.read.space_file", "space"),
+    "gpus": ("sartor.hardware.catalog", "GPUS.names", "gpu_entry"),
+    "models": ("sartor.model.zoo", "model_names", "model_entry"),
+    "clusters": ("sartor.hardware.cluster_catalog", "CLUSTERS.names", "cluster_entry"),
+    "accelerators": ("sartor.hardware.accelerator_catalog", "ACCELERATORS.names", "accelerator_entry"),
+    "spaces": ("sartor.read.space_file", "space_names", "space_entry"),
 }
-"""The module of each catalogue of files, and the word before ``_names`` and ``_entry`` in its functions."""
+"""The module of each catalogue of files, and its functions of all names and of one entry."""
 SHELVES = ("gpus", "models", "clusters", "rules", "accelerators", "spaces")
 
 
@@ -26,7 +27,6 @@ def catalog_entries(shelf: str, name: str | None = None) -> list[JsonDict]:
         from sartor.rules.shape import rule_entries
 
         return rule_entries(name)
-    path, word = _FILES[shelf]
-    module = import_module(path)
-    entry = getattr(module, f"{word}_entry")
-    return [entry(item) for item in ([name] if name else getattr(module, f"{word}_names")())]
+    module, *functions = _FILES[shelf]
+    names, entry = (attrgetter(function)(import_module(module)) for function in functions)
+    return [entry(item) for item in ([name] if name else names())]

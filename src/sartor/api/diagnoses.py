@@ -16,7 +16,7 @@ from sartor.api.models import read
 from sartor.api.words import own_calibration_of
 from sartor.cost.cost import Source
 from sartor.errors import InputError
-from sartor.hardware.catalog import gpu_names
+from sartor.hardware.catalog import GPUS
 from sartor.hardware.cluster import Cluster
 from sartor.operators import Gemm
 from sartor.run.fields import check_names
@@ -110,7 +110,7 @@ def _device(trace: KernelTrace, options: LoggedOptions) -> tuple[Cluster | None,
     from sartor.traces.logs.formats import gpu_named
 
     named = gpu_named(trace.gpu)
-    if options.get("cluster") or options.get("gpu") or named in gpu_names():
+    if options.get("cluster") or options.get("gpu") or named in GPUS.names():
         return measured_on(named, "the trace", options), []
     if not trace.gpu:
         return None, ["the trace does not name its device: nothing is priced (--gpu names it)"]

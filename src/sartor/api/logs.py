@@ -19,7 +19,7 @@ from sartor.api.logged_plan import SIZES, AskedPlan, LoggedOptions, LoggedPlan, 
 from sartor.api.logged_plan import best_plan as searched_best
 from sartor.api.words import cluster_of, device_counts, device_of, own_calibration_of
 from sartor.errors import NOT_GIVEN, InputError
-from sartor.hardware.catalog import gpu_names
+from sartor.hardware.catalog import GPUS
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import usual_cluster
 from sartor.run.fields import check_names
@@ -99,7 +99,7 @@ def measured_on(named: int | str | None, what: str, options: LoggedOptions) -> C
     cluster, gpu = options.get("cluster"), options.get("gpu")
     if cluster is not None:
         found = cluster_of(cluster)
-    elif gpu is not None or named in gpu_names():
+    elif gpu is not None or named in GPUS.names():
         found = usual_cluster(device_of(gpu or str(named)))
     else:
         said = f"{what}'s {named} is not in the catalogue" if named else f"{what} does not name its GPU"
@@ -108,9 +108,9 @@ def measured_on(named: int | str | None, what: str, options: LoggedOptions) -> C
             near = f"--gpu {device_of(str(named)).name}" if named else near
             said = f"{what}'s {named} has several versions" if named else said
         raise InputError("cluster", NOT_GIVEN, f"{said}; name a cluster or a GPU", near)
-    same = [name for name in gpu_names() if named and _family(name) == _family(str(named))]
+    same = [name for name in GPUS.names() if named and _family(name) == _family(str(named))]
     names = [each.name for each in found.gpus]
-    if same and not any(name in same or name not in gpu_names() for name in names):
+    if same and not any(name in same or name not in GPUS.names() for name in names):
         option, value = ("gpu", names[0]) if cluster is None else ("cluster", found.name)
         must = f"{what} is from {named}, not from {' and '.join(names)}; must be the device of the run"
         raise InputError(option, value, must, f"--gpu {device_of(str(named)).name}")

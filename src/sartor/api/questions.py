@@ -24,7 +24,7 @@ from sartor.ask.complete import complete
 from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.errors import NOT_GIVEN, InputError
 from sartor.hardware.cluster import UNSAID_BYTES_PER_S, Cluster
-from sartor.hardware.cluster_catalog import cluster_names, usual_cluster
+from sartor.hardware.cluster_catalog import CLUSTERS, usual_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.counts import count_params
 from sartor.model.shape import TransformerShape
@@ -217,7 +217,7 @@ def _training(
 
 def _own_links(cluster: Cluster) -> tuple[str, ...]:
     """The network assumed for a device that no cluster of the catalogue has."""
-    if cluster.name in cluster_names():
+    if cluster.name in CLUSTERS.names():
         return ()
     if cluster.gpu.accelerator is not None:
         return (_chip_links(cluster),)

@@ -20,7 +20,7 @@ import numpy as np
 from sartor.bench.cases import BenchCase, ClockMode, Work
 from sartor.bench.timing import Device, DeviceFacts, OutOfMemoryOnDevice, Policy, UnsupportedCase, time_case
 from sartor.errors import InputError
-from sartor.hardware.catalog import gpu_from, gpu_names
+from sartor.hardware.catalog import GPUS, gpu_from
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap
 from sartor.operators import DType, Gemm, MemoryBound, MemoryBoundKind
@@ -139,7 +139,7 @@ _VENDORS = {"cuda": "NVIDIA", "rocm": "AMD", "cpu": "host"}
 
 def is_catalogued(facts: DeviceFacts) -> bool:
     """Whether the catalogue has this device."""
-    return facts.gpu in gpu_names()
+    return facts.gpu in GPUS.names()
 
 
 def stand_in(scale: Scale) -> Gpu:

@@ -21,7 +21,8 @@ from sartor.bench.cases import BenchCase
 from sartor.bench.timing import DeviceFacts, DeviceState, Loaded, OutOfMemoryOnDevice, UnsupportedCase
 from sartor.bench.torch_kernels import Buffers, Kernel
 from sartor.errors import InputError, MissingExtraError
-from sartor.hardware.catalog import canonical, load_gpu
+from sartor.hardware.catalog import load_gpu
+from sartor.hardware.door import canonical
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBound
 from sartor.units import MIB
 

@@ -279,10 +279,10 @@ def model_graph(model: str, gpu: str, question: JsonDict) -> OperatorGraph:
     """The operators of ``sartor estimate`` as eager PyTorch runs them; their sizes are the same on every device."""
     from sartor import api
     from sartor.bench.compare import EAGER
-    from sartor.hardware.catalog import gpu_names
+    from sartor.hardware.catalog import GPUS
     from sartor.model.lower import lower
 
-    answer = api.ask(model, gpu if gpu in gpu_names() else "h100_sxm", **question)
+    answer = api.ask(model, gpu if gpu in GPUS.names() else "h100_sxm", **question)
     return lower(answer.workload, answer.dims, kernels=EAGER, optimizer=True)
 
 

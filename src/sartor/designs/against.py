@@ -25,7 +25,7 @@ from sartor.designs.question import DesignModel, DesignQuestion
 from sartor.errors import InputError
 from sartor.hardware.accelerator import NODES_NM, Accelerator
 from sartor.hardware.cluster import Cluster
-from sartor.hardware.cluster_catalog import cluster_from, cluster_names, load_cluster
+from sartor.hardware.cluster_catalog import CLUSTERS, cluster_from, load_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower.setting import feasible
 from sartor.model.workload import ParallelDims
@@ -125,7 +125,7 @@ def cluster_of(gpu: Gpu, num_devices: int) -> Cluster:
     """The catalogue's first cluster of such devices, the vendor's own before others; else nodes on 400 Gbit/s each."""
     if gpu.accelerator is not None:
         raise InputError("against", gpu.name, "is an accelerator: name a catalogue GPU", "h100_sxm")
-    names = sorted(cluster_names(), key=lambda name: (not name.startswith(("dgx", "gb")), name))
+    names = sorted(CLUSTERS.names(), key=lambda name: (not name.startswith(("dgx", "gb")), name))
     for name in names:
         cluster = load_cluster(name)
         if cluster.gpu.name == gpu.name and not cluster.others and not 0 < cluster.num_devices < num_devices:

@@ -25,9 +25,8 @@ from sartor.hardware.accelerator import (
     template_tensor_core_sram,
     template_vector_core_sram,
 )
-from sartor.hardware.catalog import ACCELERATORS as ENTRIES
-from sartor.hardware.catalog import canonical, gpu_from, gpu_names, is_accelerator, load_gpu
-from sartor.hardware.door import Complaint, check, is_path, kind, model_of, nearest_names, read_toml
+from sartor.hardware.catalog import ACCELERATORS, GPUS, gpu_from, is_accelerator, load_gpu
+from sartor.hardware.door import Complaint, check, is_path, kind, model_of, read_toml
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap
 from sartor.operators import DType
@@ -48,24 +47,13 @@ def load_accelerator(name_or_path: str | Path) -> Accelerator:
     >>> load_accelerator("TPU-v4-like").num_tensor_cores
     8
     """
-    path = _find(name_or_path)
-    return accelerator_from(read_toml(path, "accelerator"), path.stem, trusted=path.parent == ENTRIES)
-
-
-def accelerator_names() -> tuple[str, ...]:
-    """Every accelerator of the catalogue, sorted."""
-    return tuple(sorted(path.stem for path in ENTRIES.glob("*.toml")))
+    table, path = ACCELERATORS.table(name_or_path)
+    return accelerator_from(table, path.stem, trusted=path.parent == ACCELERATORS.folder)
 
 
 def accelerator_entry(name_or_path: str | Path) -> JsonDict:
     """Every field in SI units with derived rates and sources, as in ``sartor catalog accelerators --json``."""
     return accelerator_fields(load_accelerator(name_or_path))
-
-
-def accelerator_file(name_or_path: str | Path) -> str:
-    """The file's own text (TOML, in the units people read), to be printed, copied and changed."""
-    load_accelerator(name_or_path)
-    return _find(name_or_path).read_text(encoding="utf-8")
 
 
 def accelerator_fields(a: Accelerator) -> JsonDict:
@@ -127,8 +115,8 @@ def ratio_to_default(key: str) -> tuple[float, str]:
     (4.0, 'mi300x_like')
     """
     ratios = []
-    for name in accelerator_names():
-        table = read_toml(ENTRIES / f"{name}.toml", "accelerator")
+    for name in ACCELERATORS.names():
+        table, _ = ACCELERATORS.table(name)
         default = template_value(accelerator_from({k: v for k, v in table.items() if k != key}, trusted=True), key)
         if not isinstance(default, str) and default * table.get(key, default) > 0:
             ratios.append((table.get(key, default) / default, name))
@@ -250,17 +238,6 @@ TEMPLATE_KEYS = (
 """Keys with a default that change prices."""
 
 
-def _find(name_or_path: str | Path) -> Path:
-    if is_path(name_or_path):
-        return Path(name_or_path)
-    text, names = str(name_or_path), {canonical(name): name for name in accelerator_names()}
-    if canonical(text) in names:
-        return ENTRIES / f"{names[canonical(text)]}.toml"
-    near = nearest_names(canonical(text), names, cutoff=0.4) or accelerator_names()
-    must = "not in the catalogue (sartor catalog accelerators) nor a .toml file"
-    raise InputError("accelerator", text, must, ", ".join(near[:3]))
-
-
 GENERATION = "accelerator"
 """Generation of every template chip, which has no measurements and borrows no calibration."""
 
@@ -279,12 +256,12 @@ def load_device(name_or_path: str | Path) -> Gpu:
     text = str(name_or_path)
     if is_path(name_or_path):
         return device_from(read_toml(Path(text), "gpu"), Path(text).stem)
-    if canonical(text) in {canonical(name) for name in accelerator_names()}:
+    if text in ACCELERATORS:
         return datasheet_of(load_accelerator(text))
     try:
         return load_gpu(text)
     except InputError as error:
-        near = difflib.get_close_matches(text.lower(), [*gpu_names(), *accelerator_names()], n=4, cutoff=0.75)
+        near = difflib.get_close_matches(text.lower(), [*GPUS.names(), *ACCELERATORS.names()], n=4, cutoff=0.75)
         raise InputError(error.field, text, error.must, ", ".join(near) or error.nearest) from None
 
 

@@ -6,15 +6,13 @@ user's own file is checked in the same way.
 
 from __future__ import annotations
 
-import re
-import tomllib
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sartor.errors import InputError
 from sartor.hardware import door
-from sartor.hardware.door import check, is_path, kind, model_of, nearest_names, read_toml
+from sartor.hardware.door import Catalogue, check, is_path, kind, model_of
 from sartor.hardware.gpu import FIELD_NAMES, Gpu, check_gpu
 from sartor.json_types import JsonDict
 from sartor.operators import DType
@@ -23,8 +21,14 @@ from sartor.units import GIB, GIGA, KIB, MEGA, MIB, MICRO, TERA
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-DATASHEETS = Path(__file__).parent / "datasheets"
-ACCELERATORS = Path(__file__).parent / "accelerators"
+GPUS = Catalogue(folder=Path(__file__).parent / "datasheets", option="gpu", shelf="gpus")
+ACCELERATORS = Catalogue(
+    folder=Path(__file__).parent / "accelerators",
+    option="accelerator",
+    shelf="accelerators",
+    usual=("a100_like", "edge_tpu_like", "eyeriss_like"),
+    cutoff=0.4,
+)
 NOT_A_GPU = "is a chip of the accelerator template: nothing was measured on it, and only a GPU can be named here"
 
 
@@ -36,36 +40,27 @@ def load_gpu(name_or_path: str | Path) -> Gpu:
     >>> load_gpu("H100").name
     'h100_sxm'
     """
-    return _read(Path(name_or_path)) if is_path(name_or_path) else _of_the_catalogue(str(name_or_path))
+    return _read(name_or_path) if is_path(name_or_path) else _of_the_catalogue(str(name_or_path))
 
 
 @lru_cache(maxsize=256)
 def _of_the_catalogue(name: str) -> Gpu:
     """A catalogue device, read once: every estimate looks for a lender among all measured devices."""
-    return _read(_find(name))
+    if name in ACCELERATORS:
+        raise InputError("gpu", name, NOT_A_GPU, "a name of sartor catalog gpus")
+    return _read(name)
 
 
-def _read(path: Path) -> Gpu:
-    packaged = path.parent == DATASHEETS
-    table = tomllib.loads(_texts_in(DATASHEETS)[path.stem]) if packaged else read_toml(path, "gpu")
+def _read(name_or_path: str | Path) -> Gpu:
+    table, path = GPUS.table(name_or_path)
     if is_accelerator(table):
         raise InputError("gpu", path.name, NOT_A_GPU, "a name of sartor catalog gpus")
-    return gpu_from(table, path.stem, packaged=packaged)
+    return gpu_from(table, path.stem, packaged=path.parent == GPUS.folder)
 
 
 def is_accelerator(table: JsonDict) -> bool:
     """Whether a device's table describes a chip of the accelerator template (it has arrays)."""
     return "array_rows" in table or "num_tensor_cores" in table
-
-
-def gpu_names() -> tuple[str, ...]:
-    """Every device of the catalogue, sorted."""
-    return tuple(sorted(path.stem for path in _datasheets().values()))
-
-
-def gpu_aliases() -> dict[str, str]:
-    """Other names -> catalogue name."""
-    return _aliases_in(DATASHEETS)
 
 
 def gpu_entry(name_or_path: str | Path) -> JsonDict:
@@ -82,56 +77,6 @@ def gpu_entry(name_or_path: str | Path) -> JsonDict:
         "aliases": list(gpu.aliases),
         "sources": dict(gpu.sources),
     }
-
-
-def gpu_datasheet(name_or_path: str | Path) -> str:
-    """The datasheet's own text (TOML, in the units people read), to be printed, copied and changed."""
-    load_gpu(name_or_path)
-    return _find(name_or_path).read_text(encoding="utf-8")
-
-
-def canonical(name: str) -> str:
-    """A name without case, separators and vendor."""
-    squeezed = re.sub(r"[\s_\-]+", "", name.lower())
-    return re.sub(r"^(nvidia|amd|google|intel|aws|tesla|instinct|geforce)+(?=.)", "", squeezed)
-
-
-# ------------------------------------------------------------------------------------------- finding and reading
-
-
-def _find(name_or_path: str | Path) -> Path:
-    if is_path(name_or_path):
-        return Path(name_or_path)
-    text, datasheets = str(name_or_path), _datasheets()
-    other_names = {canonical(alias): name for alias, name in gpu_aliases().items()}
-    spelling = canonical(text)
-    spelling = canonical(other_names.get(spelling, spelling))
-    if spelling in datasheets:
-        return datasheets[spelling]
-    if spelling in {canonical(path.stem) for path in ACCELERATORS.glob("*.toml")}:
-        raise InputError("gpu", text, NOT_A_GPU, "a name of sartor catalog gpus")
-    near = nearest_names(canonical(text), {**{key: path.stem for key, path in datasheets.items()}, **other_names})
-    raise InputError("gpu", text, "not in the catalogue (sartor catalog gpus) nor a .toml file", ", ".join(near))
-
-
-def _datasheets() -> dict[str, Path]:
-    return {canonical(path.stem): path for path in DATASHEETS.glob("*.toml")}
-
-
-@cache
-def _texts_in(folder: Path) -> dict[str, str]:
-    """Every datasheet's text by name, read once: 60 files of 2 KB."""
-    return {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.toml")}
-
-
-@cache
-def _aliases_in(folder: Path) -> dict[str, str]:
-    """From the ``aliases`` line of every datasheet alone: parsing all tables for it would take 20 ms."""
-    lines = {name: _ALIASES.search(text) for name, text in _texts_in(folder).items()}
-    return {alias: name for name, line in lines.items() if line for alias in tomllib.loads(line[0])["aliases"]}
-
-
-_ALIASES = re.compile(r"^aliases *= *\[[^\]]*\]", re.MULTILINE)
 
 
 # ------------------------------------------------------------------------------------------- from a table to a Gpu

@@ -5,7 +5,6 @@ Users' own files have the same keys; docs/howto/describe-my-cluster.md explains 
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -14,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from sartor.errors import InputError
 from sartor.hardware import door
 from sartor.hardware.accelerator_catalog import device_from, load_device
-from sartor.hardware.catalog import canonical
 from sartor.hardware.cluster import HOP_LATENCY_S, UNSAID_BYTES_PER_S, Cluster, LinkTier, own_links
-from sartor.hardware.door import Complaint, check, is_path, kind, listed, model_of, nearest_names, read_toml
+from sartor.hardware.door import Catalogue, Complaint, check, kind, listed, model_of
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict
 from sartor.units import GIGA, MICRO
@@ -24,7 +22,12 @@ from sartor.units import GIGA, MICRO
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-ENTRIES = Path(__file__).parent / "clusters"
+CLUSTERS = Catalogue(
+    folder=Path(__file__).parent / "clusters",
+    option="cluster",
+    shelf="clusters",
+    usual=("dgx-h100", "dgx-a100", "gb200-nvl72"),
+)
 MAX_TIERS = 16
 MAX_POOLS = 16
 
@@ -38,8 +41,8 @@ def load_cluster(name_or_path: str | Path, num_devices: int = 0) -> Cluster:
     >>> load_cluster("DGX H100", num_devices=64).tiers[1].bytes_per_s
     50000000000.0
     """
-    path = _find(name_or_path)
-    cluster = cluster_from_table(read_toml(path, "cluster"), path.stem, path.parent)
+    table, path = CLUSTERS.table(name_or_path)
+    cluster = cluster_from_table(table, path.stem, path.parent)
     if not num_devices:
         return cluster
     if cluster.others:
@@ -117,58 +120,16 @@ def _chip_network(gpu: Gpu) -> Cluster:
 @cache
 def _usual() -> dict[str, str]:
     """GPU -> its default cluster."""
-    names = sorted(cluster_names(), key=lambda name: (name.startswith("dgx"), not name.startswith(("aws", "azure"))))
-    heads = {name: _head(name) for name in names}
+    names = sorted(CLUSTERS.names(), key=lambda name: (name.startswith("dgx"), not name.startswith(("aws", "azure"))))
+    heads = {name: CLUSTERS.head(name) for name in names}
     return {head["gpu"]: name for name, head in heads.items() if not head.get("num_devices")}
-
-
-def cluster_names() -> tuple[str, ...]:
-    """Every cluster of the catalogue, sorted."""
-    return tuple(sorted(path.stem for path in ENTRIES.glob("*.toml")))
-
-
-def cluster_aliases() -> dict[str, str]:
-    """Other names -> catalogue name."""
-    return {alias: name for name in cluster_names() for alias in _aliases(name)}
 
 
 def cluster_entry(name_or_path: str | Path) -> JsonDict:
     """Every field of a cluster in SI units with its sources: what ``sartor catalog clusters --json`` answers."""
     cluster = load_cluster(name_or_path)
-    return {**_fields(cluster), "aliases": list(_aliases(cluster.name)), "sources": dict(cluster.sources)}
-
-
-def cluster_file(name_or_path: str | Path) -> str:
-    """The file's own text (TOML, in the units people read), to be printed, copied and changed."""
-    load_cluster(name_or_path)
-    return _find(name_or_path).read_text(encoding="utf-8")
-
-
-# ------------------------------------------------------------------------------------------- finding and reading
-
-
-def _find(name_or_path: str | Path) -> Path:
-    if is_path(name_or_path):
-        return Path(name_or_path)
-    text, names = str(name_or_path), {canonical(name): name for name in cluster_names()}
-    names |= {canonical(alias): name for alias, name in cluster_aliases().items()}
-    if canonical(text) in names:
-        return ENTRIES / f"{names[canonical(text)]}.toml"
-    near = nearest_names(canonical(text), names) or ["dgx-h100", "dgx-a100", "gb200-nvl72"]
-    must = "not in the catalogue (sartor catalog clusters) nor a .toml file"
-    raise InputError("cluster", text, must, ", ".join(near))
-
-
-def _aliases(name: str) -> tuple[str, ...]:
-    return tuple(_head(name).get("aliases", ()))
-
-
-@cache
-def _head(name: str) -> JsonDict:
-    """What a catalogue entry says before its tiers and sources, which take most of the time to parse; empty for other
-    clusters."""
-    path = ENTRIES / f"{name}.toml"
-    return tomllib.loads(path.read_text(encoding="utf-8").partition("\n[")[0]) if path.is_file() else {}
+    aliases = [alias for alias, name in CLUSTERS.aliases().items() if name == cluster.name]
+    return {**_fields(cluster), "aliases": aliases, "sources": dict(cluster.sources)}
 
 
 # ------------------------------------------------------------------------------------------- from a table to a Cluster
@@ -200,7 +161,7 @@ TIER_KEYS = (
 def cluster_from_table(table: JsonDict, name: str = "cluster", folder: Path = Path()) -> Cluster:
     """A checked cluster from a table in a file's keys and units; ``folder`` is searched for a GPU's own file. The
     package's own files are not checked again, since tests check them."""
-    if folder != ENTRIES:
+    if folder != CLUSTERS.folder:
         check(table, _model(), subject="a cluster file")
     first = _cluster(table, name, folder, "")
     pools = table.get("others", [])

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.cost import Z80
-from sartor.hardware.catalog import gpu_names, load_gpu
+from sartor.hardware.catalog import GPUS, load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.operators import DType
 from sartor.units import FloatArray
@@ -325,7 +325,7 @@ def _clear(apart: FloatArray, mixture: Mixture) -> Mask:
 
 def _other_devices(timed: Timed) -> Iterator[Gpu]:
     """Other devices with measured operators of this kind and type, but for those that no row can tell from this one."""
-    for name in gpu_names():
+    for name in GPUS.names():
         gpu = load_gpu(name)
         typed = gpu.name != timed.gpu.name and timed.dtype in gpu.peak_flops_per_s and not _twins(gpu, timed.gpu)
         if typed and timed.section in load_calibration(gpu).calibrated:

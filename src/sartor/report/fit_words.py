@@ -12,9 +12,8 @@ from rich.text import Text
 from sartor.ask.complete import plan_sentence
 from sartor.cost.cost import Z80
 from sartor.cost.uncertainty import IntervalPart, Narrows
-from sartor.hardware.accelerator_catalog import accelerator_names
-from sartor.hardware.catalog import gpu_names
-from sartor.hardware.cluster_catalog import cluster_names
+from sartor.hardware.catalog import ACCELERATORS, GPUS
+from sartor.hardware.cluster_catalog import CLUSTERS
 from sartor.hardware.gpu import alignment_of
 from sartor.model.plan import AXES
 from sartor.model.workload import Phase
@@ -119,7 +118,7 @@ def _plan_would_fit(answer: ModelEstimate, held: HeldPlan) -> str:
 def command(name: str, answer: ModelEstimate, held: HeldPlan, change: Mapping[str, int | str] | None = None) -> str:
     """The command about the same model, cluster and sizes; a ``change`` is of `sartor estimate`."""
     job, kept = held.job, held.kept_free
-    catalogued = held.cluster.name in cluster_names()
+    catalogued = held.cluster.name in CLUSTERS.names()
     place = {"gpu": _device(answer)} if change is not None else {"cluster": "CLUSTER.toml"}
     options: dict[str, int | str] = {"cluster": held.cluster.name} if catalogued else {**place}
     if name == "plan" and answer.question.run.states("launch"):  # the file says the rest
@@ -143,7 +142,7 @@ def _stated_command(name: str, answer: ModelEstimate) -> str:
     phase, cluster, gpu = run.get("phase"), run.get("cluster"), _device(answer)
     options = {} if phase == Phase.TRAIN.value else {"objective" if name == "advise" else "phase": phase}
     options |= {} if "cluster" in stated or gpu == "h100_sxm" else {"gpu": gpu}
-    options |= stated | ({"cluster": "CLUSTER.toml"} if "cluster" in stated and cluster not in cluster_names() else {})
+    options |= stated | ({"cluster": "CLUSTER.toml"} if "cluster" in stated and cluster not in CLUSTERS.names() else {})
     words = f"sartor {name} {shlex.join(answer.question.reading.asked)} {_options(options)}"
     return printable(words.strip())
 
@@ -157,7 +156,7 @@ def _optional(answer: ModelEstimate) -> dict[str, int | str]:
 
 def _device(answer: ModelEstimate) -> str:
     name = answer.question.gpu.name
-    return name if name in (*gpu_names(), *accelerator_names()) else "DEVICE.toml"
+    return name if name in (*GPUS.names(), *ACCELERATORS.names()) else "DEVICE.toml"
 
 
 def _options(values: Mapping[str, int | str]) -> str:

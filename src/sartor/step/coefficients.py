@@ -19,7 +19,7 @@ from sartor.cost.cost import Cost
 from sartor.cost.price import Estimate, total_s
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator
-from sartor.hardware.catalog import gpu_names, load_gpu
+from sartor.hardware.catalog import GPUS, load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
 from sartor.model.lower.setting import Kernels
@@ -149,7 +149,7 @@ PRECISIONS = ("32bit", "16bit", "fp8", "fp4")
 def check_constants(table: JsonMap, path: str) -> None:
     """Raise ``InputError`` for a misspelled constant in a user's file."""
     names = [field.name for field in fields(TrainingCoefficients)]
-    parts = [*TRAINERS, *{gpu.generation for gpu in map(load_gpu, gpu_names())}, *PRECISIONS]
+    parts = [*TRAINERS, *{gpu.generation for gpu in map(load_gpu, GPUS.names())}, *PRECISIONS]
     for section, values in table.items():
         for part in values if section != "provenance" else ():
             if isinstance(values[part], Mapping) and part not in parts:

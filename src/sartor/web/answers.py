@@ -162,14 +162,13 @@ def catalog_entry(body: Body) -> Reply:
 
 
 def catalog_toml(body: Body) -> Reply:
-    from sartor.hardware.accelerator_catalog import accelerator_file
-    from sartor.hardware.catalog import gpu_datasheet
-    from sartor.hardware.cluster_catalog import cluster_file
+    from sartor.hardware.catalog import ACCELERATORS, GPUS
+    from sartor.hardware.cluster_catalog import CLUSTERS
 
-    files = {"gpus": gpu_datasheet, "clusters": cluster_file, "accelerators": accelerator_file}
+    files = {catalogue.shelf: catalogue for catalogue in (GPUS, CLUSTERS, ACCELERATORS)}
     if body["what"] not in files:
         raise InputError("catalog", body["what"], f"must be one whose entries are files: {', '.join(files)}", "gpus")
-    text = files[body["what"]](plain_name("name", body["entry"]))
+    text = files[body["what"]].text(plain_name("name", body["entry"]))
     return Reply(body=text.encode(), media="text/plain; charset=utf-8")
 
 

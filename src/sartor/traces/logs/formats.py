@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sartor.bounded import packaged_toml
-from sartor.hardware.catalog import gpu_names
+from sartor.hardware.catalog import GPUS
 from sartor.json_types import JsonMap
 from sartor.units import GIB
 
@@ -120,7 +120,7 @@ def facts_in(text: str) -> dict[str, int | str]:
 
 def gpu_named(text: str) -> str | None:
     """The catalogue's name of the device that a driver calls ``text``; None if it is none with a single version."""
-    single = {name.replace("_", "[ _]"): name for name in gpu_names() if "_" not in name or name.startswith("rtx")}
+    single = {name.replace("_", "[ _]"): name for name in GPUS.names() if "_" not in name or name.startswith("rtx")}
     names = {**_WORDS["gpu"], **{rf"(?i)\b{words}\b": name for words, name in single.items()}}
     return next((name for pattern, name in names.items() if re.search(pattern, text)), None)
 
