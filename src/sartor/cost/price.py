@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import islice
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -366,32 +367,39 @@ def price_all(
 
     Sizes may be arrays, with a different length in every graph. Arguments as in ``price``.
     """
-    rows = [[_key(op) for op in graph.operators] for graph in graphs]
-    distinct = {
-        key: op for row, graph in zip(rows, graphs, strict=True) for key, op in zip(row, graph.operators, strict=True)
-    }
-    costs = _priced(distinct, gpu, calibration, sigma_factor)
-    totals = []
-    for graph, row in zip(graphs, rows, strict=True):
-        row_costs = tuple(costs[key] for key in row)
+    operators = [op for graph in graphs for op in graph.operators]
+    costs, totals = iter(costs_together(operators, gpu, calibration, sigma_factor=sigma_factor)), []
+    for graph in graphs:
+        row_costs = tuple(islice(costs, len(graph.operators)))
         time_s = total_s(graph.operators, row_costs)
         totals.append(Estimate(graph=graph, device=gpu, costs=row_costs, time_s=time_s, sigma_factor=sigma_factor))
     return totals
 
 
-def _priced(
-    distinct: dict[Key, Operator], gpu: Gpu, calibration: Calibration | None, sigma_factor: float
-) -> dict[Key, Cost]:
-    groups: dict[Key, dict[Key, Operator]] = {}
-    for key, op in distinct.items():
-        groups.setdefault((type(op), *(getattr(op, name) for name in _NAMES[type(op)].words)), {})[key] = op
-    shapes = {key: np.broadcast_shapes(*map(np.shape, _sizes(op))) for key, op in distinct.items()}
-    joined = [_joined(list(group.values()), [shapes[key] for key in group]) for group in groups.values()]
-    whole = operator_costs(joined, gpu, calibration, details=False, sigma_factor=sigma_factor)
+def costs_together(
+    operators: Sequence[Operator],
+    gpu: Gpu,
+    calibration: Calibration | None = None,
+    *,
+    sigma_factor: float = 1.0,
+    cluster: Cluster | None = None,
+) -> list[Cost]:
+    """Time [s] and spread of each operator, in the shape of its own sizes: equal ones are priced once, and those that
+    differ in sizes alone as one array. Arguments as in ``price``."""
+    keys, groups = [_key(op) for op in operators], dict[Key, dict[Key, Operator]]()
+    for key, op in zip(keys, operators, strict=True):
+        groups.setdefault(key[0], {})[key] = op
+    shapes = [
+        {key: np.broadcast_shapes(*map(np.shape, _sizes(op))) for key, op in group.items()} for group in groups.values()
+    ]
+    joined = [
+        _joined(list(group.values()), list(of.values())) for group, of in zip(groups.values(), shapes, strict=True)
+    ]
+    whole = operator_costs(joined, gpu, calibration, details=False, sigma_factor=sigma_factor, cluster=cluster)
     costs: dict[Key, Cost] = {}
-    for group, cost in zip(groups.values(), whole, strict=True):
-        costs |= _parted(cost, {key: shapes[key] for key in group})
-    return costs
+    for cost, of_group in zip(whole, shapes, strict=True):
+        costs |= _parted(cost, of_group)
+    return [costs[key] for key in keys]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -416,9 +424,10 @@ def _sizes(op: Operator) -> list[Any]:
 
 
 def _key(op: Operator) -> Key:
-    """A key that is equal for operators of equal cost; arrays are compared by identity."""
-    words = (getattr(op, name) for name in _NAMES[type(op)].words)
-    return (type(op), *words, *(id(v) if isinstance(v, np.ndarray) else v for v in _sizes(op)))
+    """A key that is equal for operators of equal cost: what those that can be priced as one array share, then sizes."""
+    words = tuple(getattr(op, name) for name in _NAMES[type(op)].words)
+    sizes = ((v.shape, v.dtype, v.tobytes()) if isinstance(v, np.ndarray) else v for v in _sizes(op))
+    return ((type(op), *words), *sizes)
 
 
 def _joined(operators: Sequence[Operator], shapes: Sequence[tuple[int, ...]]) -> Operator:

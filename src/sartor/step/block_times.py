@@ -19,7 +19,7 @@ import numpy as np
 
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.cost import Cost, total_deviation
-from sartor.cost.price import operator_costs
+from sartor.cost.price import costs_together
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.cluster import Cluster
@@ -200,7 +200,7 @@ def _distinct_costs(
 ) -> tuple[Cost, ...]:
     """Costs of the operators in the shape of all rows; each operator is priced once for every distinct set of sizes."""
     few = [_grouped(operator, groupings) for operator in graph.operators]
-    costs = operator_costs([op for op, _ in few], cluster.gpu, calibration, details=False, cluster=cluster)
+    costs = costs_together([op for op, _ in few], cluster.gpu, calibration, cluster=cluster)
     return tuple(
         cost
         if group is None
@@ -211,6 +211,8 @@ def _distinct_costs(
 
 def _grouped(operator: Operator, groupings: Sequence[Grouping]) -> tuple[Operator, IntArray | None]:
     """The operator at the first row of each group, if its sizes are equal within the groups of some grouping."""
+    if not groupings:
+        return operator, None
     sizes = {f.name: getattr(operator, f.name) for f in fields(operator) if f.name not in PLACE}
     arrays = {name: size for name, size in sizes.items() if np.ndim(size)}
     for first, group in groupings:
