@@ -244,9 +244,11 @@ def _fullest(
         counts = np.stack([of_chunks.sum(axis=1) for of_chunks, _ in pipelines[first:end]], axis=1)
         counts, params_held = counts[:, held_rows[0][of_held] - first], params_at(params, of_held)
         starts = kept_starts[first : end + 1] - of_kept.start
-        batch = entries(microbatches, of_kept)
-        kept = kept_bytes(job, entries(kept_plan, of_kept), cluster.gpu, batch, pipelines[first:end], starts.tolist())
-        held = held_bytes(job, entries(held_plan, of_held), cluster.gpu, params_held, counts)
+        batch, of_batch, of_params = microbatches, kept_plan, held_plan
+        if len(ends) > 2:  # more than one group
+            batch, of_batch, of_params = entries(batch, of_kept), entries(of_batch, of_kept), entries(of_params, of_held)
+        kept = kept_bytes(job, of_batch, cluster.gpu, batch, pipelines[first:end], starts.tolist())
+        held = held_bytes(job, of_params, cluster.gpu, params_held, counts)
         device = np.stack([device for _, device in pipelines[first:end]], axis=1)
         stop = plans_before[i + 1]
         chunks = [_as_slice(plans[k : min(k + CHUNK, stop)]) for k in range(plans_before[i], stop, CHUNK)]

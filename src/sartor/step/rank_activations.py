@@ -67,7 +67,7 @@ def microbatch_of(job: TrainingJob, plan: TrainingPlan) -> _Microbatch:
         logits=rows.tokens * ceil_div(job.shape.vocab_size, tp) if job.shape.lm_head else 0 * rows.tokens,
         table=np.asarray(head.dense + head.tied) * head.trained + 0 * tp,
     )
-    by_plan: _Microbatch = entries(microbatch, back)
+    by_plan: _Microbatch = microbatch if back.size == 1 else entries(microbatch, back)
     return by_plan
 
 

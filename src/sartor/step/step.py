@@ -39,7 +39,7 @@ from sartor.step.results import StepEstimate, check_none_negative
 from sartor.step.stage_seconds import StageExchange, StepWork, Worked
 from sartor.step.stages import distinct_rows, flat_columns, grouped, is_v_shaped
 from sartor.step.tables import KnownBlocks, PlanTables, plan_tables
-from sartor.units import FloatArray, IntArray, shaped
+from sartor.units import FloatArray, IntArray, remembered, shaped
 
 CHUNK = 8192
 """Plans summed up at once: their arrays fit in a core's cache."""
@@ -157,12 +157,17 @@ def _step(
     if apart is job.trainer or not sharded.any():
         return _of_trainer(job, columns, splits, tables_for)
     out = np.empty((len(_results()), sharded.size))
-    for trainer_job, rows in ((job, np.flatnonzero(~sharded)), (replace(job, trainer=apart), np.flatnonzero(sharded))):
+    for trainer_job, rows in ((job, np.flatnonzero(~sharded)), (_sharding_gradients(job), np.flatnonzero(sharded))):
         if rows.size:
             out[:, rows] = _of_trainer(
                 trainer_job, {name: column[rows] for name, column in columns.items()}, splits, tables_for
             )
     return out
+
+
+@remembered
+def _sharding_gradients(job: TrainingJob) -> TrainingJob:
+    return replace(job, trainer=job.trainer.sharding_gradients)
 
 
 def _of_trainer(

@@ -23,7 +23,7 @@ from sartor.step.question import kernels_of
 from sartor.step.results import BlockTimes
 from sartor.step.stages import BlockRows, block_rows, distinct_rows, plans_of
 from sartor.step.states import block_params, gathered_bytes, weight_bytes
-from sartor.units import BoolArray, FloatArray, IntArray
+from sartor.units import BoolArray, FloatArray, IntArray, remembered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +107,12 @@ _of_blocks = attrgetter("name", "lockstep", "vocab_multiple")
 _TIMES = tuple(field.name for field in fields(BlockTimes) if field.name != "name")
 
 
+_known_of = remembered(KnownBlocks)
+FEW = 32
+"""Structures of plans whose tables are remembered: a plan's neighbours (other microbatches, recomputation or ZeRO stage)
+share its own."""
+
+
 def plan_tables(
     job: TrainingJob,
     columns: dict[str, IntArray],
@@ -116,6 +122,24 @@ def plan_tables(
     blocks_known: KnownBlocks | None = None,
 ) -> PlanTables:
     """Tables of the plans; ``blocks_known`` is used only if it has the same job, cluster and calibration."""
+    few = columns["tp"].size <= FEW
+    if few and blocks_known is None and coefficients is None:
+        blocks_known = _known_of(job, cluster, calibration)
+    tables = _tables_of_few if few else _tables
+    return tables(job, cluster, calibration, coefficients, blocks_known, tuple(columns), *columns.values())
+
+
+def _tables(
+    job: TrainingJob,
+    cluster: Cluster,
+    calibration: Calibration | None,
+    coefficients: TrainingCoefficients | None,
+    blocks_known: KnownBlocks | None,
+    names: tuple[str, ...],
+    *values: IntArray,
+) -> PlanTables:
+    """`plan_tables` of the columns ``names`` with these ``values``."""
+    columns = dict(zip(names, values, strict=True))
     c = coefficients or coefficients_for(job, cluster.gpu)
     run_calibration = in_a_run(calibration or load_calibration(cluster.gpu), c)
     priced_blocks = blocks_known
@@ -157,6 +181,9 @@ def plan_tables(
         transfer_index=transfer_index,
         optimizer=optimizer_line(job, cluster, run_calibration),
     )
+
+
+_tables_of_few = remembered(_tables)
 
 
 def _seconds(
