@@ -66,6 +66,22 @@ def remembered(function: Callable[Inputs, Result]) -> Callable[Inputs, Result]:
     return recalled
 
 
+FEW = 32
+"""Entries of arrays up to which `remembered_if_few` keeps results: a plan and its neighbours."""
+
+
+def remembered_if_few(function: Callable[Inputs, Result]) -> Callable[Inputs, Result]:
+    """`remembered` where no array among the inputs has more than `FEW` entries; else the function itself."""
+    recalled = remembered(function)
+
+    @wraps(function)
+    def recalled_if_few(*inputs: Inputs.args, **named: Inputs.kwargs) -> Result:
+        few = all(x.size <= FEW for x in inputs if isinstance(x, np.ndarray))
+        return (recalled if few else function)(*inputs, **named)
+
+    return recalled_if_few
+
+
 def shaped(values: Array, shape: tuple[int, ...]) -> Any:
     """Values in a shape; a number for no axes."""
     return values.reshape(shape) if shape else float(values[0])

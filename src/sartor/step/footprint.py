@@ -16,8 +16,8 @@ from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.step.rank_activations import KeptBytes, kept_bytes, microbatch_of
 from sartor.step.results import Footprint, check_sum
 from sartor.step.stages import distinct_rows, entries, flat_columns, grouped, is_v_shaped, plans_of, stage_counts
-from sartor.step.states import HeldBytes, held_bytes, params_at, params_of
-from sartor.units import Array, BoolArray, Bools, FloatArray, IntArray
+from sartor.step.states import HeldBytes, held_bytes, params_of
+from sartor.units import Array, BoolArray, Bools, FloatArray, IntArray, remembered_if_few
 
 USABLE_SHARE = 0.99
 """Share of a device's memory that processes can use (recalled: PyTorch reports 79.15 to 79.33 GiB in total on 80-GiB
@@ -235,20 +235,22 @@ def _fullest(
     ways, pipelines, pipeline = [way[order] for way in ways], [pipelines[i] for i in order], np.argsort(order)[pipeline]
     kept_rows, kept_at = distinct_rows([pipeline, *(columns[name] for name in KEPT)])
     held_rows, held_at = distinct_rows([pipeline, *(columns[name] for name in HELD)])
-    kept_plan, held_plan = (_plans(x, names, ways) for x, names in ((kept_rows, KEPT), (held_rows, HELD)))
-    microbatches, params = microbatch_of(job, kept_plan), params_of(job, held_plan)
+    kept_plan = _plan_of(KEPT, *_of_ways(ways, kept_rows))
+    microbatches = microbatch_of(job, kept_plan)
     kept_starts, held_starts = (np.searchsorted(rows[0], np.arange(order.size + 1)) for rows in (kept_rows, held_rows))
     out = np.empty((len(_PARTS), pp.size))
     for i, (first, end) in enumerate(pairwise(ends)):
         of_kept, of_held = (slice(*starts[[first, end]].tolist()) for starts in (kept_starts, held_starts))
         counts = np.stack([of_chunks.sum(axis=1) for of_chunks, _ in pipelines[first:end]], axis=1)
-        counts, params_held = counts[:, held_rows[0][of_held] - first], params_at(params, of_held)
+        held = _held(
+            job,
+            cluster.gpu,
+            counts[:, held_rows[0][of_held] - first],
+            *_of_ways(ways, [row[of_held] for row in held_rows]),
+        )
         starts = kept_starts[first : end + 1] - of_kept.start
-        batch, of_batch, of_params = microbatches, kept_plan, held_plan
-        if len(ends) > 2:  # more than one group
-            batch, of_batch, of_params = entries(batch, of_kept), entries(of_batch, of_kept), entries(of_params, of_held)
-        kept = kept_bytes(job, of_batch, cluster.gpu, batch, pipelines[first:end], starts.tolist())
-        held = held_bytes(job, of_params, cluster.gpu, params_held, counts)
+        batch = (microbatches, kept_plan) if len(ends) == 2 else entries((microbatches, kept_plan), of_kept)
+        kept = kept_bytes(job, batch[1], cluster.gpu, batch[0], pipelines[first:end], starts.tolist())
         device = np.stack([device for _, device in pipelines[first:end]], axis=1)
         stop = plans_before[i + 1]
         chunks = [_as_slice(plans[k : min(k + CHUNK, stop)]) for k in range(plans_before[i], stop, CHUNK)]
@@ -265,10 +267,20 @@ def _as_slice(positions: IntArray) -> IntArray | slice:
     return slice(first, end) if end - first == positions.size else positions
 
 
-def _plans(rows: list[IntArray], names: Sequence[str], ways: list[IntArray]) -> TrainingPlan:
-    """Distinct rows, each a pipeline's index into ``ways`` and then the columns ``names``, as plans."""
-    pipeline = {"pp": ways[0][rows[0]], "virtual_stages": ways[1][rows[0]]}
-    return plans_of(pipeline | dict(zip(names, rows[1:], strict=True)))
+def _of_ways(ways: Sequence[IntArray], rows: Sequence[IntArray]) -> list[IntArray]:
+    """Devices and chunks of the pipelines whose index into ``ways`` is the rows' first column, then their others."""
+    return [ways[0][rows[0]], ways[1][rows[0]], *rows[1:]]
+
+
+def _plan_of(names: Sequence[str], *columns: IntArray) -> TrainingPlan:
+    return plans_of(dict(zip(("pp", "virtual_stages", *names), columns, strict=True)))
+
+
+@remembered_if_few
+def _held(job: TrainingJob, gpu: Gpu, counts: IntArray, *columns: IntArray) -> HeldBytes:
+    """`held_bytes` of plans with these columns: devices and chunks of their pipelines, then `HELD`."""
+    plan = _plan_of(HELD, *columns)
+    return held_bytes(job, plan, gpu, params_of(job, plan), counts)
 
 
 def _fullest_of(

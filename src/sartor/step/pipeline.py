@@ -40,7 +40,7 @@ from sartor.step.pipeline_laws import Chunks, PipelineWork, pipeline_time, stall
 from sartor.step.results import check_none_negative
 from sartor.step.stage_seconds import BESIDE, PER_STAGE, StageExchange, StageSeconds, Worked, stage_exchange
 from sartor.step.stages import StageRows, each_device, stage_counts, stage_rows, summed
-from sartor.step.tables import FEW, PlanTables
+from sartor.step.tables import PlanTables
 from sartor.units import FloatArray, IntArray, remembered
 
 
@@ -133,8 +133,7 @@ def stage_seconds(tables: Sequence[PlanTables], rows: StageRows, work: dict[str,
 
 def exchange_of(tables: Sequence[PlanTables], rows: StageRows, structure: IntArray) -> StageExchange:
     """Gradient and parameter exchange of distinct stages, each within its own pool or stretch of them."""
-    exchange = _exchange_of_few if structure.size <= FEW else stage_exchange
-    exchanges = [exchange(t, rows, structure) for t in tables]
+    exchanges = [stage_exchange(t, rows, structure) for t in tables]
     if len(exchanges) == 1:
         return exchanges[0]
     by_pool = {name: _own([getattr(exchange, name) for exchange in exchanges], rows) for name in PER_STAGE}
@@ -143,9 +142,6 @@ def exchange_of(tables: Sequence[PlanTables], rows: StageRows, structure: IntArr
         name: np.maximum.reduce([getattr(exchange, name) for exchange in pools]) for name in ("norm_s", "tied_s")
     }
     return StageExchange(**by_pool, **slowest)
-
-
-_exchange_of_few = remembered(stage_exchange)
 
 
 def _own(of_pools: Sequence[FloatArray], rows: StageRows) -> FloatArray:

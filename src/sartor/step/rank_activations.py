@@ -4,7 +4,7 @@ accelerator studies count them (PHAZE, sec. 4.3)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from sartor.model.workload import ParallelDims
 from sartor.step.activations import Activations, Rows, layer_activations, rows_of
 from sartor.step.stages import distinct_rows, entries, summed
 from sartor.step.states import block_params, weight_bytes
-from sartor.units import FloatArray, Floats, IntArray, Ints, ceil_div
+from sartor.units import FloatArray, Floats, IntArray, Ints, ceil_div, remembered_if_few
 
 WORKSPACE_BYTES = {"hopper": 64e6, "blackwell": 64e6}
 """cuBLAS workspaces held in the allocator: 32 MiB each for PyTorch and Transformer Engine from Hopper on (recalled)."""
@@ -56,19 +56,25 @@ def microbatch_of(job: TrainingJob, plan: TrainingPlan) -> _Microbatch:
     """Computed once for every distinct (tp, cp, ep, microbatch_size, sequence_parallel) of flat plans."""
     d = plan.dims
     few, back = distinct_rows([d.tp, d.cp, d.ep, plan.microbatch_size, d.sequence_parallel])
-    tp, cp, ep, size, split = few
+    microbatch = _microbatch(job, *few)
+    by_plan: _Microbatch = microbatch if back.size == 1 else entries(microbatch, back)
+    return by_plan
+
+
+@remembered_if_few
+def _microbatch(
+    job: TrainingJob, tp: IntArray, cp: IntArray, ep: IntArray, size: IntArray, split: IntArray
+) -> _Microbatch:
     dims = ParallelDims(tp=tp, cp=cp, ep=ep, sequence_parallel=split.astype(bool))  # type: ignore[arg-type]
-    rows, block_kinds = rows_of(job, replace(plan, dims=dims, microbatch_size=size)), blocks(job.shape)
+    rows, block_kinds = rows_of(job, TrainingPlan(dims=dims, microbatch_size=size)), blocks(job.shape)
     acts = [None if b.layer is None else layer_activations(rows, b.layer, b.stack.hidden_size) for b in block_kinds]
     head = block_params(job, dims)[-1]
-    microbatch = _Microbatch(
+    return _Microbatch(
         activations=tuple(acts),
         rows=rows,
         logits=rows.tokens * ceil_div(job.shape.vocab_size, tp) if job.shape.lm_head else 0 * rows.tokens,
         table=np.asarray(head.dense + head.tied) * head.trained + 0 * tp,
     )
-    by_plan: _Microbatch = microbatch if back.size == 1 else entries(microbatch, back)
-    return by_plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from sartor.step.mechanisms.recompute import RECOMPUTING, again_s
 from sartor.step.stages import StageRows, entries, summed
 from sartor.step.states import weight_bytes
 from sartor.step.tables import PlanTables
-from sartor.units import FloatArray, Floats, IntArray
+from sartor.units import FloatArray, Floats, IntArray, remembered_if_few
 
 
 class StageSeconds:
@@ -133,6 +133,7 @@ class StageExchange:
 PER_STAGE = tuple(name for name in StageExchange.__dataclass_fields__ if name not in ("norm_s", "tied_s"))
 
 
+@remembered_if_few
 def stage_exchange(t: PlanTables, rows: StageRows, structure: IntArray) -> StageExchange:
     traffic, params = entries(t.traffic, t.traffic_index[structure]), t.params_index[structure]
     counts, c = rows.counts.astype(np.float64), t.c

@@ -23,7 +23,7 @@ from sartor.step.question import kernels_of
 from sartor.step.results import BlockTimes
 from sartor.step.stages import BlockRows, block_rows, distinct_rows, plans_of
 from sartor.step.states import block_params, gathered_bytes, weight_bytes
-from sartor.units import BoolArray, FloatArray, IntArray, remembered
+from sartor.units import FEW, BoolArray, FloatArray, IntArray, remembered, remembered_if_few
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,9 +108,6 @@ _TIMES = tuple(field.name for field in fields(BlockTimes) if field.name != "name
 
 
 _known_of = remembered(KnownBlocks)
-FEW = 32
-"""Structures of plans whose tables are remembered: a plan's neighbours (other microbatches, recomputation or ZeRO stage)
-share its own."""
 
 
 def plan_tables(
@@ -121,14 +118,14 @@ def plan_tables(
     coefficients: TrainingCoefficients | None,
     blocks_known: KnownBlocks | None = None,
 ) -> PlanTables:
-    """Tables of the plans; ``blocks_known`` is used only if it has the same job, cluster and calibration."""
-    few = columns["tp"].size <= FEW
-    if few and blocks_known is None and coefficients is None:
+    """Tables of the plans; ``blocks_known`` is used only if it has the same job, cluster and calibration. A plan's
+    neighbours (other microbatches, recomputation or ZeRO stage) share its own."""
+    if blocks_known is None and coefficients is None and columns["tp"].size <= FEW:
         blocks_known = _known_of(job, cluster, calibration)
-    tables = _tables_of_few if few else _tables
-    return tables(job, cluster, calibration, coefficients, blocks_known, tuple(columns), *columns.values())
+    return _tables(job, cluster, calibration, coefficients, blocks_known, tuple(columns), *columns.values())
 
 
+@remembered_if_few
 def _tables(
     job: TrainingJob,
     cluster: Cluster,
@@ -181,9 +178,6 @@ def _tables(
         transfer_index=transfer_index,
         optimizer=optimizer_line(job, cluster, run_calibration),
     )
-
-
-_tables_of_few = remembered(_tables)
 
 
 def _seconds(
