@@ -56,8 +56,7 @@ def microbatch_of(job: TrainingJob, plan: TrainingPlan) -> _Microbatch:
     """Computed once for every distinct (tp, cp, ep, microbatch_size, sequence_parallel) of flat plans."""
     d = plan.dims
     few, back = distinct_rows([d.tp, d.cp, d.ep, plan.microbatch_size, d.sequence_parallel])
-    microbatch = _microbatch(job, *few)
-    by_plan: _Microbatch = microbatch if back.size == 1 else entries(microbatch, back)
+    by_plan: _Microbatch = entries(_microbatch(job, *few), back)
     return by_plan
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from sartor.model.lower.setting import Kernels, Setting
 from sartor.model.shape import Block, BlockKind, Stack, TransformerShape, blocks, text_stacks
 from sartor.model.training import Optimizer, Recipe, Trainer, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims, Workload
-from sartor.step.stages import distinct_rows
+from sartor.step.stages import distinct_rows, entries
 from sartor.units import BoolArray, Bools, FloatArray, Floats, IntArray, Ints, remembered
 
 
@@ -311,12 +310,7 @@ def params_of(job: TrainingJob, plan: TrainingPlan) -> Params:
     params = block_params(job, ParallelDims(tp=few[0], ep=few[1]))
     whole = few[0] * 0
     full = [replace(p, dense=p.dense + whole, expert=p.expert + whole, tied=p.tied + whole) for p in params]
-    return params_at(list(zip(blocks(job.shape), full, strict=True)), back)
-
-
-def params_at(params: Params, index: Any) -> Params:
-    """The parameters of some plans."""
-    return [(b, replace(p, dense=p.dense[index], expert=p.expert[index], tied=p.tied[index])) for b, p in params]  # type: ignore[index]
+    return list(zip(blocks(job.shape), entries(tuple(full), back), strict=True))
 
 
 OF_FROZEN_TOO = ("weights", "narrow_weights")
