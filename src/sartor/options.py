@@ -12,11 +12,13 @@ command line makes its flags of the same rows (`sartor.cli.run_options`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum, auto
-from inspect import Parameter, signature
+from inspect import Parameter, cleandoc, signature
+from textwrap import fill
 from typing import Any, ClassVar, TypeVar, cast
 
 from sartor.errors import InputError
@@ -77,22 +79,6 @@ def part_of(options: type[Options], settings: Mapping[str, Any]) -> Options:
     return cast(Options, {name: settings[name] for name in declared(options)})
 
 
-def with_options(options: type) -> Callable[[T], T]:
-    """Show the options as keyword arguments in the function's signature (``help``), in place of its ``**options``."""
-
-    def shown(function: T) -> T:
-        written = signature(function)
-        own = [p for p in written.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
-        keywords = [
-            Parameter(name, Parameter.KEYWORD_ONLY, default=row.default, annotation=options.__annotations__[name])
-            for name, row in declared(options).items()
-        ]
-        function.__signature__ = written.replace(parameters=[*own, *keywords])  # type: ignore[attr-defined]
-        return function
-
-    return shown
-
-
 class Panel(Enum):
     """Groups of options on a help page."""
 
@@ -137,5 +123,74 @@ class RunField:
     """An axis of the plan: what is not stated is searched for."""
 
     @property
+    def is_switch(self) -> bool:
+        """On or off: without a third state in which it is searched for."""
+        return self.kind is bool and not self.axis
+
+    @property
     def flag(self) -> str:
         return f"--{self.name.replace('_', '-')}"
+
+
+def with_options(
+    options: type, fields: Mapping[str, RunField] | None = None, *, without: Collection[str] = ()
+) -> Callable[[T], T]:
+    """Show the options as keyword arguments in the function's signature, in place of its ``**options``, and describe
+    each at the end of the docstring's parameters: for ``help`` and notebooks, which read them when the program runs.
+
+    ``fields`` has units, and the rows of options that declare none; ``without`` names options that this function does
+    not take.
+    """
+    hints = {name: hint for name, hint in options.__annotations__.items() if name not in without}
+
+    def shown(function: T) -> T:
+        written = signature(function)
+        own = [p for p in written.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
+        rows = {name: row for name, hint in hints.items() if (row := _row(hint, name, fields or {})) is not None}
+        keywords = [_keyword(name, hint, rows.get(name)) for name, hint in hints.items()]
+        function.__signature__ = written.replace(parameters=[*own, *keywords])  # type: ignore[attr-defined]
+        head, returns, rest = cleandoc(function.__doc__ or "").partition("\n\nReturns\n")
+        units = {name: row.unit.value for name, row in (fields or {}).items()}
+        entries = "\n".join(_entry(name, hints[name], row, units.get(name, "")) for name, row in rows.items())
+        function.__doc__ = f"{head}\n{entries}{returns}{rest}"
+        return function
+
+    return shown
+
+
+def _row(hint: object, name: str, fields: Mapping[str, RunField]) -> Declared | RunField | None:
+    declared_rows: tuple[Declared, ...] = getattr(hint, "__metadata__", ())
+    return declared_rows[0] if declared_rows else fields.get(name)
+
+
+def _keyword(name: str, hint: object, row: Declared | RunField | None) -> Parameter:
+    default = row.default if isinstance(row, Declared) else False if row is not None and row.is_switch else None
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=_type_words(hint, row))
+
+
+def _type_words(hint: object, row: Declared | RunField | None) -> str:
+    """An option's type as a reader writes it: ``int | None``."""
+    if isinstance(row, RunField):
+        words = {"Path": "str | Path", "dict": "Mapping[str, int | str]"}.get(row.kind.__name__, row.kind.__name__)
+        return words if row.is_switch else f"{words} | None"
+    hint = getattr(hint, "__origin__", hint) if isinstance(row, Declared) else hint
+    words = hint.__name__ if isinstance(hint, type) and "[" not in str(hint) else str(hint)
+    return re.sub(r"\b(?:\w+\.)+(?=\w)", "", str(getattr(hint, "__forward_arg__", words)))
+
+
+def _entry(name: str, hint: object, row: Declared | RunField, unit: str) -> str:
+    """An option as a docstring lists it: type, unit, meaning, default."""
+    words = row.help.replace(" May be repeated.", "")
+    words = re.sub(r"--([a-z][a-z-]*)", lambda flag: flag[1].replace("-", "_"), words)
+    if isinstance(row, RunField):
+        kind = f"{{{', '.join(map(repr, row.choices))}}}" if row.choices else _type_words(hint, row)
+    else:
+        kind, unit = _type_words(hint, row), DECLARED_UNITS.get(row.metavar, unit)
+        if row.default not in (None, ()) and "[default" not in words:
+            words += f" [default: {row.default}]"
+    lines = fill(words, 100, initial_indent="    ", subsequent_indent="    ")
+    return f"{name} : {kind.removesuffix(' | None')}{unit and f' [{unit}]'}\n{lines}"
+
+
+DECLARED_UNITS = {"SECONDS": "s", "SHARE": "share", "Y": "years"}
+"""Units that the words of declared options imply; most have theirs in the name."""

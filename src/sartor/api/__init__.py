@@ -12,44 +12,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sartor.api.collectives import collective
-    from sartor.api.designs import design
-    from sartor.api.diagnoses import diagnose
-    from sartor.api.instances import place, schedule
-    from sartor.api.logs import compare, diagnose_log
-    from sartor.api.models import Model, read
-    from sartor.api.plans import launch, lint_launch, plan
-    from sartor.api.questions import ask
-    from sartor.api.rows import operators
-    from sartor.api.servers import serving
-    from sartor.api.shapes import advise, answer_question, estimate, gemm, lint, lint_question
-    from sartor.api.words import ClusterLike, GpuLike
-
-__all__ = [
-    "ClusterLike",
-    "GpuLike",
-    "Model",
-    "advise",
-    "answer_question",
-    "ask",
-    "collective",
-    "compare",
-    "design",
-    "diagnose",
-    "diagnose_log",
-    "estimate",
-    "gemm",
-    "launch",
-    "lint",
-    "lint_launch",
-    "lint_question",
-    "operators",
-    "place",
-    "plan",
-    "read",
-    "schedule",
-    "serving",
-]
+    from sartor.api.collectives import collective as collective
+    from sartor.api.designs import design as design
+    from sartor.api.diagnoses import diagnose as diagnose
+    from sartor.api.instances import place as place
+    from sartor.api.instances import schedule as schedule
+    from sartor.api.logs import compare as compare
+    from sartor.api.logs import diagnose_log as diagnose_log
+    from sartor.api.models import Model as Model
+    from sartor.api.models import read as read
+    from sartor.api.plans import launch as launch
+    from sartor.api.plans import lint_launch as lint_launch
+    from sartor.api.plans import plan as plan
+    from sartor.api.questions import ask as ask
+    from sartor.api.rows import operators as operators
+    from sartor.api.servers import serving as serving
+    from sartor.api.shapes import advise as advise
+    from sartor.api.shapes import answer_question as answer_question
+    from sartor.api.shapes import estimate as estimate
+    from sartor.api.shapes import gemm as gemm
+    from sartor.api.shapes import lint as lint
+    from sartor.api.shapes import lint_question as lint_question
+    from sartor.api.words import ClusterLike as ClusterLike
+    from sartor.api.words import GpuLike as GpuLike
 
 _MODULES = {
     "collectives": ("collective",),
@@ -66,6 +51,7 @@ _MODULES = {
     "words": ("ClusterLike", "GpuLike"),
 }
 """Where each name is; only the module of the question that is asked is loaded."""
+__all__ = sorted(name for names in _MODULES.values() for name in names)
 
 
 def __getattr__(name: str) -> object:

@@ -16,6 +16,7 @@ from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.model.workload import ModelReading
 from sartor.options import completed, declared, part_of, with_options
+from sartor.run.fields import FIELDS
 
 if TYPE_CHECKING:
     from sartor.designs.baselines import NamedChip
@@ -32,7 +33,7 @@ BESIDE = ("h100_sxm", "tpu_v5p")
 """Default chips to compare a design with: a GPU and a TPU, of 2022 and 2023."""
 
 
-@with_options(DesignOptions)
+@with_options(DesignOptions, FIELDS)
 def design(
     model: Model | Sequence[Model],
     *,
@@ -42,27 +43,37 @@ def design(
 ) -> DesignAnswer:
     """Which accelerator and plan go best together: the largest throughput in a space, with its proof.
 
-    ``space`` is a name (``sartor catalog spaces``), a TOML file or an ``AcceleratorSpace``; ``seq_len`` and ``weights``
-    are one for all models or one each; ``hbm_gib`` limits the memory of a device. The search ends when nothing can be
-    better by more than ``tolerance``, or after ``time_limit`` seconds with the best so far and a bound on how much
-    better the optimum can be. ``study`` is a file of all results, from which a search can resume; ``executor`` is
-    ``serial``, ``local`` (processes) or a Dask scheduler's address. ``baselines``: also price known chips and other
-    ways to search (a minute or two). ``pareto``: the front over area_mm2, power_w, hbm_bytes or usd. ``shapes``: try
-    this many shapes of the one model's size, each on the whole space and on the chips of ``fleet`` (catalogue name or
-    file -> weight); ``"all"``: layers, heads, head size and widths of every model become axes of the space, within
-    ``params_tolerance`` of its parameters and a quality guard of width ``evidence``, and the best shapes are part of
-    the proof. ``against``: catalogue GPUs on the same jobs, each under the plan that `plan` would choose (default:
-    `BESIDE`, if ``baselines``). ``area_mm2``, ``power_w`` and ``energy_j_per_token`` are budgets of one device;
-    ``objective`` is maximized (throughput, throughput_per_watt, ...; or, instead of throughput, prefill, decode or
-    ``train:0.7,decode:0.3``, with ``ttft_ms`` and ``tpot_ms`` as limits on the time to first token and per further
-    token, after ``context_len`` tokens); ``mean`` says how to average several models; ``microbatch_size``,
-    ``recompute``, ``zero_stage``, ``cp`` and ``virtual_stages`` are tried in every plan of training with ``optimizer``
-    (adam, sgd); ``area_model``, ``wafer_usd`` and ``hbm_usd_per_gb`` set what a chip costs,
-    ``years`` of use and ``usd_per_kwh`` what owning it costs (objective throughput_per_ownership_dollar). Without
-    ``plausibility``, chips that cannot be built are priced too, and the best is marked if it is one. ``sensitivity``:
-    which values of each axis come within 1% of the best, and whether it stays ahead of the next best chips with an
-    assumed rate 30% higher or lower. ``progress`` is called after each step of the search. Raises ``InputError``; "no
-    point fits" is an answer.
+    The search ends when nothing can be better by more than ``tolerance``, or after ``time_limit`` seconds with the best
+    so far and a bound on how much better the optimum can be.
+
+    Parameters
+    ----------
+    model
+        One model or several, each as in `sartor.estimate`.
+    num_devices
+        Devices of the whole system.
+    progress
+        Called after each step of the search.
+    **options
+        The space, the jobs, budgets, and how to search. Several values of an axis of the plan are all tried.
+
+    Returns
+    -------
+    DesignAnswer
+        ``result``: the best chip and a plan for each model, the objective with its proved bound, and the status ("no
+        point fits" is one); the Pareto front, other shapes and catalogue GPUs where they were asked for.
+
+    Raises
+    ------
+    InputError
+        For a space, model or budget that cannot be, in one sentence that names the field.
+
+    Examples
+    --------
+    >>> small = {"space": "examples/design/space.toml", "tp": (1,), "recompute": ("none",), "baselines": False}
+    >>> answer = design("gpt2", num_devices=8, global_batch_size=32, microbatch_size=(4,), **small)
+    >>> answer.result.status.value
+    'optimal'
     """
     from sartor.designs.against import against, cluster_of
     from sartor.designs.sensitivity import cautions, left_out, nearby

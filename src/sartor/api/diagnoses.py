@@ -19,7 +19,8 @@ from sartor.errors import InputError
 from sartor.hardware.catalog import GPUS
 from sartor.hardware.cluster import Cluster
 from sartor.operators import Gemm
-from sartor.run.fields import check_names
+from sartor.options import with_options
+from sartor.run.fields import FIELDS, check_names
 from sartor.step.results import step_source
 from sartor.step.run_cost import run_cost
 from sartor.units import format_seconds
@@ -39,15 +40,45 @@ SKEW_S = 1e-3
 """Collectives end together within some tens of microseconds; a larger clock difference than this is reported."""
 
 
+@with_options(LoggedOptions, FIELDS)
 def diagnose(
     run: str | Path | Sequence[str | Path], *, number: int | None = None, **options: Unpack[LoggedOptions]
 ) -> LogDiagnosis | TraceDiagnosis:
-    """Compare a real run with the prediction: ``run`` is a training log, a profiler trace, several traces of different
-    ranks, or a folder of them.
+    """Compare a real run with the prediction: where its time went, and what of it the plan explains.
 
-    A trace is divided into parts that add up to its mean steady step; if ``options`` (`LoggedOptions`) have a model and
-    the plan's sizes, the step and (unless ``best_plan`` is False) the best plan are predicted too. A log is diagnosed
-    by `diagnose_log`; ``number`` is its run. Raises ``InputError``.
+    Parameters
+    ----------
+    run
+        A training log, a profiler trace, several traces of different ranks, or a folder of them.
+    number
+        Which of several runs in a log, from 1; without it the last.
+    model
+        As in `sartor.estimate`. With it and the plan's sizes, a trace's step is predicted too.
+    fix
+        Axes of the plan, as the options of their names state them.
+    best_plan
+        False skips the search for the best plan.
+    **options
+        The fields of a run that the log or trace does not say.
+
+    Returns
+    -------
+    LogDiagnosis
+        Of a log: ``measured`` [s, bytes], ``predicted``, and the changes of the plan that come nearest.
+    TraceDiagnosis
+        Of a trace: ``parts`` that add up to ``step_s``, its mean steady step [s], and the largest losses.
+
+    Raises
+    ------
+    InputError
+        For what cannot be read, or contradicts the log, in one sentence that names the field.
+
+    Examples
+    --------
+    >>> sizes = {"seq_len": 8192, "global_batch_size": 8}
+    >>> answer = diagnose("examples/llama-3-8b/train.log", model="llama-3-8b", gpu="h100", best_plan=False, **sizes)
+    >>> round(answer.measured.step_s, 1)
+    2.0
     """
     from sartor.traces.read import is_trace
 

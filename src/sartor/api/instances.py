@@ -31,6 +31,11 @@ def place(instance: str | Path, *, terms: str | Path | None = None) -> Placement
     ------
     InputError
         For a file that is not an instance, in one sentence that names the field.
+
+    Examples
+    --------
+    >>> place("examples/placement/encoder_decoder.json").status.value
+    'optimal'
     """
     from sartor.answers.measured import PlacementAnswer
     from sartor.placement.place import place as solve
@@ -62,6 +67,11 @@ def schedule(instance: str | Path, *, time_limit: float = 20.0, solver: str = "c
     ------
     InputError
         For a file that is not an instance, or a solver that is not installed.
+
+    Examples
+    --------
+    >>> schedule("examples/schedule/decoder_backward.json", solver="greedy").status.value
+    'feasible'
     """
     from sartor.answers.measured import ScheduleAnswer
     from sartor.read.problems_json import read_schedule_problem

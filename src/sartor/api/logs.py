@@ -22,7 +22,8 @@ from sartor.errors import NOT_GIVEN, InputError
 from sartor.hardware.catalog import GPUS
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import usual_cluster
-from sartor.run.fields import check_names
+from sartor.options import with_options
+from sartor.run.fields import FIELDS, check_names
 from sartor.step.measured_run import LEAST_STEPS, RunChange, run_change, step_series, sum_of
 from sartor.step.results import step_source
 from sartor.units import format_share
@@ -32,12 +33,38 @@ if TYPE_CHECKING:
     from sartor.units import FloatArray
 
 
+@with_options(LoggedOptions, FIELDS)
 def diagnose_log(log: str | Path, *, run: int | None = None, **options: Unpack[LoggedOptions]) -> LogDiagnosis:
     """Compare a training log with the prediction for its plan: step time, memory, how its TFLOP/s are counted, and
     which single fact, if different, would bring the prediction nearest; or which plans would give its figures.
 
-    ``options`` (`LoggedOptions`) say what the log does not contain; ``run`` selects one of several runs in a log, from
-    1 (default: the last). Raises ``InputError``.
+    Parameters
+    ----------
+    log
+        A log of Megatron-LM, torchtitan, DeepSpeed, the Hugging Face trainer, ...
+    run
+        Which of several runs in it, from 1; without it the last.
+    model, fix, best_plan
+        As in `sartor.diagnose`.
+    **options
+        The fields of a run that the log does not say.
+
+    Returns
+    -------
+    LogDiagnosis
+        ``measured`` [s, bytes], ``predicted``, and the changes of the plan that come nearest.
+
+    Raises
+    ------
+    InputError
+        For what cannot be read, or contradicts the log, in one sentence that names the field.
+
+    Examples
+    --------
+    >>> sizes = {"seq_len": 8192, "global_batch_size": 8}
+    >>> answer = diagnose_log("examples/llama-3-8b/train.log", model="llama-3-8b", gpu="h100", best_plan=False, **sizes)
+    >>> answer.trainer
+    'torchtitan'
     """
     from sartor.traces.logs.read import read_log
 
@@ -196,10 +223,34 @@ def compare(
     run_a: int | None = None,
     run_b: int | None = None,
 ) -> RunComparison:
-    """What changed from run ``a`` to run ``b``, two training logs or two profiler traces: step time and operators, or
-    memory and facts of the plan, each with the noise of the runs' steps. A change counts if it exceeds both noise and
-    ``threshold``. ``run_a`` and ``run_b`` choose one of several runs in a log, from 1 (default: the last). Raises
-    ``InputError``."""
+    """What changed from one run to another: step time and operators, or memory and facts of the plan, each with the
+    noise of the runs' steps.
+
+    Parameters
+    ----------
+    a, b
+        Two training logs or two profiler traces.
+    threshold
+        Smallest change that counts, as a share; it must exceed the noise too.
+    run_a, run_b
+        Which of several runs in a log, from 1; without it the last.
+
+    Returns
+    -------
+    RunComparison
+        ``total``: the steps of both [s], their ratio and its noise; ``parts``, the largest change first.
+
+    Raises
+    ------
+    InputError
+        For what cannot be read or compared, in one sentence that names the field.
+
+    Examples
+    --------
+    >>> log = "examples/llama-3-8b/train.log"
+    >>> compare(log, log).total.beyond(0.02)
+    False
+    """
     from sartor.traces.read import is_trace
 
     if not 0 <= threshold < 10:

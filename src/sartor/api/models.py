@@ -51,13 +51,32 @@ Model = str | Path | ModelReading | JsonMap | HuggingFaceConfig
 
 
 def read(model: Model, set: JsonMap | None = None, changed_by: str = "") -> ModelAnswer:
-    """The model of a config.json (or its folder), a Hugging Face configuration (the object or its dictionary), a graph
-    of ``sartor extract``, a zoo name or a hub id, with fields changed by ``set``.
+    """The model of a file, a name or a Hugging Face configuration: its shape, its parameters, what was assumed.
 
-    A path that exists wins over a zoo name; a model already read is returned as it is. ``changed_by`` names a caller
-    that changes the shape, which is not possible for a graph. Raises ``InputError``.
+    Parameters
+    ----------
+    model
+        A config.json or its folder, a Hugging Face configuration (the object or its dictionary), a graph of
+        ``sartor extract``, a zoo name or a hub id. A path that exists wins over a zoo name; a model already read is
+        returned as it is.
+    set
+        Fields of the shape to change.
+    changed_by
+        A caller that changes the shape, which is not possible for a graph.
 
-    >>> read({"model_type": "gpt2"}, set={"num_heads": 6}).shape.num_heads
+    Returns
+    -------
+    ModelAnswer
+        ``shape``, ``num_params`` (and whether they are ``exact``), ``assumptions``.
+
+    Raises
+    ------
+    InputError
+        For what is no model, in one sentence with the nearest that is.
+
+    Examples
+    --------
+    >>> read("gpt2", set={"num_heads": 6}).shape.num_heads
     6
     """
     reading = model if isinstance(model, ModelAnswer) else ModelAnswer.holding(_read(model))

@@ -22,14 +22,16 @@ from sartor.hardware.cluster_catalog import USUAL_CLUSTER
 from sartor.launch.plan import LaunchFiles, launch_kind
 from sartor.model.plan import AXES
 from sartor.model.workload import settled_seq_len
+from sartor.options import with_options
 from sartor.plans.space import axes_of
-from sartor.run.fields import TrainingOptions, check_names, fixed_axes
+from sartor.run.fields import FIELDS, TrainingOptions, check_names, fixed_axes
 from sartor.run.run import Origin, Run
 from sartor.step.footprint import usable_bytes
 from sartor.step.results import step_source
 
 if TYPE_CHECKING:
     from sartor.cost.correction.calibration import Calibration
+    from sartor.launch.plan import LaunchReading
     from sartor.model.training import TrainingJob, TrainingPlan
     from sartor.model.workload import ModelReading
     from sartor.plans.fixed import JobChoice
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from sartor.step.run_cost import RunCost
 
 
+@with_options(TrainingOptions, FIELDS)
 def plan(
     model: Model,
     cluster: ClusterLike | None = None,
@@ -56,17 +59,53 @@ def plan(
 ) -> PlanAnswer:
     """How to spread a model's training over a cluster: the plan with the shortest predicted step that fits.
 
-    ``cluster`` is a catalogue name, a TOML file or a ``Cluster`` (None: the usual one, said among what was assumed);
-    ``num_devices`` one number or several (a search for each; None: the fewest nodes on which a plan fits). ``options``
-    are the fields of a run (`sartor.run.fields`): an axis of the plan holds it at one value, as ``fix`` does, which
-    also sets switches of the trainer (``{"tp_overlap": "on"}``; ``any`` takes the fastest). ``tokens`` is the budget
-    whose cost is computed, at ``price`` USD per device and hour; ``why_not`` gives axes of a plan to compare with the
-    best one, ``simple`` searches only plans of data and tensor parallelism, ``write`` only those that the launch files
-    of a trainer can express. Raises ``InputError``; if no plan fits, the answer says what would make one fit.
+    Parameters
+    ----------
+    model
+        As in `sartor.estimate`.
+    cluster
+        A catalogue name, a TOML file or a ``Cluster``; without it the usual one, named among what was assumed.
+    num_devices
+        Devices of the whole plan, one number or several (a search for each); without it the fewest nodes on which a
+        plan fits.
+    fix
+        Axes held at one value, as options of their names do, and switches of the trainer: ``{"tp_overlap": "on"}``;
+        ``any`` takes the fastest setting.
+    top
+        Most plans in the answer.
+    tokens
+        Training budget [tokens] whose time and cost are computed.
+    why_not
+        Axes of a plan to compare with the best one.
+    simple
+        Search only plans of data and tensor parallelism.
+    write
+        A trainer: search only plans that its launch files can express.
+    price
+        USD per device and hour; without it the cluster's.
+    progress
+        Called with the number of structures priced so far and in total.
+    **options
+        The fields of a run; an axis of the plan is held at that value.
+
+    Returns
+    -------
+    PlanAnswer
+        ``best``: the plan with its step [s], 80% interval and memory [bytes]; ``search.top``, its stages, next steps,
+        and ``cost`` of the budget. If no plan fits, ``best`` is None and the answer says what would make one fit.
+
+    Raises
+    ------
+    InputError
+        For what cannot be searched, in one sentence that names the field and a value that works.
+
+    Examples
+    --------
+    >>> answer = plan("gpt2", "dgx-h100", num_devices=8, global_batch_size=64, zero_stage=1)
+    >>> answer.best.step_s < 1
+    True
     """
-    from sartor.plans.fixed import SWITCHED, job_choices
     from sartor.plans.search import search_plans
-    from sartor.step.question import within_files
 
     check_names(options, TrainingOptions)
     reading = read(model, options.get("set"))
@@ -79,22 +118,35 @@ def plan(
     one_count = num_devices if isinstance(num_devices, int) else None
     run = stated_run(run, reading, {**options, "num_devices": one_count, "price": price})
     counts, run = _counts(num_devices, run, reading, whole, own)
-    where, headroom = whole.reached(max(counts)), options.get("headroom")
+    headroom, top = options.get("headroom"), size_of("top", top, 10)
+    search = partial(search_plans, top=top, calibration=own, progress=progress, headroom=headroom)
+    named = [name for name in AXES if options.get(name) is not None]
+    answer, closed = _searched(run, reading, whole, counts, fix, write, named, search)
+    return _explained(_with_open(answer, closed), tokens, why_not, headroom)
+
+
+def _searched(
+    run: Run,
+    reading: ModelReading,
+    whole: Cluster,
+    counts: Sequence[int],
+    fix: Mapping[str, int | str],
+    write: str | None,
+    named: Sequence[str],
+    search: partial[PlanSearch],
+) -> tuple[PlanAnswer, Sequence[str]]:
+    """The plans with the fastest setting of switches, and what it closes; errors call axes ``named`` as options."""
+    from sartor.plans.fixed import SWITCHED, job_choices
+    from sartor.step.question import within_files
+
+    where, own = whole.reached(max(counts)), search.keywords["calibration"]
     job, run, notes = settled_job(run, reading, where)
     job = within_files(job, launch_kind(write).value) if write else job
     choices, fix = job_choices(job, where.gpus, fix)
-    searched = partial(
-        search_plans,
-        fixed=fix,
-        top=size_of("top", top, 10),
-        calibration=own,
-        progress=progress,
-        headroom=headroom,
-    )
     try:
-        found = [tuple(searched(choice.job, whole, n) for n in counts) for choice in choices]
+        found = [tuple(search(choice.job, whole, n, fixed=fix) for n in counts) for choice in choices]
     except InputError as error:
-        raise as_option(error, [name for name in AXES if options.get(name) is not None]) from None
+        raise as_option(error, named) from None
     at = min(range(len(choices)), key=lambda i: _step_s(found[i][-1]))
     job, searches = choices[at].job, found[at]
     answer = PlanAnswer(
@@ -107,7 +159,7 @@ def plan(
             *reading.assumptions,
             *reading.notes,
             *notes,
-            *_usual_words(cluster),
+            *(() if run.states("cluster") else USUAL_WORDS),
             *size_words(run, job),
             *_compared(choices, found, at),
             *template_words(*where.gpus),
@@ -115,8 +167,7 @@ def plan(
         source=step_source(where, job.recipe.dtype, own),
         calibration=own,
     )
-    closed = (*choices[at].said, *(("framework", *SWITCHED) if write else ()))  # written files say them
-    return _explained(_with_open(answer, closed), tokens, why_not, headroom)
+    return answer, (*choices[at].said, *(("framework", *SWITCHED) if write else ()))  # written files say them
 
 
 def _with_open(answer: PlanAnswer, closed: Sequence[str]) -> PlanAnswer:
@@ -149,8 +200,7 @@ def _held_words(fix: Mapping[str, int | str]) -> dict[str, int | str]:
     return {name: int(value) if str(value).isdecimal() else value for name, value in fix.items() if name in AXES}
 
 
-def _usual_words(cluster: ClusterLike | None) -> tuple[str, ...]:
-    return () if cluster is not None else (f"cluster={USUAL_CLUSTER}: none was stated (usual; set --cluster)",)
+USUAL_WORDS = (f"cluster={USUAL_CLUSTER}: none was stated (usual; set --cluster)",)
 
 
 def _counts(
@@ -273,11 +323,33 @@ STARTS_GPUS = "launch files start a framework on GPUs"
 
 
 def launch(answer: PlanAnswer, trainer: str, trainer_version: str = "") -> WrittenLaunch:
-    """The files that start an answer's best plan under a ``trainer`` (megatron, megatron-bridge, torchtitan, deepspeed,
-    accelerate; its newest release unless ``trainer_version`` is given), and the plan in them: the fastest that
-    the trainer can run, if it cannot run the best (reported in ``notes``).
+    """The files that start an answer's best plan: the fastest that the trainer can run, if it cannot run the best.
 
-    Raises ``InputError`` if the trainer can run no plan of the answer, with the reason for the best one.
+    Parameters
+    ----------
+    answer
+        What `sartor.plan` returns.
+    trainer
+        ``megatron``, ``megatron-bridge``, ``torchtitan``, ``deepspeed`` or ``accelerate``.
+    trainer_version
+        Its release; without it the newest that is known.
+
+    Returns
+    -------
+    WrittenLaunch
+        ``files``, each with ``name`` and ``text``; ``priced``: the plan in them [s, bytes]; ``notes`` say where it is
+        not the best.
+
+    Raises
+    ------
+    InputError
+        If the trainer can run no plan of the answer, with the reason for the best one.
+
+    Examples
+    --------
+    >>> answer = plan("gpt2", "dgx-h100", num_devices=8, global_batch_size=64)
+    >>> [file.name for file in launch(answer, "megatron").files]
+    ['launch.sh']
     """
     from sartor.launch.check import checked
     from sartor.launch.files import launch_files
@@ -322,6 +394,7 @@ def launch(answer: PlanAnswer, trainer: str, trainer_version: str = "") -> Writt
     return WrittenLaunch.holding(replace(made, notes=(note, *made.notes)), priced=other)
 
 
+@with_options(TrainingOptions, FIELDS)
 def lint_launch(
     launch: str | Path,
     cluster: ClusterLike | None = None,
@@ -334,66 +407,125 @@ def lint_launch(
 ) -> LaunchAnswer:
     """Price an existing launch on a cluster and report what is wasteful in it.
 
-    ``launch`` is a Megatron-LM script or file of arguments, torchtitan TOML, DeepSpeed JSON, accelerate YAML, or a
-    folder with a ``launch.sh``; nothing in it is run. ``model``, ``num_devices`` and ``options`` state what the file
-    lacks; they win over the file, and the answer says so. ``search`` compares with the best plan on the same number of
-    devices. Raises ``InputError``.
+    Parameters
+    ----------
+    launch
+        A Megatron-LM script or file of arguments, torchtitan TOML, DeepSpeed JSON, accelerate YAML, or a folder with a
+        ``launch.sh``; nothing in it is run.
+    cluster
+        As in `plan`.
+    model, num_devices
+        What the file lacks, or says otherwise: the model as in `sartor.estimate`, and the devices of the whole run.
+    allow
+        Names or codes of rules to leave out.
+    search
+        Compare with the best plan on the same number of devices.
+    **options
+        The fields of a run. They win over the file, and the answer says so.
+
+    Returns
+    -------
+    LaunchAnswer
+        ``priced``: the plan's step [s], 80% interval and memory [bytes]; ``fits``, ``findings``, and what of the file
+        was not understood.
+
+    Raises
+    ------
+    InputError
+        For a file that cannot be read or run, in one sentence that names the field and a value that works.
+
+    Examples
+    --------
+    >>> written = launch(plan("gpt2", "dgx-h100", num_devices=8, global_batch_size=64), "megatron")
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "launch.sh").write_text(written.files[0].text)
+    ...     lint_launch(f"{folder}/launch.sh", "dgx-h100", search=False).fits
+    True
     """
-    from sartor.api.logged_plan import launched_on, open_launch
+    from sartor.api.logged_plan import launched_on
     from sartor.launch.files import read_launch
-    from sartor.plans.result import PricedPlan
-    from sartor.plans.search import checked_headroom, search_plans, usual_headroom
-    from sartor.plans.space import broken
-    from sartor.rules.plan.rule import PlanContext, best_remedy, lint_plan
-    from sartor.step.question import within_files
-    from sartor.step.stage_table import waterfall
+    from sartor.plans.search import checked_headroom, usual_headroom
 
     check_names(options, TrainingOptions)
     if model is None and options.get("set"):
         raise InputError("set", str(options["set"]), "changes sizes of MODEL, and the launch says the model's", "MODEL")
     shape = None if model is None else read(model, options.get("set")).shape
-    calibration, headroom = options.get("calibration"), options.get("headroom")
     reading, whole = read_launch(launch, num_devices=num_devices or 0, shape=shape), cluster_of(cluster)
     run = Run.stated(**options)
     for name in ("seq_len", "global_batch_size"):
         size_of(name, options.get(name), 1)
-    stated, plan, found, assumptions = launched_on(reading, run, shape, whole)
+    stated, plan, where, assumptions = launched_on(reading, run, shape, whole)
+    headroom = options.get("headroom")
+    answer = _linted_launch(
+        reading,
+        run,
+        stated,
+        plan,
+        where,
+        own_calibration_of(options.get("calibration"), where),
+        usual_headroom(where) if headroom is None else checked_headroom(headroom),
+        search=search,
+        allow=allow,
+    )
+    usual = USUAL_WORDS if cluster is None else ()
+    return replace(answer, path=str(launch), assumptions=(*usual, *assumptions))
+
+
+def _linted_launch(
+    reading: LaunchReading,
+    run: Run,
+    stated: TrainingJob,
+    plan: TrainingPlan,
+    where: Cluster,
+    calibration: Calibration | None,
+    headroom: float,
+    *,
+    search: bool,
+    allow: Sequence[str],
+) -> LaunchAnswer:
+    """The price of a launch on its cluster, the best plan beside it, and what the rules find."""
+    from sartor.api.logged_plan import open_launch
+    from sartor.plans.result import PricedPlan
+    from sartor.plans.search import search_plans
+    from sartor.plans.space import broken
+    from sartor.rules.plan.rule import PlanContext, best_remedy, lint_plan
+    from sartor.step.question import within_files
+    from sartor.step.stage_table import waterfall
+
     job = within_files(stated, reading.kind.value)  # advice only names what such a file can express
-    known = own_calibration_of(calibration, found)
-    free = usual_headroom(found) if headroom is None else checked_headroom(headroom)
-    best = search_plans(job, found, reading.num_devices, calibration=known, top=5, headroom=free) if search else None
-    memory = waterfall(job, plan, found)
-    limit_bytes = (1 - free) * usable_bytes(found)
-    open_run = open_launch(reading, run, job, plan, found, known, limit_bytes=limit_bytes)
-    turns = open_run.turns
+    find = partial(search_plans, calibration=calibration, top=5, headroom=headroom)
+    best = find(job, where, reading.num_devices) if search else None
+    limit_bytes = (1 - headroom) * usable_bytes(where)
+    open_run = open_launch(reading, run, job, plan, where, calibration, limit_bytes=limit_bytes)
     context = PlanContext(
         job=job,
         plan=plan,
-        cluster=found,
-        calibration=known,
+        cluster=where,
+        calibration=calibration,
         best=best_remedy(best.best.plan) if best and best.best else None,
-        headroom=free,
+        headroom=headroom,
         broken=broken(stated, plan),
-        unpriced=tuple(turn.field for turn in turns if turn.of_memory),
+        unpriced=tuple(turn.field for turn in open_run.turns if turn.of_memory),
     )
     findings = lint_plan(context, allow=allow)
     return LaunchAnswer(
-        path=str(launch),
+        path="",
         framework=reading.kind.value,
         job=job,
-        cluster=found,
+        cluster=where,
         priced=PricedPlan(plan=plan, step=context.step, footprint=context.footprint, spread=open_run.spread),
         fits=context.fits,
         runs=all(finding.rule != "cannot_run" for finding in findings),
-        usable_bytes=usable_bytes(found),
-        headroom=free,
-        memory=memory,
+        usable_bytes=usable_bytes(where),
+        headroom=headroom,
+        memory=waterfall(job, plan, where),
         findings=findings,
         unknown=reading.unknown,
         unpriced=reading.unpriced,
-        depends_on=turns,
+        depends_on=open_run.turns,
         ignored=reading.ignored,
-        assumptions=(*_usual_words(cluster), *assumptions),
+        assumptions=(),
         search=best,
-        source=step_source(found, job.recipe.dtype, known),
+        source=step_source(where, job.recipe.dtype, calibration),
     )

@@ -38,6 +38,7 @@ from sartor.model.workload import (
     usual_seq_len,
 )
 from sartor.operators import DType
+from sartor.options import with_options
 from sartor.plans.search import checked_headroom
 from sartor.rules.rule import largest_split
 from sartor.run.fields import FIELDS, RunOptions, check_names
@@ -63,14 +64,32 @@ MOST_PARAMS = 2**62
 """Parameters beyond which a model is refused: sizes are counted in 64 bits."""
 
 
+@with_options(RunOptions, FIELDS)
 def ask(model: Model | None = None, gpu: GpuLike | None = None, **options: Unpack[RunOptions]) -> Question:
     """Read a model and a device and complete the question, with the origin of every value.
 
-    ``model`` is a config.json, its folder, a zoo name or ``org/name``; a ``launch`` file that has the sizes needs none.
-    ``gpu`` is a catalogue name or TOML file (H100 SXM if neither it nor ``cluster`` is given). ``options`` are the
-    fields of `sartor.run.fields`, sizes in sequences and tokens; what is left out is completed: in training the plan is
-    the fastest that fits, on the fewest nodes on which one does; in inference the model takes the fewest
-    tensor-parallel devices that hold it. Raises ``InputError``.
+    Parameters
+    ----------
+    model, gpu
+        As in `sartor.estimate`; a ``launch`` file that has the sizes needs no model.
+    **options
+        The fields of a run. What is left out is completed: in training the plan is the fastest that fits, on the
+        fewest nodes on which one does; in inference the model takes the fewest tensor-parallel devices that hold it.
+
+    Returns
+    -------
+    Question
+        ``run``: every value with its origin; the workload and the device. `sartor.answer_question` prices it.
+
+    Raises
+    ------
+    InputError
+        For what cannot be run, in one sentence that names the field and a value that works.
+
+    Examples
+    --------
+    >>> ask("llama-3.1-70b", "h100", phase="prefill").run.get("tp")
+    2
     """
     return completed_question(model_asked(model, options), gpu, options)
 

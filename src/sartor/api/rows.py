@@ -27,16 +27,36 @@ def operators(
     clock: str = "boost",
     calibration: str | Path | None = None,
 ) -> PricedOperators:
-    """What single operators take: every row of a file of shapes (.csv, .parquet), or one operator of the kind
-    ``shapes`` (gemm, attention, memory_bound, moe, collectives) with these ``columns``.
+    """What single operators take: every row of a file of shapes, or one operator by its columns.
 
-    Columns are those of tables of measurements without the measured one (docs/howto/price-operators.md). ``gpu`` prices
-    every row, in place of the file's column; one operator without it runs on H100 SXM. ``kernels`` is the framework of
-    rows that name none, without which intervals cover all; ``clock`` as in ``gemm``; ``calibration`` is a file of
-    ``sartor calibrate``. The answer holds an array per number (``rows.numbers``) and word (``rows.texts``) in the order
-    of the rows; ``rows.texts["reason"]`` says why a row has no price. Needs pyarrow. Raises ``InputError``,
-    ``MissingExtraError``.
+    Parameters
+    ----------
+    shapes
+        A file (.csv, .parquet), or a kind of operator: gemm, attention, memory_bound, moe, collectives.
+    columns
+        The sizes of that one operator: columns of tables of measurements (docs/howto/price-operators.md).
+    gpu
+        Prices every row, in place of the file's column; one operator without it runs on H100 SXM.
+    kernels
+        The framework of rows that name none, without which intervals cover all.
+    clock, calibration
+        As in `sartor.gemm`.
 
+    Returns
+    -------
+    PricedOperators
+        An array per number (``rows.numbers``: ``time_s`` [s], ...) and word (``rows.texts``) in the order of the rows;
+        ``rows.texts["reason"]`` says why a row has no price.
+
+    Raises
+    ------
+    InputError
+        For a file or columns that cannot be read, in one sentence.
+    MissingExtraError
+        Without pyarrow.
+
+    Examples
+    --------
     >>> answer = operators("gemm", {"m": 4096, "n": 4096, "k": 1024}, gpu="h100")
     >>> answer.rows.texts["source"]
     array(['calibrated'], dtype=object)

@@ -20,7 +20,8 @@ from sartor.hardware.gpu import Gpu
 from sartor.model.lower import feasible
 from sartor.model.workload import AttentionKernel, ModelReading, ParallelDims, Phase, too_long
 from sartor.operators import DType
-from sartor.run.fields import OF_ONE_PASS, RunOptions
+from sartor.options import with_options
+from sartor.run.fields import FIELDS, NOT_OF_SERVERS, OF_ONE_PASS, RunOptions
 from sartor.run.run import Origin, Run, Turn
 from sartor.step.question import checked_skew
 from sartor.step.serving.batching import FIRST_TOKEN_S, FIRST_TOKEN_STEPS, Steady, disaggregated, steady_state
@@ -45,6 +46,7 @@ CONCURRENCY = (1, 4, 16, 64, 256)
 """Default numbers of sequences in flight."""
 
 
+@with_options(RunOptions, FIELDS, without=NOT_OF_SERVERS)
 def serving(
     model: Model,
     gpu: GpuLike | None = None,

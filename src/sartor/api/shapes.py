@@ -43,10 +43,11 @@ from sartor.json_types import JsonMap
 from sartor.model.lower import feasible, lower
 from sartor.model.workload import AttentionKernel, Phase
 from sartor.operators import Gemm, Layout, OperatorGraph, Part, Role
+from sartor.options import with_options
 from sartor.plans.next import divided_batches
 from sartor.plans.search import HeldPlan
 from sartor.rules.rule import Grade, largest_split
-from sartor.run.fields import GridOptions, RunOptions
+from sartor.run.fields import FIELDS, GridOptions, RunOptions
 from sartor.run.run import Origin, Turn
 from sartor.step.coefficients import InRun
 from sartor.step.question import as_trained, workload_of
@@ -75,7 +76,8 @@ def estimate(
 ) -> EstimateGrid: ...
 
 
-def estimate(  # type: ignore[misc]
+@with_options(RunOptions, FIELDS)  # type: ignore[misc]
+def estimate(
     model: Model | None = None, gpu: GpuLike | None = None, **options: Unpack[RunOptions]
 ) -> ModelEstimate | EstimateGrid:
     """Where does the time go: every operator of one device's share with its predicted time and interval and, in
@@ -88,10 +90,10 @@ def estimate(  # type: ignore[misc]
     gpu
         A catalogue name or TOML file; the cluster's device, else ``h100_sxm``, where it is left out.
     **options
-        The fields of a run (`ask`). What is not stated of devices, batch and plan is completed: the fastest plan that
-        fits. ``eager``: as in uncompiled PyTorch, where the host launches every elementwise step as a kernel.
-        A list or array as the value of an axis of the plan, ``num_devices``, ``global_batch_size`` or ``seq_len`` (in
-        inference ``microbatch_size``, ``context_len``, ``seq_len``, ``tp``) asks for each: several span a grid.
+        The fields of a run (`sartor.run.fields`). What is not stated of devices, batch and plan is completed: the
+        fastest plan that fits. A list or array as the value of an axis of the plan, ``num_devices``,
+        ``global_batch_size`` or ``seq_len`` (in inference ``microbatch_size``, ``context_len``, ``seq_len``, ``tp``)
+        asks for each: several span a grid.
 
     Returns
     -------
@@ -135,7 +137,29 @@ def _with_batches(answer: ModelEstimate) -> ModelEstimate:
 
 
 def answer_question(question: Question) -> ModelEstimate:
-    """Lower the question's workload and price it on the question's device; in training, price its plan too."""
+    """Price a question that `ask` completed: its operators on its device and, in training, its plan.
+
+    Parameters
+    ----------
+    question
+        What `ask` returns, or the question of an earlier answer with a change (``dataclasses.replace``).
+
+    Returns
+    -------
+    ModelEstimate
+        As `estimate` returns it, but for other batches that the devices divide.
+
+    Raises
+    ------
+    InputError
+        For what cannot be run, in one sentence that names the field and a value that works.
+
+    Examples
+    --------
+    >>> from sartor.api.questions import ask
+    >>> answer_question(ask("gpt2", "h100", phase="prefill", tp=1)).time_s > 0
+    True
+    """
     return _one_pass(question) if question.held is None else _one_step(question, question.held)
 
 
@@ -282,6 +306,11 @@ def gemm(
     ------
     InputError
         For sizes, types or devices that cannot be, in one sentence with the nearest that can.
+
+    Examples
+    --------
+    >>> gemm(4096, 4096, 4096, "h100").cost.bound_by.value
+    'compute'
     """
     device = device_of(gpu)
     dtype_, widened = precision_of(dtype, device)
@@ -353,6 +382,7 @@ def _of_software(gemm: Gemm, gpu: Gpu, known: Calibration, kernels: str | None) 
     return tuple(said)
 
 
+@with_options(RunOptions, FIELDS)
 def lint(
     model: Model | None = None, gpu: GpuLike | None = None, *, allow: Sequence[str] = (), **options: Unpack[RunOptions]
 ) -> Lint:
@@ -377,6 +407,11 @@ def lint(
     ------
     InputError
         For what cannot be run, in one sentence that names the field and a value that works.
+
+    Examples
+    --------
+    >>> [finding.rule for finding in lint("gpt2", "a100", framework="torchtitan", num_devices=8).findings][0]
+    'ragged_vocab'
     """
     reading = model_asked(model, options, changed_by="lint")
     lint = lint_question(completed_question(reading, gpu, options, splits=True), allow)
@@ -384,7 +419,32 @@ def lint(
 
 
 def lint_question(asked: Question, allow: Sequence[str] = ()) -> Lint:
-    """The findings for a question, and its estimate: at the nearest smaller split, if it cannot run as requested."""
+    """The findings for a question that `ask` completed, and its estimate: at the nearest smaller split, if it cannot
+    run as requested.
+
+    Parameters
+    ----------
+    asked
+        What `ask` returns.
+    allow
+        Names or codes of rules to leave out.
+
+    Returns
+    -------
+    Lint
+        As `lint` returns it.
+
+    Raises
+    ------
+    InputError
+        For what cannot be run, in one sentence that names the field and a value that works.
+
+    Examples
+    --------
+    >>> from sartor.api.questions import ask
+    >>> [finding.code for finding in lint_question(ask("gpt2", "h100", phase="prefill", tp=1)).findings][:1]
+    ['R1']
+    """
     base = _base(asked)
     findings = findings_of(asked, base.run, allow)
     asked = replace(asked, depends_on=(*asked.depends_on, *_on_other_trainers(asked, allow)))
@@ -457,6 +517,7 @@ def _base(asked: Question) -> ModelEstimate:
     return answer_question(replace(asked, dims=split, held=held))
 
 
+@with_options(RunOptions, FIELDS)
 def advise(
     model: Model | None = None,
     gpu: GpuLike | Sequence[GpuLike] | None = None,
@@ -472,19 +533,16 @@ def advise(
 ) -> Advice:
     """What would be faster at the same size: findings, candidates best first, the smallest edit that pays.
 
-    Gains are at equal work: a smaller model gains nothing by being smaller.
-
     Parameters
     ----------
     model, gpu
-        As in `estimate`; with several GPUs the first is estimated in detail, and candidates carry a speedup on each.
+        As in `estimate`; with several GPUs the first is estimated, and candidates carry a speedup on each.
     objective, regret
-        The phase to be fast in (train, prefill or decode), also for the estimate, or several with weights
-        (``train:0.7,decode:0.3``): then ``codesign`` is one shape for all of them on all GPUs, and the rest is about
-        the phase with the largest weight. It minimizes ``regret``: ``weighted`` or ``worst``.
+        The phase to be fast in (train, prefill or decode), or several with weights (``train:0.7,decode:0.3``): then
+        ``codesign`` is one shape for all of them on all GPUs, with the least ``regret`` (``weighted`` or ``worst``),
+        and the rest is about the phase with the largest weight.
     freeze, free
-        Fields that stay as they are, and fields that change quality and may change nevertheless: ``num_layers``,
-        ``q_lora_rank``, ``kv_lora_rank``, ``num_full_layers``, ``experts_per_token`` (experts no coarser).
+        Fields that stay as they are, and fields that may change at the cost of quality, as ``num_layers``.
     params_tolerance, top, evidence
         Largest change of the parameter count, as a share; most candidates; quality guard (1: as published).
     **options
@@ -493,13 +551,18 @@ def advise(
     Returns
     -------
     Advice
-        ``base``, the estimate of the model as it is [s]; ``findings``; ``candidates``, each with its speedup and 80%
-        interval; ``edit``, the smallest change with most of the gain, or none.
+        ``base``, the model's estimate [s]; ``findings``; ``search.candidates``, each with its speedup at equal work and
+        80% interval; ``search.smallest_edit``, that with most of the gain, or none.
 
     Raises
     ------
     InputError
         For what cannot be run, in one sentence that names the field and a value that works.
+
+    Examples
+    --------
+    >>> advise("pythia-2.8b", "a100", num_devices=8).search.smallest_edit.changed["num_heads"]
+    (32, 20)
     """
     from sartor.model.workload import phase_weights
     from sartor.shapes.quality import QualityGuard
@@ -534,7 +597,7 @@ def advise(
         runs=runs,
         kernels=asked.kernels,
     )
-    best = found.smallest_edit or (found.candidates[0] if found.candidates else None)
+    best = found.smallest_edit or next(iter(found.candidates), None)
     after = None if best is None else answer_question(asked.with_shape(best.shape))
     space = {"rule": rule, "params_tolerance": params_tolerance, "guard": guard, "freeze": freeze, "free": free}
     common = _common(asked, runs, known, gpus, weights, context_len, options.get("microbatch_size"), space)

@@ -9,7 +9,7 @@ import typer
 from sartor.cli import common as c
 from sartor.cli import options as o
 from sartor.cli.run_options import takes_run
-from sartor.run.fields import FIELDS, OF_ONE_PASS, RunOptions
+from sartor.run.fields import NOT_OF_SERVERS, RunOptions
 
 
 @takes_run()
@@ -189,7 +189,7 @@ def operators(
 
 
 @takes_run(
-    without=(*OF_ONE_PASS, *(name for name, row in FIELDS.items() if not row.inference)),
+    without=NOT_OF_SERVERS,
     helps={
         "tp": "Tensor-parallel devices. [default: the fewest that hold a sequence]",
         "ep": "Devices, of tp x copies, over which whole experts are divided; the rest splits each expert.",

@@ -166,7 +166,11 @@ class SpaceOptions(TypedDict, total=False):
     ]
     set: Annotated[
         Mapping[str, int | str] | None,
-        Declared(Spelling.REPEATED, "Change the shape: `--set num_heads=20`. May be repeated.", metavar="FIELD=VALUE"),
+        Declared(
+            Spelling.REPEATED,
+            "Change fields of the shape, such as num_heads=20. May be repeated.",
+            metavar="FIELD=VALUE",
+        ),
     ]
 
 

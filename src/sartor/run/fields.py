@@ -207,7 +207,7 @@ _ROWS = (
         "set",
         "FIELD=VALUE",
         "changed fields of the shape",
-        "Change the shape: `--set num_heads=20`. May be repeated.",
+        "Change fields of the shape, such as num_heads=20. May be repeated.",
         kind=dict,
     ),
     _word(
@@ -230,6 +230,7 @@ OF_ONE_PASS = {
     "eager": "an engine replays its steps from a graph",
 }
 """Fields of a run that state one pass of it, and what a server has instead."""
+NOT_OF_SERVERS = (*OF_ONE_PASS, *(name for name, row in FIELDS.items() if not row.inference))
 
 
 def check_names(options: Mapping[str, Any], fields: type = RunOptions) -> None:
