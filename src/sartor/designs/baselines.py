@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -180,24 +180,13 @@ def chip_baselines(
     models, store = lower_models(question), store or ScheduleStore()
     for chip in chips:
         if trained:
-            yield keep(f"{chip.name}, expert placement", partial(_with_experts, question, chip, store, keep))
+            expert = partial(expert_point, question, chip.accelerator, store=store)
+            fastest = partial(_at_its_memories, question, chip, "expert", expert, _MISSING, keep)
+            yield keep(f"{chip.name}, expert placement", fastest)
         yield keep(f"{chip.name}, searched placement", partial(searched, question, models, chip, store, keep))
 
 
-def _with_experts(question: DesignQuestion, chip: NamedChip, store: ScheduleStore, keep: Keep = afresh) -> Baseline:
-    """The experts' placements on a fixed chip, at the memory with which they are fastest."""
-    start, name = time.perf_counter(), f"{chip.name}, expert placement"
-    makes = [partial(expert_point, question, chip.accelerator, memory, store) for memory in chip.hbm_bytes]
-    points = [keep(f"{name}, {memory:.0f} bytes", make) for memory, make in zip(chip.hbm_bytes, makes, strict=True)]
-    best = _best([ranked_point for ranked_point in points if ranked_point is not None])
-    missing = "the expert's placement does not fit, or its width does not split the model"
-    return Baseline(
-        name=name,
-        ranked=best,
-        evaluations=len(points),
-        seconds=time.perf_counter() - start,
-        note=_notes(chip.note, _plans(best) if best else missing, _beyond(question, best)),
-    )
+_MISSING = "the expert's placement does not fit, or its width does not split the model"
 
 
 def searched(
@@ -208,22 +197,33 @@ def searched(
     keep: Keep = afresh,
 ) -> Baseline:
     """Only the placement searched: the best plans on a fixed chip, at the memory with which they are fastest."""
-    start, name = time.perf_counter(), f"{chip.name}, searched placement"
 
-    def on(memory: float) -> Ranked:
-        point = point_on(question, models, chip.accelerator, memory)
+    def on(hbm_bytes: float) -> Ranked | None:
+        point = point_on(question, models, chip.accelerator, hbm_bytes)
         return alone(question, evaluate_point(question, point, store))
 
-    ranked = [keep(f"{name}, {memory:.0f} bytes", partial(on, memory)) for memory in chip.hbm_bytes]
-    best = _best([ranked_point for ranked_point in ranked if ranked_point.objective > 0])
+    return _at_its_memories(question, chip, "searched", on, "no placement fits", keep, "placement alone")
+
+
+def _at_its_memories(
+    question: DesignQuestion,
+    chip: NamedChip,
+    way: str,
+    on: Callable[[float], Ranked | None],
+    missing: str,
+    keep: Keep,
+    *words: str,
+) -> Baseline:
+    """A fixed chip at the memory with which it is fastest; ``missing`` says why it has no plan."""
+    start, name = time.perf_counter(), f"{chip.name}, {way} placement"
+    points = [keep(f"{name}, {memory:.0f} bytes", partial(on, memory)) for memory in chip.hbm_bytes]
+    best = max((p for p in points if p and p.objective > 0), key=lambda p: p.objective, default=None)
     return Baseline(
         name=name,
         ranked=best,
-        evaluations=len(ranked),
+        evaluations=len(points),
         seconds=time.perf_counter() - start,
-        note=_notes(
-            "placement alone", chip.note, _plans(best) if best else "no placement fits", _beyond(question, best)
-        ),
+        note=_notes(*words, chip.note, _plans(best) if best else missing, _beyond(question, best)),
     )
 
 
@@ -260,10 +260,6 @@ def _beyond(question: DesignQuestion, ranked: Ranked | None) -> str:
         if (limit := getattr(question.budgets, name)) is not None and value > limit * (1 + EQUAL)
     ]
     return ", ".join(over)
-
-
-def _best(ranked: Sequence[Ranked]) -> Ranked | None:
-    return max(ranked, key=lambda ranked_point: ranked_point.objective, default=None)
 
 
 def point_on(question: DesignQuestion, models: Sequence[LoweredModel], a: Accelerator, hbm_bytes: float) -> Point:

@@ -74,7 +74,7 @@ def factorizations(num_devices: int) -> Rows:
     return dict(zip(DIMS, columns, strict=True))
 
 
-def cross(rows: Rows, axis: str, values: Array) -> Rows:
+def _cross(rows: Rows, axis: str, values: Array) -> Rows:
     """Every row with every value of one more axis; copies of a row are adjacent."""
     count = len(next(iter(rows.values())))
     if len(values) == 1:
@@ -145,7 +145,7 @@ def structures(job: TrainingJob, space: PlanSpace) -> _Structures:
     rows = _strike(rows, _conditions(job, DEGREES), rejected, weight=below)
     for axis in STRUCTURE[len(DEGREES) :]:
         below //= len(space.axes[axis])
-        rows = _strike(cross(rows, axis, space.axes[axis]), _conditions(job, [axis]), rejected, weight=below)
+        rows = _strike(_cross(rows, axis, space.axes[axis]), _conditions(job, [axis]), rejected, weight=below)
     return _Structures(rows=rows, rejected=rejected)
 
 
@@ -154,7 +154,7 @@ def with_switches(job: TrainingJob, space: PlanSpace, rows: Rows, rejected: dict
     below = math.prod(len(space.axes[axis]) for axis in SWITCHES)
     for axis in SWITCHES:
         below //= len(space.axes[axis])
-        rows = _strike(cross(rows, axis, space.axes[axis]), _conditions(job, [axis]), rejected, weight=below)
+        rows = _strike(_cross(rows, axis, space.axes[axis]), _conditions(job, [axis]), rejected, weight=below)
     layers = space.fixed.get("recompute_layers", -1)
     return {**rows, "recompute_layers": np.where(rows["recompute"] == Recompute.FULL, layers, -1)}
 

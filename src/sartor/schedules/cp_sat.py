@@ -289,12 +289,12 @@ class _Model:
 
     def _twins(self) -> None:
         """Identical operators start in the given order."""
-        for i, j in twins(self.block):
+        for i, j in _twins(self.block):
             self.model.add(self.starts[i] <= self.starts[j])
 
     def _hint(self, hint: Timetable) -> None:
         starts, split = list(hint.starts), list(hint.split)
-        for i, j in twins(self.block):
+        for i, j in _twins(self.block):
             if starts[i] > starts[j]:
                 starts[i], starts[j], split[i], split[j] = starts[j], starts[i], split[j], split[i]
         for i, start in enumerate(self.starts):
@@ -304,7 +304,7 @@ class _Model:
         self.model.add_hint(self.makespan, hint.makespan(self.block))
 
 
-def twins(block: OpBlock) -> list[tuple[int, int]]:
+def _twins(block: OpBlock) -> list[tuple[int, int]]:
     """Pairs of neighbours among operators with the same type, times, predecessors and successors."""
     last: dict[tuple[object, ...], int] = {}
     pairs = []

@@ -256,7 +256,7 @@ def longest_paths(forward_s: FloatArray, backward_s: FloatArray, microbatches: i
     return _LongestPaths(makespan_s=final.max(axis=0), tasks=passed.reshape(count, 2, pp, virtual))
 
 
-def makespan_s(forward_s: FloatArray, backward_s: FloatArray, microbatches: int) -> FloatArray:
+def _makespan_s(forward_s: FloatArray, backward_s: FloatArray, microbatches: int) -> FloatArray:
     """`LongestPaths.makespan_s` alone."""
     _, pp, virtual = forward_s.shape
     return np.asarray(_finished(_tasks(pp, virtual, microbatches), forward_s, backward_s).max(axis=0))
@@ -425,7 +425,7 @@ def _simulated(chunks: Chunks, microbatches: int, seconds: FloatArray) -> FloatA
     distinct, index = np.unique((seconds / scale).round(12), axis=1, return_inverse=True)
     busy: FloatArray = np.moveaxis(summed(chunks.counts, distinct), -1, 0)
     walked = [
-        makespan_s(FORWARD * busy[few], (1 - FORWARD) * busy[few], microbatches)
+        _makespan_s(FORWARD * busy[few], (1 - FORWARD) * busy[few], microbatches)
         for few in _walks(busy.shape, microbatches)
     ]
     return np.asarray(np.concatenate(walked)[index.reshape(-1)] * scale)

@@ -35,7 +35,7 @@ from sartor.operators import Collective, CollectiveKind, MemoryBoundKind, Operat
 from sartor.units import Ints, ceil_div
 
 
-def layer(setting: Setting, part: Layer) -> Piece:
+def _counted(setting: Setting, part: Layer) -> Piece:
     """A residual layer as `lower` counts it: its norms are one operator with a count, and so are its residual sums."""
     inside = [block.inside for block in _blocks_of(setting, part)]
     sums = len(inside) if part.mixers or part.all_ffns else 0
@@ -356,7 +356,7 @@ def _stack(site: _Site, shape: TransformerShape) -> Piece:
         pieces.append(_final_norms(setting, site.stack))
     outside = _placed(chain(*pieces), site.prefix, part=Part.EMBEDDING)
     layers = site.of(BlockKind.LAYER)
-    return chain(outside, *(_placed(layer(setting, b.layer), b.prefix, b.count, i) for i, b in layers if b.layer))
+    return chain(outside, *(_placed(_counted(setting, b.layer), b.prefix, b.count, i) for i, b in layers if b.layer))
 
 
 def _after_layers(end: _Site, shape: TransformerShape) -> Iterator[Piece]:
@@ -376,7 +376,7 @@ def _module_for_later_tokens(setting: Setting, shape: TransformerShape, like: La
     h = setting.hidden_size
     joined = product(setting, "proj", Role.PROJECTION, setting.tokens, h, 2 * h, setting.dtype)
     norms = repeat(norm(setting, setting.outer_tokens, h, "input_norm"), 2)
-    inner = chain(norms, joined, layer(setting, like))
+    inner = chain(norms, joined, _counted(setting, like))
     return inner, chain(_final_norms(setting, shape.main), _logits(setting, shape), _cross_entropy(setting, shape))
 
 

@@ -260,7 +260,7 @@ def model_entry(name: str) -> JsonDict:
         return tomllib.load(file)
 
 
-def canonical(name: str) -> str:
+def _canonical(name: str) -> str:
     """A name without owner, case, separators and the suffix ``-hf``."""
     bare = re.sub(r"[\s_\-]hf$", "", name.lower().strip().rsplit("/", 1)[-1])
     squeezed = re.sub(r"[\s_\-()]+", "", bare)
@@ -268,9 +268,9 @@ def canonical(name: str) -> str:
 
 
 def _find(name: str) -> Path:
-    entries, other_names = _entries(), {canonical(alias): slug for alias, slug in model_aliases().items()}
-    search_key = canonical(name)
-    search_key = canonical(other_names.get(search_key, search_key))
+    entries, other_names = _entries(), {_canonical(alias): slug for alias, slug in model_aliases().items()}
+    search_key = _canonical(name)
+    search_key = _canonical(other_names.get(search_key, search_key))
     if search_key in entries:
         return entries[search_key]
     near = difflib.get_close_matches(search_key, list(entries), n=4, cutoff=0.5)
@@ -284,7 +284,7 @@ def _find(name: str) -> Path:
 
 @cache
 def _entries() -> dict[str, Path]:
-    return {canonical(path.stem): path for path in ENTRIES.glob("*.toml") if path != ALIASES}
+    return {_canonical(path.stem): path for path in ENTRIES.glob("*.toml") if path != ALIASES}
 
 
 @cache

@@ -65,7 +65,7 @@ def optimizer_line(job: TrainingJob, cluster: Cluster, calibration: Calibration)
         kind=MemoryBoundKind.OPTIMIZER,
         rows=1,
         cols=1,
-        bytes_moved=np.array([0.0, many * bytes_per_param(job)]),
+        bytes_moved=np.array([0.0, many * _bytes_per_param(job)]),
     )
     start, whole = memory_bound_cost(update, cluster.gpu, calibration).time_s  # type: ignore[misc]
     s_per_param = (whole - start) / many + _newton_schulz_s(job, cluster)
@@ -76,7 +76,7 @@ def optimizer_line(job: TrainingJob, cluster: Cluster, calibration: Calibration)
 def _in_host_s_per_param(job: TrainingJob, cluster: Cluster) -> float:
     """Seconds per parameter with states in host memory: gradient and weight cross the host link."""
     link = (job.trainer.grad_dtype.bytes + weight_bytes(job)) / cluster.host_link_bytes_per_s
-    return link + bytes_per_param(job) / cluster.host_memory_bytes_per_s
+    return link + _bytes_per_param(job) / cluster.host_memory_bytes_per_s
 
 
 SECOND_MOMENT_BYTES = 8.0
@@ -104,7 +104,7 @@ def chip_update_s_per_param(accelerator: Accelerator, optimizer: Optimizer = Opt
     return np.asarray(vector_cost(update, accelerator).time_s) / params
 
 
-def bytes_per_param(job: TrainingJob) -> float:
+def _bytes_per_param(job: TrainingJob) -> float:
     """Bytes moved per parameter: fp32 gradient, weight and moments read, weight and moments written, the low-precision
     copy written; plus the gradient's norm and clipping."""
     moments = 2 if job.optimizer is Optimizer.ADAM else 1

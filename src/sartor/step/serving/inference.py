@@ -86,7 +86,7 @@ def serving(
         memory=memory,
         would_fit=() if memory.fits else would_fit(workload, dims, gpu, headroom),
         most_sequences=most_sequences(workload, dims, gpu, headroom),
-        bandwidth_utilization=bandwidth_utilization(estimate),
+        bandwidth_utilization=_bandwidth_utilization(estimate),
         knee=_knee_sequences(workload, dims, gpu, calibration),
     )
 
@@ -220,7 +220,7 @@ def _fits(workload: Workload, dims: ParallelDims, gpu: Gpu, sequences: int, head
 # -- serving metrics -----------------------------------------------------------------------------------------------
 
 
-def bandwidth_utilization(estimate: Estimate) -> float:
+def _bandwidth_utilization(estimate: Estimate) -> float:
     """Bytes that the operators move per second, over the peak bandwidth (above 1 if the L2 cache keeps some of
     them)."""
     operators = (op for op in estimate.graph.operators if not isinstance(op, Collective))

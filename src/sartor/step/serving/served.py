@@ -254,7 +254,7 @@ def _experts(server: Server, workload: Workload) -> list[GroupedGemm]:
 
 def capacity(server: Server, prompt: Ints, answer: Ints = 0) -> IntArray:
     """Sequences with so many tokens that one copy holds besides its weights; 0 if the weights leave no room."""
-    free = max(free_bytes(server), 0.0)
+    free = max(_free_bytes(server), 0.0)
     both = np.stack([column.ravel() for column in np.broadcast_arrays(prompt, answer)])
     pairs, where = np.unique(both, axis=1, return_inverse=True)
     column = [cache_bytes(server, int(first), int(then)) for first, then in pairs.T]
@@ -264,7 +264,7 @@ def capacity(server: Server, prompt: Ints, answer: Ints = 0) -> IntArray:
     return sequences.reshape(np.broadcast_shapes(np.shape(prompt), np.shape(answer)))
 
 
-def free_bytes(server: Server) -> float:
+def _free_bytes(server: Server) -> float:
     """Memory of one device besides its weights; negative if they don't fit."""
     return server.memory_share * server.gpu.hbm_bytes - server_weight_bytes(server)
 
@@ -309,7 +309,7 @@ def shortage(server: Server, prompt: int, answer: int = 0) -> Shortage | None:
     """What a server lacks to hold one sequence; None if it does."""
     if capacity(server, prompt, answer):
         return None
-    free, tokens = free_bytes(server), prompt + answer
+    free, tokens = _free_bytes(server), prompt + answer
     longest = bisect_right(range(1, tokens), free, key=lambda n: cache_bytes(server, n, 0))
     return Shortage(
         server=server,
