@@ -31,6 +31,18 @@ def test_plan_estimate_lint_and_advise_agree_on_the_cost(price: dict[str, float]
     assert api.advise("gpt2", **run).to_dict()["baseline"]["cost"] == pytest.approx(cost)
 
 
+def test_a_launch_costs_as_the_plan_in_it(tmp_path: Path, sartor: Callable[..., Ran]) -> None:
+    answer = api.plan("gpt2", "dgx-h100", **RUN, price=2.5)
+    written = tmp_path / "launch.sh"
+    written.write_text(api.launch(answer, "megatron").files[0].text)
+    asked = ("plan", "--launch", written, "--cluster", "dgx-h100", "--price", "2.5")
+    assert answer.cost is not None
+    assert sartor(*asked, "--json").body["cost"]["usd_per_million_tokens"] == pytest.approx(
+        answer.cost.usd_per_million_tokens
+    )
+    assert "USD per 1M tokens at 2.50 per device-hour (stated)." in " ".join(sartor(*asked).out.split())
+
+
 def test_the_cost_is_devices_and_seconds_of_a_million_tokens() -> None:
     found = api.estimate("gpt2", "h100", **RUN, price=3.6)
     assert found.cost is not None

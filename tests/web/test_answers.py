@@ -93,8 +93,8 @@ def test_a_run_that_cannot_be_read_is_refused_by_its_own_name(
 def test_a_plan_is_the_command_lines_but_for_the_seconds_it_took(
     server: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    body = {"model": "llama-3.1-8b", "num_devices": 16, "global_batch_size": 32, "tokens": "1T"}
-    words = ["plan", "llama-3.1-8b", "--num-devices", 16, "--global-batch-size", 32, "--json"]
+    body = {"model": "llama-3.1-8b", "num_devices": 16, "global_batch_size": 32, "tokens": "1T", "price": 2.0}
+    words = ["plan", "llama-3.1-8b", "--num-devices", 16, "--global-batch-size", 32, "--price", 2, "--json"]
     _, out, _ = commanded(capsys, *words)
     here, there = server.post("/api/plan", body).json(), json.loads(out)
     for answer in (here, there):

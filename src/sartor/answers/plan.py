@@ -477,6 +477,7 @@ LAUNCH: Fields = (
     field("cluster", CLUSTER, path=lambda answer: Pool(answer.cluster, int(answer.priced.plan.num_devices))),
     field("plan", PRICED, path=lambda answer: Sourced(answer.priced, answer.source)),
     *numbers("usable_bytes headroom"),
+    COST_OF_STEP,
     rows("stages", STAGE_MEMORY, path="memory.stages"),
     rows("findings", PLAN_FINDING),
     text("worst_grade", path=lambda answer: answer.findings[0].grade if answer.findings else None, null=True),
@@ -521,6 +522,14 @@ class LaunchAnswer(Answer):
     """Share of usable memory that stays free."""
     depends_on: tuple[Turn, ...] = ()
     """Switches without a price, and what the files do not say, that would turn whether it fits."""
+
+    @property
+    def cost(self) -> RunCost:
+        """Of the tokens of one step."""
+        from sartor.step.run_cost import run_cost
+
+        step_s, devices = (self.priced.step_s, self.priced.low_s, self.priced.high_s), int(self.priced.plan.num_devices)
+        return run_cost(self.job, self.cluster, devices, step_s, self.job.tokens_per_step)
 
     @property
     def status(self) -> str:

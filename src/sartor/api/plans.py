@@ -401,6 +401,7 @@ def lint_launch(
     *,
     model: Model | None = None,
     num_devices: int | None = None,
+    price: float | None = None,
     allow: Sequence[str] = (),
     search: bool = True,
     **options: Unpack[TrainingOptions],
@@ -416,6 +417,8 @@ def lint_launch(
         As in `plan`.
     model, num_devices
         What the file lacks, or says otherwise: the model as in `sartor.estimate`, and the devices of the whole run.
+    price
+        USD per device and hour; without it the cluster's.
     allow
         Names or codes of rules to leave out.
     search
@@ -426,8 +429,8 @@ def lint_launch(
     Returns
     -------
     LaunchAnswer
-        ``priced``: the plan's step [s], 80% interval and memory [bytes]; ``fits``, ``findings``, and what of the file
-        was not understood.
+        ``priced``: the plan's step [s], 80% interval and memory [bytes]; ``fits``, ``findings``, ``cost``, and what of
+        the file was not understood.
 
     Raises
     ------
@@ -451,7 +454,8 @@ def lint_launch(
     if model is None and options.get("set"):
         raise InputError("set", str(options["set"]), "changes sizes of MODEL, and the launch says the model's", "MODEL")
     shape = None if model is None else read(model, options.get("set")).shape
-    reading, whole = read_launch(launch, num_devices=num_devices or 0, shape=shape), cluster_of(cluster)
+    reading = read_launch(launch, num_devices=num_devices or 0, shape=shape)
+    whole = cluster_of(cluster).with_price(price)
     run = Run.stated(**options)
     for name in ("seq_len", "global_batch_size"):
         size_of(name, options.get(name), 1)

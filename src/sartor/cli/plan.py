@@ -100,7 +100,7 @@ def plan(
     files |= {"trace": trace, "chakra": chakra}
     if launch is not None:
         checks = {"launch": launch, "cluster": cluster, "model": model, "allow": allow, "fail_on": fail_on}
-        searches = {"fix": fix, "simple": simple, "why_not": why_not, "price": options.get("price")}
+        searches = {"fix": fix, "simple": simple, "why_not": why_not}
         _only_with_a_search(searches | files)
         _lint_launch({**checks, "trace": trace, "json": json, "out": out}, parse_counts(num_devices), options)
         return

@@ -79,7 +79,8 @@ def _lines(answer: LaunchAnswer) -> Iterator[str]:
     rate = format_count(float(priced.step.tokens_per_s_per_device))
     yield (
         f"A step takes {interval_text(priced.step_s, priced.low_s, priced.high_s)}, "
-        f"{format_share(float(priced.step.mfu))} of dense peak (MFU), {rate} tokens/s per device. {bound_text(priced)}"
+        f"{format_share(float(priced.step.mfu))} of dense peak (MFU), {rate} tokens/s per device"
+        f"{money_text(', ', answer.cost)}. {bound_text(priced)}"
     )
     yield first_plan_change(answer.findings) or "No rule about launches proposes a change."
     yield from turn_lines(answer.depends_on)
