@@ -87,21 +87,32 @@ def place_layers(pricer: Pricer, open_: Evaluated, even: Evaluated, worst_s: flo
 
 
 def place_rows(pricer: Pricer, ranked: Evaluated, index: Array) -> Iterator[tuple[int, list[PricedPlan]]]:
-    """Row indices with the row's plan under each split worth pricing, if it fits; what rows share is priced once."""
+    """Row indices with the row's plan under each split worth pricing, if it fits; what rows share is priced once. Equal
+    chunks are the even split, which has its price."""
     if not len(index):
         return
     plans = to_plan(pricer.job, {name: values[index] for name, values in ranked.rows.items()})
     loads = block_loads(pricer.job, plans, pricer.cluster, pricer.calibration, pricer.blocks_known)
     of_row = [
-        [replace(plan, stage_layers=split) for split in splits(pricer, plan, weights)]
+        [replace(plan, stage_layers=split) for split in splits(pricer, plan, weights) if len(set(split)) > 1]
         for plan, weights in zip((plan_at(pricer.job, ranked.rows, i) for i in index.tolist()), loads, strict=True)
     ]
     every_plan = [plan for placed in of_row for plan in placed]
-    steps = iter(step_each(pricer.job, every_plan, pricer.cluster, pricer.calibration, pricer.blocks_known))
-    footprints = iter(footprint_each(pricer.job, every_plan, pricer.cluster))
-    for i, placed in zip(index.tolist(), of_row, strict=True):
-        priced = [PricedPlan(plan=plan, step=next(steps), footprint=next(footprints)) for plan in placed]
-        yield i, [plan for plan in priced if float(plan.footprint.device_bytes) <= pricer.limit_bytes]
+    row_of = np.repeat(index, [len(placed) for placed in of_row]).tolist()
+    footprints = footprint_each(pricer.job, every_plan, pricer.cluster)
+    fitting = [
+        (row, plan, footprint)
+        for row, plan, footprint in zip(row_of, every_plan, footprints, strict=True)
+        if float(footprint.device_bytes) <= pricer.limit_bytes
+    ]
+    plans_priced = [plan for _, plan, _ in fitting]
+    steps = step_each(pricer.job, plans_priced, pricer.cluster, pricer.calibration, pricer.blocks_known)
+    prices = [
+        (row, PricedPlan(plan=plan, step=step, footprint=footprint))
+        for (row, plan, footprint), step in zip(fitting, steps, strict=True)
+    ]
+    for i in index.tolist():
+        yield i, [plan for row, plan in prices if row == i]
 
 
 def _first_of_dims(ranked: Evaluated, index: Array) -> Array:
