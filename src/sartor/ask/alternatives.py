@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 from sartor.answers.estimate import ModelEstimate, Question
-from sartor.cost.correction.calibration import Calibration, load_calibration
+from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
 from sartor.hardware.accelerator_catalog import datasheet_of, ratio_to_default, template_value, with_key
 from sartor.hardware.cluster import Cluster
@@ -27,6 +27,7 @@ from sartor.model.shape import TransformerShape
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel, ContextParallel
 from sartor.plans.fixed import SWITCHED, other_settings, settings
+from sartor.plans.search import known_blocks
 from sartor.plans.space import axes_of, broken
 from sartor.run.fields import FIELDS
 from sartor.run.run import Origin, Run, Turn
@@ -78,14 +79,23 @@ def weighed(
     *,
     limit_bytes: float,
     closed: Container[str] = (),
+    blocks_known: KnownBlocks | None = None,
 ) -> Weighed:
     """A run's plan priced with every other plausible value of what neither the run nor ``closed`` (names of fields and
-    switches) states; ``shape`` has the vocabulary as it is written, and ``limit_bytes`` is what a device may hold."""
+    switches) states; ``shape`` has the vocabulary as it is written, and ``limit_bytes`` is what a device may hold.
+    ``blocks_known``: of the search that chose the plan."""
     fields = tuple(_open_fields(run, shape, job, plan, cluster.gpu, closed))
     if not fields:
         return Weighed(run=run)
     others = () if run.states("zero_stage") or "zero_stage" in closed else AXES["zero_stage"].common or ()
-    price = _Pricer.of(job, plan, cluster, calibration, (int(plan.zero_stage), *others))
+    price = _Pricer(
+        job=job,
+        plan=plan,
+        cluster=cluster,
+        blocks_known=blocks_known or known_blocks(job, cluster, calibration),
+        zero_stages=(int(plan.zero_stage), *others),
+        broken=frozenset(broken(job, plan)),
+    )
     base = price({}, ())
     assert base is not None
     alone = [priced for f in fields for word, change in f.others.items() if (priced := price({f.name: word}, [change]))]
@@ -193,27 +203,6 @@ class _Pricer:
     """The plan's, and if nothing states it those that another trainer may have instead, the likeliest first."""
     broken: frozenset[str]
     """Why the plan cannot run under the job itself."""
-
-    @classmethod
-    def of(
-        cls,
-        job: TrainingJob,
-        plan: TrainingPlan,
-        cluster: Cluster,
-        calibration: Calibration | None,
-        zero_stages: tuple[int, ...],
-    ) -> _Pricer:
-        table = calibration if cluster.others else calibration or load_calibration(cluster.gpu)
-        blocks_known = KnownBlocks(job, cluster, table)
-        reasons = frozenset(broken(job, plan))
-        return cls(
-            job=job,
-            plan=plan,
-            cluster=cluster,
-            blocks_known=blocks_known,
-            zero_stages=zero_stages,
-            broken=reasons,
-        )
 
     def __call__(self, values: Mapping[str, str], changes: Iterable[Change]) -> _Alternative | None:
         """The plan's step and memory with these changes; None where such a run is not possible."""

@@ -158,6 +158,8 @@ class Cluster:
         know which tiers a job fills."""
         starts = accumulate((pool.num_devices for pool in self.pools[:-1]), initial=0)
         used_pools = [pool for pool, start in zip(self.pools, starts, strict=True) if start < num_devices]
+        if len(used_pools) == len(self.pools) and (used_pools[1:] or num_devices == self.num_devices):
+            return self
         return replace(
             self, others=tuple(used_pools[1:]), num_devices=self.num_devices if used_pools[1:] else num_devices
         )

@@ -140,12 +140,14 @@ def fastest_plan(
     *,
     calibration: Calibration | None = None,
     headroom: float | None = None,
+    blocks_known: KnownBlocks | None = None,
 ) -> PricedPlan | None:
     """`search_plans(...).best` alone, without runners-up, front and explanations; None if no plan fits.
+    ``blocks_known`` keeps the blocks that are priced.
 
     Raises ``InputError`` for fixed values that no plan on ``num_devices`` can have.
     """
-    pricer = make_pricer(job, cluster.reached(num_devices), calibration, headroom=headroom)
+    pricer = make_pricer(job, cluster.reached(num_devices), calibration, headroom=headroom, blocks_known=blocks_known)
     axes = check_fixed(job, num_devices, fixed or {})
     front, rejected = _stream(pricer, plan_space(job, num_devices, axes), None, 1)
     if not front.evaluated:
@@ -235,6 +237,8 @@ class HeldPlan:
     """Of the price (`PricedPlan.spread`)."""
     searched: PricedPlan | None = field(default=None, compare=False, repr=False)
     """The plan as the search that chose it priced it with the package's calibration, to price it once."""
+    blocks_known: KnownBlocks | None = field(default=None, compare=False, repr=False)
+    """The blocks that the search priced."""
     launched: TrainingPlan | None = field(default=None, compare=False, repr=False)
     """The plan of a launch file, which places its layers itself."""
 
@@ -322,22 +326,27 @@ def make_pricer(
     steps: Steps | None = None,
     footprints: Footprints | None = None,
     headroom: float | None = None,
+    blocks_known: KnownBlocks | None = None,
 ) -> Pricer:
     """A pricer with the step and footprint functions of ``sartor.step``."""
     from sartor.step import footprint as memory
     from sartor.step import step as time_of
 
-    table = calibration if cluster.others else calibration or load_calibration(cluster.gpu)
-    priced_once = KnownBlocks(job, cluster, table)
+    priced_once = blocks_known or known_blocks(job, cluster, calibration)
     return Pricer(
         job=job,
         cluster=cluster,
         steps=steps or partial(time_of.step, blocks_known=priced_once),
         footprints=footprints or memory.footprint,
-        calibration=table,
+        calibration=priced_once.calibration,
         blocks_known=priced_once,
         headroom=usual_headroom(cluster) if headroom is None else checked_headroom(headroom),
     )
+
+
+def known_blocks(job: TrainingJob, cluster: Cluster, calibration: Calibration | None) -> KnownBlocks:
+    """No blocks yet, to be priced with a calibration or the package's."""
+    return KnownBlocks(job, cluster, calibration if cluster.others else calibration or load_calibration(cluster.gpu))
 
 
 def usual_headroom(cluster: Cluster) -> float:
