@@ -24,6 +24,7 @@ from sartor.model.shape import TransformerShape, blocks
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims
 from sartor.plans.evaluate import (
+    Evaluated,
     Footprints,
     Pricer,
     Steps,
@@ -54,7 +55,7 @@ from sartor.plans.space import (
     take,
     with_switches,
 )
-from sartor.plans.stages import WORTH, Placed, place_layers
+from sartor.plans.stages import WORTH, Placed, place_layers, some_placed_fits
 from sartor.step.block_times import compute_factors
 from sartor.step.coefficients import InRun, coefficients_for, in_a_run
 from sartor.step.footprint import every_stage, usable_bytes
@@ -149,11 +150,10 @@ def fastest_plan(
     """
     pricer = make_pricer(job, cluster.reached(num_devices), calibration, headroom=headroom, blocks_known=blocks_known)
     axes = check_fixed(job, num_devices, fixed or {})
-    front, rejected = _stream(pricer, plan_space(job, num_devices, axes), None, 1)
+    best, front, rejected = _fastest(pricer, plan_space(job, num_devices, axes))
     if not front.evaluated:
         raise _impossible(job, num_devices, axes, rejected)
-    _, best = _best(pricer, front, 1, not job.trainer.one_program)
-    return best[0] if best else None
+    return best
 
 
 def leanest_plan(
@@ -171,7 +171,8 @@ def leanest_plan(
     """
     pricer = make_pricer(job, cluster.reached(num_devices), calibration, headroom=headroom)
     axes = check_fixed(job, num_devices, fixed or {})
-    front, rejected = _stream(pricer, plan_space(job, num_devices, axes), None, 1)
+    front, rejected = Kept(), dict[str, int]()
+    _weighed_points(pricer, plan_space(job, num_devices, axes), front, rejected)
     if not front.evaluated:
         raise _impossible(job, num_devices, axes, rejected)
     return priced(pricer, front.leanest.rows)[0]
@@ -179,11 +180,10 @@ def leanest_plan(
 
 def best_or_leanest(pricer: Pricer, space: PlanSpace) -> tuple[PricedPlan | None, Mapping[str, int]]:
     """The fastest plan of a space that fits, else the leanest (None if there is none), and what was rejected."""
-    front, rejected = _stream(pricer, space, None, 1)
-    if not front.evaluated:
-        return None, rejected
-    _, best = _best(pricer, front, 1, not pricer.job.trainer.one_program)
-    return (best[0] if best else priced(pricer, front.leanest.rows)[0]), rejected
+    best, front, rejected = _fastest(pricer, space)
+    if best is None and front.evaluated:
+        best = priced(pricer, front.leanest.rows)[0]
+    return best, rejected
 
 
 def _impossible(job: TrainingJob, num_devices: int, axes: Mapping[str, int], rejected: Mapping[str, int]) -> InputError:
@@ -361,14 +361,39 @@ def checked_headroom(headroom: float) -> float:
     raise InputError("headroom", headroom, "must be a share of memory, from 0 to below 1", "0.05")
 
 
+def _fastest(pricer: Pricer, space: PlanSpace) -> tuple[PricedPlan | None, Kept, dict[str, int]]:
+    """The fastest plan of a space that fits, the plans kept, and counts of rejected points. Nothing is timed if no plan
+    fits: most numbers of devices that are tried are too few."""
+    uneven, rejected, front = not pricer.job.trainer.one_program, dict[str, int](), Kept()
+    plans = _weighed_points(pricer, space, front, rejected)
+    if not front.fitting and not (uneven and some_placed_fits(pricer, plans)):
+        return None, front, rejected
+    _time(pricer, space, front, plans)
+    _, best = _best(pricer, front, 1, uneven)
+    return best[0] if best else None, front, rejected
+
+
 def _stream(pricer: Pricer, space: PlanSpace, progress: Progress | None, top: int) -> tuple[Kept, dict[str, int]]:
     """Price every legal point of the space chunk by chunk; the plans kept, and counts of rejected points."""
+    rejected, front = dict[str, int](), Kept(top=top)
+    plans = _weighed_points(pricer, space, front, rejected, progress)
+    _time(pricer, space, front, plans)
+    if progress:
+        total = size_of(structures(pricer.job, space).rows)
+        progress(total, total)
+    for reason, count in front.over.items():
+        rejected[reason] = rejected.get(reason, 0) + count
+    return front, rejected
+
+
+def _weighed_points(
+    pricer: Pricer, space: PlanSpace, front: Kept, rejected: dict[str, int], progress: Progress | None = None
+) -> Evaluated:
+    """The legal points of the space that fit, or might with uneven stages, not timed yet. All legal ones are counted in
+    ``front``, the others in ``rejected``."""
     structure_list = structures(pricer.job, space)
-    rejected, front = dict(structure_list.rejected), Kept(top=top)
-    total = size_of(structure_list.rows)
-    done, recomputed = 0, {"recompute", "recompute_layers"} & space.fixed.keys()
-    by_layer = pricer.job.trainer.recomputes_some_layers and not recomputed
-    untimed = [empty()]
+    rejected |= structure_list.rejected
+    total, done, untimed = size_of(structure_list.rows), 0, [empty()]
     for chunk in chunks(structure_list.rows):
         if progress:
             progress(done, total)
@@ -378,18 +403,19 @@ def _stream(pricer: Pricer, space: PlanSpace, progress: Progress | None, top: in
             front.count(plans, plans.device_bytes <= pricer.limit_bytes)
             untimed.append(chosen(plans, hopeful(pricer, plans)))
         done += size_of(chunk)
-    prices = timed(pricer, joined(*untimed))
+    return joined(*untimed)
+
+
+def _time(pricer: Pricer, space: PlanSpace, front: Kept, plans: Evaluated) -> None:
+    """Add weighed plans to the front with their times, and plans near them that recompute only some layers."""
+    prices = timed(pricer, plans)
     front.add(prices)
-    fewer = fewest_recomputed(pricer, prices, front.worst_s) if by_layer else None
+    if {"recompute", "recompute_layers"} & space.fixed.keys() or not pricer.job.trainer.recomputes_some_layers:
+        return
+    fewer = fewest_recomputed(pricer, prices, front.worst_s)
     if fewer is not None:
         front.add_refined(evaluate(pricer, fewer))
-    if by_layer:
-        _add_partly_recomputed(pricer, front)
-    if progress:
-        progress(total, total)
-    for reason, count in front.over.items():
-        rejected[reason] = rejected.get(reason, 0) + count
-    return front, rejected
+    _add_partly_recomputed(pricer, front)
 
 
 def _add_partly_recomputed(pricer: Pricer, leaders: Kept) -> None:

@@ -21,6 +21,7 @@ from sartor.plans.front import KEYS, chosen, keys_of, order
 from sartor.plans.result import PricedPlan
 from sartor.plans.space import plan_at, size_of, to_plan
 from sartor.step.footprint import footprint_each
+from sartor.step.results import Footprint
 from sartor.step.stage_table import StageLoads, block_loads, held_bytes
 from sartor.step.stages import distinct_rows, is_v_shaped
 from sartor.step.step import step_each
@@ -87,10 +88,31 @@ def place_layers(pricer: Pricer, open_: Evaluated, even: Evaluated, worst_s: flo
 
 
 def place_rows(pricer: Pricer, ranked: Evaluated, index: Array) -> Iterator[tuple[int, list[PricedPlan]]]:
-    """Row indices with the row's plan under each split worth pricing, if it fits; what rows share is priced once. Equal
-    chunks are the even split, which has its price."""
-    if not len(index):
-        return
+    """Row indices with the row's plan under each split worth pricing, if it fits; what rows share is priced once."""
+    fitting = _placed_that_fit(pricer, ranked, index) if len(index) else []
+    plans = [plan for _, plan, _ in fitting]
+    steps = step_each(pricer.job, plans, pricer.cluster, pricer.calibration, pricer.blocks_known)
+    prices = [
+        (row, PricedPlan(plan=plan, step=step, footprint=footprint))
+        for (row, plan, footprint), step in zip(fitting, steps, strict=True)
+    ]
+    for i in index.tolist():
+        yield i, [plan for row, plan in prices if row == i]
+
+
+def some_placed_fits(pricer: Pricer, plans: Evaluated) -> bool:
+    """Whether one of the plans, which do not fit with even stages, does with uneven ones; not known of more than
+    `TRIED`, of which `place_layers` takes those with the best bounds."""
+    size = size_of(plans.rows)
+    starts = range(0, size, BATCH)
+    return size > TRIED or any(
+        _placed_that_fit(pricer, plans, np.arange(start, min(start + BATCH, size))) for start in starts
+    )
+
+
+def _placed_that_fit(pricer: Pricer, ranked: Evaluated, index: Array) -> list[tuple[int, TrainingPlan, Footprint]]:
+    """Row, plan and memory under each split worth pricing that fits. Equal chunks are the even split, which has its
+    price."""
     plans = to_plan(pricer.job, {name: values[index] for name, values in ranked.rows.items()})
     loads = block_loads(pricer.job, plans, pricer.cluster, pricer.calibration, pricer.blocks_known)
     of_row = [
@@ -100,19 +122,11 @@ def place_rows(pricer: Pricer, ranked: Evaluated, index: Array) -> Iterator[tupl
     every_plan = [plan for placed in of_row for plan in placed]
     row_of = np.repeat(index, [len(placed) for placed in of_row]).tolist()
     footprints = footprint_each(pricer.job, every_plan, pricer.cluster)
-    fitting = [
+    return [
         (row, plan, footprint)
         for row, plan, footprint in zip(row_of, every_plan, footprints, strict=True)
         if float(footprint.device_bytes) <= pricer.limit_bytes
     ]
-    plans_priced = [plan for _, plan, _ in fitting]
-    steps = step_each(pricer.job, plans_priced, pricer.cluster, pricer.calibration, pricer.blocks_known)
-    prices = [
-        (row, PricedPlan(plan=plan, step=step, footprint=footprint))
-        for (row, plan, footprint), step in zip(fitting, steps, strict=True)
-    ]
-    for i in index.tolist():
-        yield i, [plan for row, plan in prices if row == i]
 
 
 def _first_of_dims(ranked: Evaluated, index: Array) -> Array:

@@ -34,7 +34,7 @@ import numpy.typing as npt
 from sartor.model.training import PipelineSchedule
 from sartor.step.orders import warmup_chunks
 from sartor.step.stages import StageRows, summed
-from sartor.units import Array, BoolArray, FloatArray, Floats, IntArray, Ints, distinct
+from sartor.units import Array, BoolArray, FloatArray, Floats, IntArray, Ints, distinct, remembered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -475,6 +475,7 @@ def _paths(key: _Key, microbatches: int) -> FloatArray:
     return np.asarray(distinct(np.tensordot(passed, chunk_counts, axes=2).round(9), axis=0))
 
 
+@remembered
 def _drawn(is_layer: BoolArray) -> FloatArray:
     """Sampled durations [K, DRAWN]: the slowest kind of layer takes 1, others down to an eighth of it, blocks that are
     not layers (embedding, head) from a 50th to 32 times as much."""
