@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +14,8 @@ from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.editing import edit
 from sartor.model.training import TrainingJob
 from sartor.model.zoo import load_model
-from sartor.plans.search import fastest_plan, fewest_devices, search_plans
+from sartor.plans import search
+from sartor.plans.search import fastest_plan, fewest_devices, known_blocks, search_plans
 from sartor.step.question import training_job
 
 MODELS = ("llama-3-8b", "mixtral-8x7b", "gpt2-large", "bert-large")
@@ -49,3 +51,22 @@ def test_no_plan_fits_on_fewer_than_the_fewest_devices(job: TrainingJob, hbm_gb:
     fewest = fewest_devices(job, where)
     for devices in (1, 2, 4, 8):
         assert devices >= fewest or fastest_plan(job, where, devices) is None
+
+
+def test_nothing_is_timed_where_no_plan_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """70B on 16 H100 is 10% over memory in many plans, which fit under no placement of their layers either."""
+    where = load_cluster("dgx-h100")
+    job = training_job(load_model("llama-3.1-70b"), where.gpu, global_batch_size=512)[0]
+    monkeypatch.delattr(search, "timed")
+    assert fastest_plan(job, where, 16) is None
+
+
+def test_a_search_leaves_its_blocks_to_what_is_priced_after_it() -> None:
+    where = load_cluster("dgx-h100").reached(8)
+    job = training_job(load_model("llama-2-7b"), where.gpu, global_batch_size=64)[0]
+    blocks = known_blocks(job, where, None)
+    plan = fastest_plan(job, where, 8, blocks_known=blocks)
+    assert plan is not None
+    dims, rows = plan.plan.dims, {key[:4] for key in blocks.rows}
+    assert (int(dims.tp), int(dims.cp), int(dims.ep), int(plan.plan.microbatch_size)) in rows
+    assert blocks.knows(job, where.reached(8), blocks.calibration)

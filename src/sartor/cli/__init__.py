@@ -50,8 +50,8 @@ command's module is loaded."""
 
 
 @cache
-def app_with(*modules: str) -> typer.Typer:
-    """A command line app with the commands of the given modules."""
+def app_with(*modules: str, only: str = "") -> typer.Typer:
+    """A command line app with the commands of the given modules, or ``only`` one: options of others take time too."""
     found = typer.Typer(
         name="sartor",
         cls=Commands,
@@ -69,7 +69,7 @@ def app_with(*modules: str) -> typer.Typer:
         if group := getattr(loaded, "group", None):
             found.add_typer(group, name=module)
         else:
-            for command in GROUPS[module]:
+            for command in (only,) if only else GROUPS[module]:
                 found.command()(getattr(loaded, command))
     for app in (found, *(group.typer_instance for group in found.registered_groups)):
         for registered in app.registered_commands if app else ():
@@ -78,9 +78,9 @@ def app_with(*modules: str) -> typer.Typer:
 
 
 def app_for(words: Sequence[str]) -> typer.Typer:
-    """The app for a command line: with its command's module, or with all if it names none."""
+    """The app for a command line: with its command, or with all if it names none."""
     named = [module for module, commands in GROUPS.items() if words and words[0] in commands]
-    return app_with(*(named or GROUPS))
+    return app_with(*named, only=words[0]) if named else app_with(*GROUPS)
 
 
 def __getattr__(name: str) -> Any:
