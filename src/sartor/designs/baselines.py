@@ -16,7 +16,6 @@ import numpy as np
 
 from sartor.designs.bounds import LoweredModel, bare_problem, lower_models, part_seconds, placed_rates
 from sartor.designs.candidates import Baseline, Keep, Ranked, afresh, alone
-from sartor.designs.infeasible import bare_width
 from sartor.designs.parts import CopySplit, ModelParts, parts_of
 from sartor.designs.point import (
     Evaluation,
@@ -82,7 +81,7 @@ def _fits(question: DesignQuestion, m: int, plan: ExpertPlan, size: int, hbm_byt
         return False
     for recompute in question.recomputes:
         bare = bare_problem(question, size, hbm_bytes, Recompute(recompute))
-        if not _priced(replace(bare, widths=(bare_width(parts),)), parts, plan)[1]:
+        if not _priced(replace(bare, widths=(parts.width(),)), parts, plan)[1]:
             return True
     return False
 

@@ -12,11 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from sartor.designs.bounds import LoweredModel, lower_models, plan_rates, work_rates
 from sartor.designs.candidates import (
     Candidates,
     DesignStatus,
@@ -32,6 +31,7 @@ from sartor.designs.point import Option, Point, ScheduleStore, evaluate_point
 from sartor.designs.question import EQUAL, DesignQuestion
 from sartor.designs.search import search_design
 from sartor.designs.space import AcceleratorSpace
+from sartor.designs.tasks import PlanTask, WorkTask, lowered, run_task
 from sartor.errors import InputError
 from sartor.json_types import JsonMap
 from sartor.pareto import is_pareto
@@ -141,7 +141,7 @@ class _FrontSearch:
         keep: Keep,
     ) -> None:
         self.question, self.candidates, self.tolerance, self.keep = question, candidates, tolerance, keep
-        self.models, self.store = lower_models(question), ScheduleStore()
+        self.models, self.store = lowered(question), ScheduleStore()
         self.by_rate = "objective" in metrics
         self.costs = np.stack([self._costs(name) for name in metrics if name != "objective"], axis=-1)
         self.values, self.reached = np.zeros((0, self.costs.shape[-1])), np.zeros(0)
@@ -171,13 +171,10 @@ class _FrontSearch:
 
     def _loose(self) -> Array:
         """First bounds [memories, candidates], all models together."""
-        memory, everyone = float(self.candidates.hbm_bytes.max()), np.arange(len(self.candidates))
-        out = np.zeros((len(self.models), len(everyone)))
-        for m, model in enumerate(self.models):
-            for parts in model.parts.values():
-                for where, accelerator in self.candidates.of_groups(everyone):
-                    out[m, where] = np.maximum(out[m, where], work_rates(self.question, parts, accelerator, memory))
-        return np.asarray(self.question.together(out)) / self.candidates.divisor
+        everyone, memory = np.arange(len(self.candidates)), float(self.candidates.hbm_bytes.max())
+        groups = tuple(self.candidates.of_groups(everyone))
+        task = WorkTask(start=0, count=len(everyone), candidates=groups, hbm_bytes=memory)
+        return np.asarray(self.question.together(np.asarray(run_task(self.question, task)))) / self.candidates.divisor
 
     def covered(self, index: int, h: int) -> bool:
         """Whether an evaluated point is as good in all metrics as this one can be, within the tolerance."""
@@ -207,12 +204,18 @@ class _FrontSearch:
             if len(few) == CHUNK:
                 break
         where = np.array(few)
-        hbm = self.candidates.hbm_bytes[:, where]
-        options = [
-            (Option(model=m, split=split, recompute=recompute), rates[r])
+        hbm, groups = self.candidates.hbm_bytes[:, where], tuple(self.candidates.of_groups(where))
+        tasks = (
+            PlanTask(model=m, split=split, index=where, candidates=groups, hbm_bytes=hbm)
             for m, model in enumerate(self.models)
-            for split, rates in self._plan_rates(model, where, hbm)
-            for r, recompute in enumerate(self.question.recomputes)
+            for split in model.parts
+        )
+        options = [
+            (Option(model=task.model, split=task.split, recompute=recompute), np.where(hbm > 0, rates, 0.0))
+            for task in tasks
+            for recompute, rates in zip(
+                self.question.recomputes, np.asarray(run_task(self.question, task)), strict=True
+            )
         ]
         model_of_row = np.array([option.model for option, _ in options])
         option_rates = np.stack([rates for _, rates in options])
@@ -223,15 +226,6 @@ class _FrontSearch:
             self.rates[index] = [(option, rates[:, column]) for option, rates in options]
         self.heap = [self._entry(i, h) for _, i, h in self.heap if self.bounds[h, i] > 0]
         heapq.heapify(self.heap)
-
-    def _plan_rates(self, model: LoweredModel, where: Array, hbm: Array) -> list[tuple[Any, Array]]:
-        out = []
-        for split, parts in model.parts.items():
-            rates = np.zeros((len(self.question.recomputes), *hbm.shape))
-            for columns, accelerator in self.candidates.of_groups(where):
-                rates[:, :, columns] = plan_rates(self.question, parts, accelerator, hbm[:, columns])
-            out.append((split, np.where(hbm > 0, rates, 0.0)))
-        return out
 
     def _evaluate(self, index: int, h: int) -> Ranked | None:
         options = tuple(

@@ -22,7 +22,7 @@ from sartor.designs.bounds import (
 )
 from sartor.designs.candidates import Candidates
 from sartor.designs.equal_chunks import least_bytes
-from sartor.designs.parts import CopySplit, ModelParts, design_job
+from sartor.designs.parts import CopySplit, design_job
 from sartor.designs.point import Option, Point, ScheduleStore, evaluate_option
 from sartor.designs.question import EQUAL, LIMITS, DesignModel, DesignQuestion
 from sartor.designs.tasks import lowered
@@ -31,7 +31,7 @@ from sartor.hardware.accelerator import Accelerator
 from sartor.model.lower.setting import contexts_divide
 from sartor.model.training import Recompute
 from sartor.placement.place import find_tightest
-from sartor.placement.problem import Edge, PlacedLayer, Width, copies_together
+from sartor.placement.problem import copies_together
 from sartor.step.block_times import block_graphs
 from sartor.units import Array, format_bytes
 
@@ -141,37 +141,10 @@ def _least_memory(question: DesignQuestion, model: LoweredModel, hbm_bytes: floa
             bare = bare_problem(question, parts.split.microbatch_size, hbm_bytes, Recompute(recompute))
             together = copies_together(parts.split.expert_parallel, parts.split.context_parallel)
             room = question.num_devices // (1 if bare.zero_stage else together)
-            problem = replace(bare, widths=(bare_width(parts),), num_devices=room)
+            problem = replace(bare, widths=(parts.width(),), num_devices=room)
             needs = find_tightest(problem).least_memory_bytes
             needed_bytes = min(needed_bytes, needs if needs is not None else inf, least_bytes(question, parts, bare))
     return needed_bytes
-
-
-def bare_width(parts: ModelParts) -> Width:
-    """The layers with their bytes and zero time."""
-    split = parts.split
-    kinds = (0, *parts.order, len(parts.parts) - 1)
-    layers = tuple(
-        PlacedLayer(
-            id=i,
-            param_bytes=parts.parts[k].param_bytes,
-            expert_param_bytes=parts.parts[k].expert_param_bytes,
-            activation_bytes=parts.parts[k].activation_bytes,
-            forward_s=0.0,
-            backward_s=0.0,
-            is_split=split.devices > 1,
-        )
-        for i, k in enumerate(kinds)
-    )
-    edges = tuple(Edge(source=i, dest=i + 1, size_bytes=parts.boundary_bytes) for i in range(len(kinds) - 1))
-    return Width(
-        tensor_parallel=split.width,
-        context_parallel=split.context_parallel,
-        expert_parallel=split.expert_parallel,
-        layers=layers,
-        edges=edges,
-        tied_bytes=parts.tied_bytes,
-    )
 
 
 SHARPENED, SPLITS = 256, 4

@@ -16,6 +16,7 @@ from sartor.model.shape import BlockKind, layer_order
 from sartor.model.training import Optimizer, Recipe, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims, Workload
 from sartor.operators import DType, OperatorGraph
+from sartor.placement.problem import Edge, PlacedLayer, Width
 from sartor.step.activations import rows_of
 from sartor.step.block_times import BlockGraphs, check_one_stack, has_gaps, workload_graphs
 from sartor.step.question import padded_shape, workload_of
@@ -105,6 +106,33 @@ class ModelParts:
     def counts(self) -> tuple[int, ...]:
         """Layers of each kind."""
         return tuple(self.order.count(k) for k in range(1, len(self.parts) - 1))
+
+    def width(self, seconds: Sequence[tuple[float, float]] = ()) -> Width:
+        """The layers as a placement takes them, with the forward and backward ``seconds`` of every part (default: 0);
+        the first part is layer -1."""
+        kinds, split = (0, *self.order, len(self.parts) - 1), self.split
+        seconds = seconds or [(0.0, 0.0)] * len(self.parts)
+        layers = tuple(
+            PlacedLayer(
+                id=i - 1,
+                param_bytes=self.parts[k].param_bytes,
+                expert_param_bytes=self.parts[k].expert_param_bytes,
+                activation_bytes=self.parts[k].activation_bytes,
+                forward_s=seconds[k][0],
+                backward_s=seconds[k][1],
+                is_split=split.devices > 1,
+            )
+            for i, k in enumerate(kinds)
+        )
+        edges = (Edge(source=i - 1, dest=i, size_bytes=self.boundary_bytes) for i in range(len(kinds) - 1))
+        return Width(
+            tensor_parallel=split.width,
+            context_parallel=split.context_parallel,
+            expert_parallel=split.expert_parallel,
+            layers=layers,
+            edges=tuple(edges),
+            tied_bytes=self.tied_bytes,
+        )
 
 
 RECIPES = {

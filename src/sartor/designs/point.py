@@ -21,7 +21,7 @@ from sartor.hardware.accelerator import Accelerator
 from sartor.model.training import Recompute
 from sartor.operators import OperatorGraph
 from sartor.placement.place import place
-from sartor.placement.problem import Edge, PlacedLayer, PlacementProblem, Plan, Stage, Width
+from sartor.placement.problem import PlacementProblem, Plan, Stage
 from sartor.schedules.makespan import SCHEDULE_LIMIT_S, known_in_turn_s, makespan_s, timing_fields
 from sartor.schedules.solve import ScheduleCache
 
@@ -299,34 +299,11 @@ def placement_problem(
     use_bounds: bool,
 ) -> PlacementProblem:
     """The placement problem with the layers' reached seconds, or with their proved lower bounds (``use_bounds``)."""
-
-    def layer(id_: int, k: int) -> PlacedLayer:
-        part, time = parts.parts[k], times[k]
-        return PlacedLayer(
-            id=id_,
-            param_bytes=part.param_bytes,
-            expert_param_bytes=part.expert_param_bytes,
-            activation_bytes=part.activation_bytes,
-            forward_s=time.forward_least_s if use_bounds else time.forward_s,
-            backward_s=time.backward_least_s if use_bounds else time.backward_s,
-            is_split=option.devices > 1,
-        )
-
-    kinds = (0, *parts.order, len(parts.parts) - 1)
-    layers = tuple(layer(i - 1, k) for i, k in enumerate(kinds))
-    edges = tuple(Edge(source=i - 1, dest=i, size_bytes=parts.boundary_bytes) for i in range(len(kinds) - 1))
     a = point.accelerator
-    width = Width(
-        tensor_parallel=option.split.width,
-        context_parallel=option.split.context_parallel,
-        expert_parallel=option.expert_parallel,
-        layers=layers,
-        edges=edges,
-        tied_bytes=parts.tied_bytes,
-    )
+    seconds = [(x.forward_least_s, x.backward_least_s) if use_bounds else (x.forward_s, x.backward_s) for x in times]
     return replace(
         bare_problem(question, option.microbatch_size, point.hbm_bytes, option.recompute),
-        widths=(width,),
+        widths=(parts.width(seconds),),
         link_bytes_per_s=float(a.reach(question.num_devices)[0]),
         update_s_per_byte=float(update_s_per_byte(question, a)),
     )
