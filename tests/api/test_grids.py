@@ -77,6 +77,20 @@ def test_an_entry_of_a_grid_is_the_answer_of_the_single_call(name: str) -> None:
         assert bool(grid.fits[index]) is answer.fits
 
 
+def test_a_grid_says_what_stays_open_beside_its_intervals() -> None:
+    axes = {**SIZES, **STATED, "pp": 1, "microbatch_size": 2}
+    grid, single = (api.estimate("gpt2", "h100", tp=tp, **axes) for tp in ([1, 2], 1))
+    (words,) = (words for words in grid.assumptions if words.startswith("not stated, and not in the intervals"))
+    facts = single.question.run.facts
+    for name in (name for name, value in facts.items() if value.alternatives):
+        assert f"{name}={facts[name].value} (or {', '.join(map(str, facts[name].alternatives))})" in words
+    assert words in grid.to_dict()["assumptions"]
+    assert single.low_s <= grid.low_s[0] * (1 + 1e-6)
+    assert single.high_s >= grid.high_s[0] * (1 - 1e-6)
+    served = api.estimate("gpt2", "h100", phase="decode", microbatch_size=[1, 2])
+    assert any("intervals also cover" in words for words in served.assumptions)
+
+
 def test_a_grid_is_a_table() -> None:
     pytest.importorskip("pandas")
     grid = api.estimate("gpt2", "h100", tp=[1, 2], microbatch_size=[1, 2], pp=1, **STATED, **SIZES)

@@ -50,6 +50,7 @@ GRID: Fields = (
     ),
     number("usable_bytes", path=lambda grid: float(grid.usable_bytes.flat[0])),
     rows("points", POINT, path=lambda grid: list(grid.points())),
+    rows("assumptions", Scalar.TEXT),
 )
 
 
@@ -72,7 +73,7 @@ class EstimateGrid(Answer):
     """Seconds of a training step, or of one inference pass."""
     low_s: FloatArray
     high_s: FloatArray
-    """The 80% interval of each run as priced; the single call's also holds what stays open (other trainers)."""
+    """The 80% interval of each run as priced; the single call's also holds what stays open (`assumptions`)."""
     tokens_per_s: FloatArray
     """Of all devices of a training plan; in inference of one replica."""
     tokens_per_s_per_device: FloatArray
@@ -81,6 +82,8 @@ class EstimateGrid(Answer):
     """Peak memory of the fullest device."""
     usable_bytes: FloatArray
     """Memory of a device that may be used."""
+    assumptions: tuple[str, ...] = ()
+    """What was not stated; in training also which facts are open beside the plan, and what other values change."""
 
     @property
     def fits(self) -> BoolArray:

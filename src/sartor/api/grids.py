@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from sartor.api.models import Model
 from sartor.api.questions import asked_run, checked_words, inference, model_asked
 from sartor.api.shapes import priced_pass
 from sartor.api.words import GpuLike, Values, arrays_of, device_counts
+from sartor.ask.alternatives import Weighed, weighed
 from sartor.ask.complete import as_option, settled_job, stated_axes
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.cost import interval_80
@@ -28,6 +29,7 @@ from sartor.model.shape import TransformerShape
 from sartor.model.workload import ModelReading, ParallelDims, Phase, settled_seq_len
 from sartor.plans.fixed import named_values, with_recompute
 from sartor.plans.grid import grid_plans
+from sartor.plans.space import plan_at
 from sartor.run.fields import check_names
 from sartor.run.run import Origin, Run
 from sartor.step.serving.inference import inference_memory
@@ -87,8 +89,15 @@ def _steps(reading: ModelReading, run: Run, arrays: Values, cluster: Cluster, ow
     jobs = {name: arrays[name] for name in arrays if name in OF_JOBS}
     plans = {name: arrays[name] for name in arrays if name not in OF_JOBS}
     parts = [
-        _of_job(reading, run.with_(Origin.STATED, "option", **dict(zip(jobs, sizes, strict=True))), plans, cluster, own)
-        for sizes in itertools.product(*jobs.values())
+        _of_job(
+            reading,
+            run.with_(Origin.STATED, "option", **dict(zip(jobs, sizes, strict=True))),
+            plans,
+            cluster,
+            own,
+            explained=number == 0,
+        )
+        for number, sizes in enumerate(itertools.product(*jobs.values()))
     ]
     order = [[*jobs, *plans].index(name) for name in arrays]
     lengths = [len(values) for values in (*jobs.values(), *plans.values())]
@@ -99,16 +108,19 @@ def _steps(reading: ModelReading, run: Run, arrays: Values, cluster: Cluster, ow
     return EstimateGrid(
         reading=reading,
         gpu=cluster.gpu,
+        assumptions=(*reading.assumptions, *reading.notes, *parts[0].assumptions),
         axes={name: tuple(values) for name, values in arrays.items()},
         plan={name: whole([part.plan[name] for part in parts]) for name in parts[0].plan if name not in arrays},
         **{name: whole([getattr(part, name) for part in parts]) for name in EstimateGrid.FIGURES},
     )
 
 
-def _of_job(reading: ModelReading, run: Run, plans: Values, cluster: Cluster, own: Calibration | None) -> EstimateGrid:
-    """The plans of one job, on an axis of points."""
+def _of_job(
+    reading: ModelReading, run: Run, plans: Values, cluster: Cluster, own: Calibration | None, *, explained: bool
+) -> EstimateGrid:
+    """The plans of one job, on an axis of points; ``explained``: with what stays open of the fastest that fits."""
     (count,) = device_counts(run.get("num_devices"), cluster)
-    job, run, _ = settled_job(run, reading, cluster)
+    job, run, notes = settled_job(run, reading, cluster)
     try:
         stated = with_recompute(job, named_values(stated_axes(run)))
         values = {name: np.array([value]) for name, value in stated.items()}
@@ -119,9 +131,15 @@ def _of_job(reading: ModelReading, run: Run, plans: Values, cluster: Cluster, ow
     step_s, mfu = grid.figures["step_s"], grid.figures["mfu"]
     low_s, _ = interval_80(step_s, grid.figures["log_sigma"], step_s * mfu)
     _, high_s = interval_80(step_s, grid.figures["log_sigma"])
+    fitting = np.where(grid.figures["device_bytes"] <= grid.limit_bytes, step_s, np.inf)
+    fastest = int(np.argmin(fitting))
+    if explained and np.isfinite(fitting[fastest]):
+        of_plan = (reading.shape, job, plan_at(job, grid.rows, fastest), cluster.reached(count), own)
+        notes = (*notes, *_open_words(weighed(run, *of_plan, limit_bytes=grid.limit_bytes)))
     return EstimateGrid(
         reading=reading,
         gpu=cluster.gpu,
+        assumptions=notes,
         axes={},
         plan={name: _as_words(name, grid.rows[name]) for name in SEARCHED},
         time_s=step_s,
@@ -133,6 +151,22 @@ def _of_job(reading: ModelReading, run: Run, plans: Values, cluster: Cluster, ow
         peak_bytes=grid.figures["device_bytes"],
         usable_bytes=np.full(step_s.size, grid.limit_bytes),
     )
+
+
+def _open_words(weighed_run: Weighed) -> Iterator[str]:
+    """What stays open of a run, and what its other values change; a grid's intervals do not hold them."""
+    facts = weighed_run.run.facts
+    words = [
+        f"{name}={value.value} (or {', '.join(map(str, value.alternatives))})"
+        for name, value in facts.items()
+        if value.alternatives
+    ]
+    if words:
+        low, high = (f"{ratio:.2f}" for ratio in weighed_run.spread)
+        yield (
+            f"not stated, and not in the intervals: {'; '.join(words)}. The other values take {low} to {high} times "
+            "as long at the fastest point that fits; estimate of one run has them in its interval"
+        )
 
 
 def _word(value: object) -> str:
@@ -168,7 +202,7 @@ def _passes(reading: ModelReading, run: Run, arrays: Values, gpu: Gpu, own: Cali
         vocab_size = np.vectorize(lambda tp: int(_split_shape(question, int(tp)).vocab_size))(dims.tp)
         workload = replace(workload, shape=replace(reading.shape, vocab_size=vocab_size))
     graph = lower(workload, dims, question.kernels)
-    found = priced_pass(replace(question, workload=workload, dims=dims), graph)[1]
+    question, found = priced_pass(replace(question, workload=workload, dims=dims), graph)
     memory = inference_memory(workload, dims, gpu, graph, question.headroom)
     figures = {name: getattr(found, name) for name in ("time_s", "low_s", "high_s", "tokens_per_s", "mfu")}
     figures |= {"tokens_per_s_per_device": found.tokens_per_s / (dims.tp * dims.pp)}
@@ -180,6 +214,7 @@ def _passes(reading: ModelReading, run: Run, arrays: Values, gpu: Gpu, own: Cali
     return EstimateGrid(
         reading=reading,
         gpu=gpu,
+        assumptions=question.assumptions,
         axes={name: tuple(values) for name, values in arrays.items()},
         plan={},
         **{name: np.broadcast_to(np.where(splits, figure, np.nan), shape) for name, figure in figures.items()},

@@ -108,11 +108,12 @@ def catalog(
         c.show(catalog_view(what, entries, whole=name is not None))
 
 
-def schema(command: Annotated[str, typer.Argument(metavar="COMMAND", help="The command, such as plan.")]) -> None:
-    """Print the JSON schema (draft 2020-12) that a command's `--json` validates against.
+def schema(command: Annotated[str, typer.Argument(metavar="COMMAND", help="The command, such as plan.")] = "") -> None:
+    """Print the JSON schema (draft 2020-12) that a command's `--json` validates against; without COMMAND, which
+    commands have one.
 
     Example: `sartor schema plan`
     """
-    from sartor.answers.commands import command_schema
+    from sartor.answers.commands import COMMANDS, command_schema
 
-    print(dumps(command_schema(command), indent=2))
+    print(dumps(command_schema(command), indent=2) if command else "\n".join(COMMANDS))
