@@ -18,6 +18,7 @@ from sartor.hardware.catalog import load_gpu
 from sartor.model.counts import count_params
 from sartor.model.editing import EDITABLE, edit_fields
 from sartor.model.lower import lower
+from sartor.model.plan import AXES
 from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.model.zoo import load_model
 from sartor.operators import Role
@@ -477,3 +478,20 @@ def test_a_tp_that_does_not_split_the_heads_is_answered_with_the_nearest_heads_a
     with pytest.raises(InputError) as caught:
         api.plan("qwen2.5-7b", "dgx-h100", num_devices=16, global_batch_size=64, tp=8)
     assert str(caught.value) == "tp=8: does not split num_heads=28 (24 and 32 do); nearest: 2 or 4"
+
+
+@pytest.mark.parametrize(("model", "stated"), [("qwen2.5-0.5b", {"tp": 2}), ("llama-2-7b", {"microbatch_size": 1})])
+def test_a_change_of_a_stated_axis_gains_what_it_says_when_it_is_typed(model: str, stated: dict[str, int]) -> None:
+    linted = api.lint(model, "h100", **stated)
+    assert linted.base.priced is not None
+    for finding in linted.findings:
+        if set(finding.fix) == set(stated):
+            typed = api.estimate(model, "h100", **finding.fix)
+            gain = 1 - typed.time_s / linted.base.time_s
+            assert finding.gain_fraction == pytest.approx(gain, rel=1e-6)
+
+
+def test_no_change_is_proposed_of_what_the_search_chose() -> None:
+    for model in ("llama-2-70b", "qwen3-30b-a3b"):
+        axes = {name for finding in api.lint(model, "h100").findings for name in finding.fix} & AXES.keys()
+        assert not axes

@@ -41,6 +41,7 @@ from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
 from sartor.model.lower import feasible, lower
+from sartor.model.plan import AXES
 from sartor.model.workload import AttentionKernel, Phase
 from sartor.operators import Gemm, Layout, OperatorGraph, Part, Role
 from sartor.options import with_options
@@ -247,7 +248,8 @@ def _one_step(question: Question, held: HeldPlan) -> ModelEstimate:
     """One device's operators of a microbatch as the plan's trainer runs them, and the step they belong to."""
     priced = held.price(question.calibration)
     job, plan, cluster = held.job, priced.plan, held.cluster
-    run = held.in_run(priced, question.gpu, question.calibration)
+    searched = question.run.of_origin(Origin.SEARCHED).keys() & AXES.keys()
+    run = held.in_run(priced, question.gpu, question.calibration, searched)
     graph = lower(workload_of(job, plan.dims.tp, plan.microbatch_size), plan.dims, run.kernels)
     factor = question.reading.interval_factor
     whole = price(graph, question.gpu, run.calibration, sigma_factor=factor, cluster=cluster)

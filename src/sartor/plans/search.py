@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -297,8 +297,11 @@ class HeldPlan:
         """The same training of another model, with the vocabulary padded by the trainer."""
         return replace(self, job=replace(self.job, shape=padded_shape(shape, self.job.trainer)), searched=None)
 
-    def in_run(self, priced: PricedPlan, gpu: Gpu, calibration: Calibration | None = None) -> InRun:
-        """A device of the priced plan as `InRun`; ``calibration`` replaces the packaged one."""
+    def in_run(
+        self, priced: PricedPlan, gpu: Gpu, calibration: Calibration | None = None, searched: Collection[str] = ()
+    ) -> InRun:
+        """A device of the priced plan as `InRun`; ``calibration`` replaces the packaged one, and ``searched`` are the
+        axes that the plan's search chose."""
         job, constants = self.job, coefficients_for(self.job, gpu)
         waiting = 0.0 if job.trainer.lockstep else float(constants.waiting(priced.plan.num_devices))
         return InRun(
@@ -306,17 +309,31 @@ class HeldPlan:
             kernels=kernels_of(job, self.cluster),
             whole=priced.whole(waiting),
             compute_factors=compute_factors([block.kind for block in blocks(job.shape)], job.trainer, constants),
-            step_with=partial(self._step_with, calibration),
+            step_with=partial(self._step_with, calibration, frozenset(searched)),
+            searched=frozenset(searched),
         )
 
     def _step_with(
-        self, calibration: Calibration | None, shape: TransformerShape, microbatch_size: int | None
+        self,
+        calibration: Calibration | None,
+        searched: frozenset[str],
+        shape: TransformerShape | None,
+        changed: Mapping[str, int],
     ) -> float | None:
-        size = {} if microbatch_size is None else {"microbatch_size": microbatch_size}
+        other = self if shape is None else self.with_shape(shape)
         try:
-            return replace(self.with_shape(shape), axes={**self.axes, **size}).price(calibration).step_s
+            if not changed:
+                return other.price(calibration).step_s
+            fixed = {name: value for name, value in self.axes.items() if name not in searched and name != "dp"}
+            if fixed.get("tp", 1) == 1 or changed.get("tp") == 1:
+                fixed.pop("sequence_parallel", None)
+            axes = {**fixed, **changed}
+            fastest = fastest_plan(
+                other.job, self.cluster, self.num_devices, axes, calibration=calibration, headroom=self.headroom
+            )
         except InputError:
             return None
+        return None if fastest is None else fastest.step_s
 
 
 def make_pricer(

@@ -51,9 +51,16 @@ def run_rules(context: Context, *, allow: Iterable[str] = (), remarks: bool = Tr
     'ragged_vocab'
     """
     rules = [rule for rule in without(RULES, allow, UNKNOWN) if remarks or not rule.remark]
-    suspicions = [(rule, suspicion) for rule in rules for suspicion in rule.check(context)]
+    suspicions = [(rule, _left_open(context, suspicion)) for rule in rules for suspicion in rule.check(context)]
     findings = _priced_findings(context, suspicions)
     return tuple(sorted(findings, key=lambda f: (-f.grade.severity, -(f.gain_s or 0.0), int(f.code[1:]))))
+
+
+def _left_open(context: Context, suspicion: Suspicion) -> Suspicion:
+    """The suspicion without fixes of what the plan's search chose: of all plans with that value, none is faster."""
+    if context.run is None or suspicion.blocking or not context.run.searched:
+        return suspicion
+    return replace(suspicion, fixes=tuple(fix for fix in suspicion.fixes if not fix.keys() & context.run.searched))
 
 
 def added_up(findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -249,16 +256,20 @@ def _choose(
 
 
 def _placed(context: Context, suspicion: Suspicion, choice: _Choice) -> _Choice:
-    """The choice with the training step of its shape and microbatch size: a microbatch's ratio says neither which stage
-    becomes the slowest nor which traffic stays hidden."""
-    run, others = context.run, {*WORKLOAD_FIELDS, *DIMS_FIELDS} - {"microbatch_size"}
-    if run is None or suspicion.blocking or choice.reference != 1.0 or choice.fix.keys() & others:
+    """The choice with the training step of its shape and axes of the plan: a microbatch's ratio says neither which
+    stage becomes the slowest nor which traffic stays hidden, nor whether it fits."""
+    run = context.run
+    if run is None or suspicion.blocking or choice.reference != 1.0 or "seq_len" in choice.fix:
         return choice
     if not choice.fix and suspicion.remedy is None:
         return choice
-    after = changed(context.workload, context.dims, choice.fix)[0]
-    after_s = run.step_with(suspicion.remedy or after.shape, int(after.microbatch_size))
-    return choice if after_s is None else replace(choice, step_s=after_s / choice.offer.kept)
+    axes = {name: value for name, value in choice.fix.items() if name in (*WORKLOAD_FIELDS, *DIMS_FIELDS)}
+    of_shape = axes.keys() != choice.fix.keys()
+    shape = changed(context.workload, context.dims, choice.fix)[0].shape if of_shape else None
+    after_s = run.step_with(suspicion.remedy or shape, axes)
+    if after_s is None:
+        return _NO_CHOICE if axes else choice
+    return replace(choice, step_s=after_s / choice.offer.kept)
 
 
 def _first_that_helps(context: Context, suspicion: Suspicion, heard: set[tuple[str, int]]) -> Fix:

@@ -212,7 +212,7 @@ class PricedPoints:
     def _step_of(self, shape: TransformerShape, scaled_s: float) -> tuple[float, float]:
         """Seconds of the step with a shape, and what they are of ``scaled_s``, which keeps the exposed traffic: faster
         layers hide less of it."""
-        step_s = self.evaluator.runs[self.gpus[0].name].step_with(shape, None)
+        step_s = self.evaluator.runs[self.gpus[0].name].step_with(shape, {})
         return (scaled_s, 1.0) if step_s is None else (step_s, step_s / scaled_s)
 
     def front_point(self, i: int) -> FrontPoint:

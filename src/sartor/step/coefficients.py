@@ -186,9 +186,12 @@ class InRun:
     whole: WholeStep
     compute_factors: tuple[float, ...]
     """By block of the model, ``block_seconds.compute_factors``."""
-    step_with: Callable[[TransformerShape, int | None], float | None]
-    """Seconds of the step with another shape, whose layers are placed anew on the stages, and another microbatch size
-    (None: the same); None where it cannot run."""
+    step_with: Callable[[TransformerShape | None, Mapping[str, int]], float | None]
+    """Seconds of the step with another shape (None: the same), whose layers are placed anew on the stages, or with
+    other values of axes of the plan on as many devices, what was searched being searched again; None where that cannot
+    run or fit."""
+    searched: frozenset[str] = frozenset()
+    """Axes of the plan that a search chose: to change one of them alone gains nothing."""
 
     def in_step(self, estimate: Estimate) -> Estimate:
         """A microbatch's estimate with every block's compute as the step counts it, so that the ratio of two shapes is
