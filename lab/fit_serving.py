@@ -21,7 +21,8 @@ from sartor.cost.cost import Z80
 from sartor.step.serving import batching
 from sartor.step.serving.batching import steady_state
 from sartor.step.serving.served import ENGINES, Load
-from sartor.validate.inference import SERVING_REQUIRED, WAVES, read_rows, received_every, server_of
+from sartor.validate.answer import read_rows
+from sartor.validate.inference import SERVING_REQUIRED, WAVES, received_every, server_of
 
 SHIPPED = np.array(
     [
@@ -96,7 +97,7 @@ def fitted(rows: Rows, chosen: NDArray[np.bool_]) -> Array:
 
 def collected(data: Path) -> Rows:
     """Every usable row; rows of one server are priced together."""
-    _, rows = read_rows(data, "serving.csv", SERVING_REQUIRED, ())
+    _, rows = read_rows(data, "serving", SERVING_REQUIRED)
     found = [columns for group in _servers(rows) for columns in _of_server(group)]
     names, *numbers = zip(*found, strict=True)
     model, engine = np.asarray(names).T

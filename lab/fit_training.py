@@ -268,7 +268,7 @@ def held_out(runs: Runs, x: np.ndarray, base: np.ndarray, slope: np.ndarray, key
 
 def residuals_of(runs: Runs, x: np.ndarray, where: np.ndarray) -> np.ndarray:
     part = [runs.cases[i] for i in np.flatnonzero(where)]
-    return np.array([np.log(each.ratio) for each in predict_training(part, table_of(x))])
+    return np.array([np.log(each.ratio) for each in predict_training(part, table_of(x), intervals=False)])
 
 
 # ------------------------------------------------------------------------------------------- figures

@@ -228,7 +228,7 @@ def test_bad_words_are_one_sentence(tmp_path: Path, call: Callable[..., Any], wo
 
 
 def test_a_file_without_any_usable_row_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no row can be expressed"):
+    with pytest.raises(InputError, match="none of its 1 rows can be predicted"):
         validate_training(write_csv(tmp_path / "x.csv", [{**ROW, "plan_known": 0}]))
 
 

@@ -242,7 +242,7 @@ def test_a_file_that_is_no_table_of_runs_is_refused(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
         with pytest.raises(InputError, match=r"^data="):
             read_training(tmp_path / name)
-    with pytest.raises(InputError, match="must be a CSV file"):
+    with pytest.raises(InputError, match=r"must be a \.csv file"):
         read_training(tmp_path / "absent.csv")
     with pytest.raises(Unexpressed):
         _gpu_of("")

@@ -1,7 +1,7 @@
 """What a question leaves open beside its plan: other plausible values of facts that were not stated, their prices, and
 the verdicts that they turn.
 
-One table (`_open_fields`) says which facts of a training run are open and what else they may be: the trainer, the
+One table (`open_fields`) says which facts of a training run are open and what else they may be: the trainer, the
 switches that its users set either way, the kind of context parallelism, the kernel of attention. The run is priced with
 each value alone, and with all those together that alone make it faster or slower, leaner or fuller: the extreme corners
 of their product. A chip is open in the keys that its file leaves out: its tensor cores' private buffer alone can
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 
 from sartor.answers.estimate import ModelEstimate, Question
 from sartor.cost.correction.calibration import Calibration
@@ -24,7 +24,7 @@ from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
 from sartor.model.plan import AXES
 from sartor.model.shape import TransformerShape
-from sartor.model.training import TrainingJob, TrainingPlan
+from sartor.model.training import Trainer, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel, ContextParallel
 from sartor.plans.fixed import SWITCHED, other_settings, settings
 from sartor.plans.search import known_blocks
@@ -48,11 +48,13 @@ Change = Callable[[TrainingJob], TrainingJob]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Alternative:
+class Alternative:
     """The price of a run with another plausible value of a field that was not stated, or of several."""
 
     values: Mapping[str, str]
     step_s: float
+    log_sigma: float
+    """Deviation of ln(seconds) of its step."""
     peak_bytes: float
     """Of the fullest device."""
 
@@ -62,7 +64,7 @@ class Weighed:
     """A run with its open fields, and its price with their other values."""
 
     run: Run
-    alternatives: tuple[_Alternative, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
     spread: tuple[float, float] = (1.0, 1.0)
     """The shortest and the longest step of them, relative to the run's own."""
     turns: tuple[Turn, ...] = ()
@@ -79,12 +81,14 @@ def weighed(
     *,
     limit_bytes: float,
     closed: Container[str] = (),
+    record: Callable[[str], Trainer] | None = None,
     blocks_known: KnownBlocks | None = None,
 ) -> Weighed:
     """A run's plan priced with every other plausible value of what neither the run nor ``closed`` (names of fields and
     switches) states; ``shape`` has the vocabulary as it is written, and ``limit_bytes`` is what a device may hold.
-    ``blocks_known``: of the search that chose the plan."""
-    fields = tuple(_open_fields(run, shape, job, plan, cluster.gpu, closed))
+    ``record`` gives the trainer of a name; None: as in the launch files that sartor writes. ``blocks_known``: of the
+    search that chose the plan."""
+    fields = tuple(open_fields(run, shape, job, plan, cluster.gpu, closed, record))
     if not fields:
         return Weighed(run=run)
     others = () if run.states("zero_stage") or "zero_stage" in closed else AXES["zero_stage"].common or ()
@@ -129,8 +133,14 @@ class _OpenField:
         return f"{self.place} {self.name}={words}" if self.place else f"{FIELDS[self.name].flag} {words}"
 
 
-def _open_fields(
-    run: Run, shape: TransformerShape, job: TrainingJob, plan: TrainingPlan, gpu: Gpu, closed: Container[str]
+def open_fields(
+    run: Run,
+    shape: TransformerShape,
+    job: TrainingJob,
+    plan: TrainingPlan,
+    gpu: Gpu,
+    closed: Container[str] = (),
+    record: Callable[[str], Trainer] | None = None,
 ) -> Iterator[_OpenField]:
     """The facts of a run on a plan that nothing states and that could have another value there."""
     trainer, axes, words = job.trainer, axes_of(plan), settings(job)
@@ -139,7 +149,9 @@ def _open_fields(
         return name not in closed and not run.states(name)
 
     if is_open("framework") and "framework" in run and (names := run.facts["framework"].alternatives):
-        others: dict[str, Change] = {name: _trainer(name, shape, gpu, run) for name in names}
+        others: dict[str, Change] = {
+            name: _trainer(name, shape, run, record or partial(trainer_named, gpu=gpu)) for name in names
+        }
         yield _OpenField(name="framework", value=run.get("framework"), others=others)
     for name in filter(is_open, trainer.varies):
         if SWITCHED[name].affects(job, axes):
@@ -158,11 +170,11 @@ def _open_fields(
         yield _OpenField(name="attention", value="flash", others=unfused)
 
 
-def _trainer(name: str, shape: TransformerShape, gpu: Gpu, run: Run) -> Change:
+def _trainer(name: str, shape: TransformerShape, run: Run, record: Callable[[str], Trainer]) -> Change:
     """The job under another trainer, as a question that names it has it."""
 
     def changed(job: TrainingJob) -> TrainingJob:
-        trainer = trainer_named(name, gpu)
+        trainer = record(name)
         kind = job.context_parallel if run.states("context_parallel") else trainer.usual_context_parallel
         trainer = replace(trainer, fused_kernels=trainer.fused_kernels and job.trainer.fused_kernels)
         return replace(job, shape=padded_shape(shape, trainer), trainer=trainer, context_parallel=kind)
@@ -204,7 +216,7 @@ class _Pricer:
     broken: frozenset[str]
     """Why the plan cannot run under the job itself."""
 
-    def __call__(self, values: Mapping[str, str], changes: Iterable[Change]) -> _Alternative | None:
+    def __call__(self, values: Mapping[str, str], changes: Iterable[Change]) -> Alternative | None:
         """The plan's step and memory with these changes; None where such a run is not possible."""
         job = reduce(lambda job, change: change(job), changes, self.job)
         for stage in self.zero_stages:
@@ -216,13 +228,14 @@ class _Pricer:
             except InputError:
                 return None
             peak_bytes = float(footprint(job, plan, self.cluster).device_bytes)
-            return _Alternative(values=values, step_s=float(estimate.step_s), peak_bytes=peak_bytes)
+            log_sigma = float(estimate.log_sigma)
+            return Alternative(values=values, step_s=float(estimate.step_s), log_sigma=log_sigma, peak_bytes=peak_bytes)
         return None
 
 
 def _corners(
-    fields: Iterable[_OpenField], alone: Sequence[_Alternative], base: _Alternative, price: _Pricer
-) -> Iterator[_Alternative]:
+    fields: Iterable[_OpenField], alone: Sequence[Alternative], base: Alternative, price: _Pricer
+) -> Iterator[Alternative]:
     """The run with all values together that alone make it faster, slower, leaner or fuller; under its own trainer,
     since another one has switches of its own."""
     changes = {field.name: field.others for field in fields if field.name != "framework"}
@@ -243,7 +256,7 @@ def _corners(
 
 
 def _turns(
-    base: _Alternative, alternatives: Sequence[_Alternative], limit_bytes: float, fields: Mapping[str, _OpenField]
+    base: Alternative, alternatives: Sequence[Alternative], limit_bytes: float, fields: Mapping[str, _OpenField]
 ) -> Iterator[Turn]:
     """Values that turn whether the plan fits, or may fit: those that do alone, else the corner that does. If it fits,
     also those that move its time."""
@@ -263,7 +276,7 @@ def _turns(
                 yield _settled(turn, alternative, fields)
 
 
-def _settled(turn: Turn, alternative: _Alternative, fields: Mapping[str, _OpenField]) -> Turn:
+def _settled(turn: Turn, alternative: Alternative, fields: Mapping[str, _OpenField]) -> Turn:
     """The turn with the values that were taken, and with what states them."""
     turned = [fields[name] for name in alternative.values]
     usual = " and ".join(field.value for field in turned)

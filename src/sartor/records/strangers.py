@@ -42,7 +42,7 @@ ROUNDS, FEW_ROUNDS = 15, 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mixture:
+class _Mixture:
     """How likely each row is, as a logarithm; its probability to be the other device's; its distance from its own
     device's trend, and the scatter of rows, both in ln."""
 
@@ -73,12 +73,12 @@ def _trend(ratio: FloatArray, sizes: FloatArray, use: Mask) -> FloatArray:
     return level
 
 
-def _own_alone(ratio: FloatArray, sizes: FloatArray) -> Mixture:
+def _own_alone(ratio: FloatArray, sizes: FloatArray) -> _Mixture:
     """The mixture of own and stray rows."""
     return mixed(ratio - _trend(ratio, sizes, np.ones(ratio.size, dtype=bool)), None)
 
 
-def _with_other(ratio: FloatArray, sizes: FloatArray, apart: FloatArray, *, loose: bool) -> Mixture:
+def _with_other(ratio: FloatArray, sizes: FloatArray, apart: FloatArray, *, loose: bool) -> _Mixture:
     """The mixture with rows of a device whose predicted times are ``apart`` (ln) from the own ones; ``loose``: with a
     level and a scatter of their own."""
     all_rows = np.ones(ratio.size, dtype=bool)
@@ -89,7 +89,7 @@ def _with_other(ratio: FloatArray, sizes: FloatArray, apart: FloatArray, *, loos
     return mixture
 
 
-def mixed(off: FloatArray, apart: FloatArray | None, rounds: int = ROUNDS, *, loose: bool = False) -> Mixture:
+def mixed(off: FloatArray, apart: FloatArray | None, rounds: int = ROUNDS, *, loose: bool = False) -> _Mixture:
     """Expectation maximization: normal distributions of one scatter about 0 and ``apart``, a wide one of stray rows."""
     scatter = max(float(np.median(np.abs(off))) / 0.6745, LEAST_SCATTER)
     wide, level = max(5 * scatter, 0.5), 0.0
@@ -115,7 +115,7 @@ def mixed(off: FloatArray, apart: FloatArray | None, rounds: int = ROUNDS, *, lo
         shares = np.maximum(weight.mean(axis=1), 0.003)
         shares = shares / shares.sum()
     other_weight = np.zeros(off.size) if apart is None else weight[1]
-    return Mixture(log_likelihood=total, other=other_weight, off=off, scatter=scatter)
+    return _Mixture(log_likelihood=total, other=other_weight, off=off, scatter=scatter)
 
 
 def _log_normal(x: FloatArray, scatter: float) -> FloatArray:
@@ -317,7 +317,7 @@ def _likeliest(timed: Timed, ratio: FloatArray, sizes: FloatArray, rows: Index) 
     return best if gain >= evidence + OVER_CHANCE[gemms] * max(0.0, chance) else None
 
 
-def _clear(apart: FloatArray, mixture: Mixture) -> Mask:
+def _clear(apart: FloatArray, mixture: _Mixture) -> Mask:
     """Rows where predictions for the two devices are far enough apart to tell which one was measured."""
     clear: Mask = np.abs(apart) > max(APART * mixture.scatter, LEAST_APART)
     return clear
@@ -352,7 +352,7 @@ MOST_IMPOSSIBLE = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Likelier:
+class _Likelier:
     """The device that a whole table fits better than its own, and the median errors of both."""
 
     gpu: Gpu
@@ -366,7 +366,7 @@ class Likelier:
         )
 
 
-def likelier(timed: Timed, log_sigma: FloatArray) -> Likelier | None:
+def likelier(timed: Timed, log_sigma: FloatArray) -> _Likelier | None:
     """The other measured device that the rows fit much better, if they lie beyond their own device's 80% interval."""
     if timed.measured_s.size < LEAST_OF_DEVICE:
         return None
@@ -380,7 +380,7 @@ def likelier(timed: Timed, log_sigma: FloatArray) -> Likelier | None:
     error, scatter, best = min(errors, key=lambda candidate: candidate[0], default=(np.inf, np.inf, timed.gpu))
     if error > CLOSER * own_error or scatter > ALIKE * own_scatter:
         return None
-    return Likelier(gpu=best, error=float(np.expm1(error)), own_error=float(np.expm1(own_error)))
+    return _Likelier(gpu=best, error=float(np.expm1(error)), own_error=float(np.expm1(own_error)))
 
 
 def _errors(measured_s: FloatArray, predicted_s: FloatArray) -> tuple[float, float]:

@@ -105,14 +105,14 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TablesRead:
+class _TablesRead:
     """The tables at a path, and a sentence for every file that is not one."""
 
     tables: tuple[Table, ...]
     remarks: tuple[str, ...] = ()
 
 
-def read_tables(path: str | Path, group_by: Sequence[str] = ()) -> TablesRead:
+def read_tables(path: str | Path, group_by: Sequence[str] = ()) -> _TablesRead:
     """Tables of a folder or of one Parquet or CSV file, with the columns in ``group_by`` kept.
 
     Raises ``InputError`` when nothing can be used, or when no table has a column to group by; ``MissingExtraError``
@@ -130,7 +130,7 @@ def read_tables(path: str | Path, group_by: Sequence[str] = ()) -> TablesRead:
     if not tables:
         raise refused[0] if len(refused) == 1 else _nothing(path, refused)
     _check_groups(tables, group_by)
-    return TablesRead(tables=tuple(tables), remarks=tuple(f"left out: {error}" for error in refused))
+    return _TablesRead(tables=tuple(tables), remarks=tuple(f"left out: {error}" for error in refused))
 
 
 def _tables_of(path: Path, group_by: Sequence[str]) -> list[Table]:

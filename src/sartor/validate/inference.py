@@ -10,15 +10,14 @@ data/end_to_end/README.md.
 
 from __future__ import annotations
 
-import difflib
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from sartor.bounded import read_csv
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.cost import Z80
 from sartor.cost.gpu.rates import as_run
@@ -31,6 +30,13 @@ from sartor.step.serving.batching import Steady, disaggregated, steady_state
 from sartor.step.serving.served import ENGINES, Load, Server
 from sartor.units import Ints
 from sartor.validate.accuracy import suspected, suspicion
+from sartor.validate.answer import (
+    check_any_predicted,
+    errors_of,
+    mean_or_none,
+    rank_agreement,
+    read_rows,
+)
 from sartor.validate.inference_modes import (
     ASSUMED,
     DTYPES,
@@ -66,31 +72,10 @@ def validate_inference(data: str | Path, *, group_by: Sequence[str] = (), worst:
 
     Raises ``InputError`` if the file, its columns or all of its rows cannot be used.
     """
-    path, rows = read_rows(Path(data), "inference.csv", REQUIRED, group_by)
+    path, rows = read_rows(data, "inference", REQUIRED, group_by)
     outcomes = tuple(outcome(row) for row in rows)
-    if all(row.reason for row in outcomes):
-        reasons = "; ".join(sorted({row.reason for row in outcomes})[:3])
-        raise InputError("data", path.name, f"none of its {len(outcomes)} rows can be predicted ({reasons})")
+    check_any_predicted([row.reason for row in outcomes], path.name)
     return Inference(data=str(data), rows=outcomes, group_by=tuple(group_by) or GROUPS, worst=worst)
-
-
-# ------------------------------------------------------------------------------------------- reading
-
-
-def read_rows(
-    path: Path, name: str, required: Sequence[str], group_by: Sequence[str], also: Sequence[str] = ()
-) -> tuple[Path, list[dict[str, str]]]:
-    """The rows of a file, or of ``name`` in a folder; ``group_by`` must be columns of it or in ``also``."""
-    path = path / name if path.is_dir() else path
-    rows = read_csv(path, "data", f"must be a .csv file that exists, or a folder with {name}", required)
-    if not rows:
-        raise InputError("data", str(path), "has no rows")
-    columns = [*rows[0], *also]
-    for label in group_by:
-        if label not in columns:
-            near = ", ".join(difflib.get_close_matches(label, columns, n=3) or columns[:5])
-            raise InputError("group_by", label, "must be a column of the file", near)
-    return path, [{name: value.strip() for name, value in row.items() if name} for row in rows]
 
 
 # ------------------------------------------------------------------------------------------- the answer
@@ -101,10 +86,6 @@ def inference_body(answer: Inference) -> JsonDict:
     groups: dict[tuple[str, ...], list[InferenceRow]] = {}
     for row in answer.rows:
         groups.setdefault(tuple(row.words[name] for name in answer.group_by), []).append(row)
-    reasons: dict[str, int] = {}
-    for row in answer.rows:
-        if row.reason:
-            reasons[row.reason] = reasons.get(row.reason, 0) + 1
     modes = dict.fromkeys(row.words["mode"] for row in answer.rows)
     figures = [_group(answer, key, rows) for key, rows in sorted(groups.items())]
     return {
@@ -112,7 +93,7 @@ def inference_body(answer: Inference) -> JsonDict:
         "num_rows": len(answer.rows),
         "expressed": sum(not row.reason for row in answer.rows),
         "groups": figures,
-        "not_expressed": dict(sorted(reasons.items())),
+        "not_expressed": dict(sorted(Counter(row.reason for row in answer.rows if row.reason).items())),
         "left_out": {},
         "remarks": [
             suspicion(" ".join(key), 1 + group["bias"], "the time", -3)
@@ -125,8 +106,6 @@ def inference_body(answer: Inference) -> JsonDict:
 
 def _group(answer: Inference, key: tuple[str, ...], rows: Sequence[InferenceRow]) -> JsonDict:
     good = [row for row in rows if not row.reason]
-    ratio = np.asarray([row.ratio for row in good])
-    error = np.abs(ratio - 1)
     inside = [abs(math.log(row.ratio)) <= Z80 * row.log_sigma for row in good]
     roofline = [abs(row.roofline_s / row.measured_s - 1) for row in good]
     worst = sorted(good, key=lambda row: -abs(math.log(row.ratio)))[: answer.worst]
@@ -136,25 +115,13 @@ def _group(answer: Inference, key: tuple[str, ...], rows: Sequence[InferenceRow]
         "rows": len(rows),
         "targets": len(rows),
         "expressed": len(good),
-        "mape": float(error.mean()) if good else None,
-        "median_error": float(np.median(error)) if good else None,
-        "p90_error": float(np.quantile(error, 0.9)) if good else None,
-        "bias": float(np.median(ratio) - 1) if good else None,
-        "coverage_80": float(np.mean(inside)) if good else None,
-        "kendall_tau": _tau(good),
-        "roofline_mape": float(np.mean(roofline)) if good else None,
+        **errors_of([row.ratio for row in good]),
+        "coverage_80": mean_or_none(inside),
+        "kendall_tau": rank_agreement([row.measured_s for row in good], [row.predicted_s for row in good]),
+        "roofline_mape": mean_or_none(roofline),
         "calibration": ", ".join(sorted({row.calibration for row in good})) or None,
         "worst": [_case(row) for row in worst],
     }
-
-
-def _tau(rows: Sequence[InferenceRow]) -> float | None:
-    """Rank agreement over all pairs of the group with different measured times."""
-    measured = np.asarray([row.measured_s for row in rows])
-    predicted = np.asarray([row.predicted_s for row in rows])
-    signs = np.sign(measured[:, None] - measured) * np.sign(predicted[:, None] - predicted)
-    pairs = np.count_nonzero(signs)
-    return float(signs.sum() / pairs) if pairs else None
 
 
 def _case(row: InferenceRow) -> JsonDict:
@@ -208,11 +175,9 @@ SERVING_ASSUMED = {
 def validate_serving(data: str | Path, *, group_by: Sequence[str] = (), worst: int = 5) -> Inference:
     """Up to two predictions per usable row, one for each time it gives. ``data`` is a CSV file or a folder with
     ``serving.csv``. Raises ``InputError``."""
-    path, rows = read_rows(Path(data), "serving.csv", SERVING_REQUIRED, group_by, also=("measure",))
+    path, rows = read_rows(data, "serving", SERVING_REQUIRED, group_by, also=("measure",))
     outcomes = tuple(_outcomes(rows))
-    if all(row.reason for row in outcomes):
-        reasons = "; ".join(sorted({row.reason for row in outcomes})[:3])
-        raise InputError("data", path.name, f"none of its {len(rows)} rows can be predicted ({reasons})")
+    check_any_predicted([row.reason for row in outcomes], path.name)
     return Inference(
         data=str(data),
         rows=outcomes,

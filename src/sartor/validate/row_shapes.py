@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from sartor.errors import InputError
@@ -51,6 +52,15 @@ def whole(row: Mapping[str, str], name: str) -> int | None:
     if not (name in _FROM_ONE) <= value < 10**12:
         raise Unexpressed(f"{name} is below {int(name in _FROM_ONE)} or too large")
     return int(value)
+
+
+def number(row: Mapping[str, str], name: str) -> float:
+    """A column as a number above 0; NaN if it is none."""
+    try:
+        value = float(row.get(name) or "nan")
+    except ValueError:
+        return math.nan
+    return value if value > 0 and math.isfinite(value) else math.nan
 
 
 _FROM_ONE = frozenset(("tp", "pp", "dp", "cp", "ep", "mbs", "grad_accum"))

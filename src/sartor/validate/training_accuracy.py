@@ -6,12 +6,11 @@ measured - 1``; ``coverage_80`` the share of runs inside the predicted 80% inter
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -20,6 +19,12 @@ from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.step.coefficients import check_constants
 from sartor.validate.accuracy import suspected, suspicion
+from sartor.validate.answer import (
+    check_any_predicted,
+    errors_of,
+    mean_or_none,
+    rank_agreement,
+)
 from sartor.validate.row_shapes import whole
 from sartor.validate.training_predictions import (
     DRAWS,
@@ -30,17 +35,13 @@ from sartor.validate.training_predictions import (
     predict_training,
     ranking,
 )
-from sartor.validate.training_rows import read_training
-
-DERIVED = {name: name for name in ("precision", "trainer", "year", "scale")} | {"experts_kind": "experts"}
-"""Derived columns for grouping, with the property of a row: precision (16-bit, fp8, ...), trainer, year of its release,
-scale in devices, dense or moe."""
+from sartor.validate.training_rows import DERIVED, read_training
 
 WORST = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingAccuracy:
+class _TrainingAccuracy:
     """The result of ``sartor validate training`` and ``finetune``."""
 
     data: str
@@ -64,7 +65,7 @@ def validate_training(
     shots: int = 0,
     worst: int = WORST,
     calibration: str | Path | None = None,
-) -> TrainingAccuracy:
+) -> _TrainingAccuracy:
     """One prediction per usable row. ``data`` is a CSV file, or a folder with ``training.csv`` (``table``: or
     ``finetune.csv``).
 
@@ -74,26 +75,19 @@ def validate_training(
     """
     if not 0 <= shots <= 1000:
         raise InputError("shots", shots, "must be from 0 to 1000", "3")
-    cases = read_training(data, table)
-    columns = [*cases[0].words, *DERIVED]
-    for name in group_by:
-        if name not in columns:
-            near = ", ".join(difflib.get_close_matches(name, columns, n=3) or columns[:5])
-            raise InputError("group_by", name, "must be a column of the file", near)
+    cases = read_training(data, table, group_by)
     constants = read_training_table(calibration) if calibration else None
     if constants is not None:
         check_constants(constants, str(calibration))
     outcomes = predict_training(cases, constants)
-    if all(outcome.reason for outcome in outcomes):
-        reasons = "; ".join(sorted({outcome.reason for outcome in outcomes})[:3])
-        raise InputError("data", str(data), f"no row can be expressed: {reasons}")
+    check_any_predicted([outcome.reason for outcome in outcomes], str(data))
     after = {"after": planned(outcomes, shots), "after_any": drawn(outcomes, shots)} if shots else {}
-    return TrainingAccuracy(
+    return _TrainingAccuracy(
         data=str(data), table=table, outcomes=outcomes, group_by=tuple(group_by), shots=shots, worst=worst, **after
     )
 
 
-def training_body(accuracy: TrainingAccuracy) -> JsonDict:
+def training_body(accuracy: _TrainingAccuracy) -> JsonDict:
     """The JSON of the contract: metrics per group and overall, rows without a prediction, and assumptions."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for i, outcome in enumerate(accuracy.outcomes):
@@ -114,8 +108,8 @@ def training_body(accuracy: TrainingAccuracy) -> JsonDict:
         "overall": {name: value for name, value in everything.items() if name != "worst"},
         **{name: everything[name] for name in ("memory_mape", "oom_correct", "pair_accuracy", "top1_regret")},
         "shots": accuracy.shots,
-        "not_expressed": _counts(outcome.reason for outcome in accuracy.outcomes if outcome.reason),
-        "left_out": _counts(reason for outcome in accuracy.outcomes for reason in _unusable(outcome)),
+        "not_expressed": _row_counts(outcome.reason for outcome in accuracy.outcomes if outcome.reason),
+        "left_out": _row_counts(reason for outcome in accuracy.outcomes for reason in _unusable(outcome)),
         "remarks": [*_suspicions(everything), *_remarks(accuracy)],
         "assumptions": _assumptions(accuracy),
     }
@@ -148,7 +142,7 @@ def _column(outcome: TrainingOutcome, name: str) -> str:
     return outcome.case.words.get(name, "")
 
 
-def _group_figures(accuracy: TrainingAccuracy, members: Sequence[int]) -> JsonDict:
+def _group_figures(accuracy: _TrainingAccuracy, members: Sequence[int]) -> JsonDict:
     """All metrics of some rows; None if there is no data for one."""
     rows = [accuracy.outcomes[i] for i in members]
     timed = [outcome for outcome in rows if outcome.timed]
@@ -159,12 +153,10 @@ def _group_figures(accuracy: TrainingAccuracy, members: Sequence[int]) -> JsonDi
         "rows": len(rows),
         "targets": len(timed),
         "expressed": sum(not outcome.reason for outcome in rows),
-        **_errors_of(ratio),
-        "coverage_80": float(np.mean(inside)) if timed else None,
+        **errors_of(ratio),
+        "coverage_80": mean_or_none(inside),
         "kendall_tau": _tau(timed),
-        "naive_mape": float(np.mean([abs(outcome.naive_s / outcome.case.measured_s - 1) for outcome in timed]))
-        if timed
-        else None,
+        "naive_mape": mean_or_none(abs(outcome.naive_s / outcome.case.measured_s - 1) for outcome in timed),
         **_memory(rows),
         "pairs": choice.pairs,
         "pair_accuracy": choice.pair_accuracy,
@@ -174,30 +166,17 @@ def _group_figures(accuracy: TrainingAccuracy, members: Sequence[int]) -> JsonDi
     }
 
 
-def _errors_of(ratio: Any) -> dict[str, float | None]:
-    """Mean, median and 90th percentile of the error, and the bias, of predicted over measured."""
-    if not len(ratio):
-        return {"mape": None, "median_error": None, "p90_error": None, "bias": None}
-    error = np.abs(ratio - 1)
-    return {
-        "mape": float(error.mean()),
-        "median_error": float(np.median(error)),
-        "p90_error": float(np.quantile(error, 0.9)),
-        "bias": float(np.median(ratio) - 1),
-    }
-
-
-def _after(accuracy: TrainingAccuracy, members: Sequence[int]) -> JsonDict:
+def _after(accuracy: _TrainingAccuracy, members: Sequence[int]) -> JsonDict:
     """Errors after calibration, for rows in classes with more than ``shots`` configurations."""
     if not accuracy.shots:
         return {}
     mine = np.isin(accuracy.after.index, np.asarray(list(members), dtype=np.int64))
-    figures = _errors_of(accuracy.after.ratio[mine])
+    figures = errors_of(accuracy.after.ratio[mine])
     of_any = np.isin(accuracy.after_any.index, np.asarray(list(members), dtype=np.int64))
     return {
         "shots_rows": int(np.unique(accuracy.after.index[mine]).size),
         **{f"shots_{name}": value for name, value in figures.items()},
-        "shots_any_mape": _errors_of(accuracy.after_any.ratio[of_any])["mape"],
+        "shots_any_mape": errors_of(accuracy.after_any.ratio[of_any])["mape"],
     }
 
 
@@ -211,29 +190,26 @@ def _memory(rows: Sequence[TrainingOutcome]) -> JsonDict:
     refused = [outcome.case.out_of_memory for outcome in judged if not outcome.fits]
     return {
         "memory_rows": len(weighed),
-        "memory_mape": float(np.mean(np.abs(np.asarray(weighed) - 1))) if weighed else None,
-        "memory_bias": float(np.mean(weighed) - 1) if weighed else None,
-        "oom_correct": float(np.mean(right)) if right else None,
+        "memory_mape": mean_or_none(abs(ratio - 1) for ratio in weighed),
+        "memory_bias": mean_or_none(ratio - 1 for ratio in weighed),
+        "oom_correct": mean_or_none(right),
         "oom_rows": len(caught),
-        "oom_recall": float(np.mean(caught)) if caught else None,
-        "oom_precision": float(np.mean(refused)) if refused else None,
+        "oom_recall": mean_or_none(caught),
+        "oom_precision": mean_or_none(refused),
     }
 
 
 def _tau(rows: Sequence[TrainingOutcome]) -> float | None:
     """Rank agreement of tokens per second per device over all pairs of the group."""
     work = [_tokens(outcome) for outcome in rows]
-    measured = np.asarray([outcome.case.measured_s / w for outcome, w in zip(rows, work, strict=True)])
-    predicted = np.asarray([outcome.predicted_s / w for outcome, w in zip(rows, work, strict=True)])
-    signs = np.sign(measured[:, None] - measured) * np.sign(predicted[:, None] - predicted)
-    pairs = np.count_nonzero(signs)
-    return float(signs.sum() / pairs) if pairs else None
+    measured = [outcome.case.measured_s / tokens for outcome, tokens in zip(rows, work, strict=True)]
+    predicted = [outcome.predicted_s / tokens for outcome, tokens in zip(rows, work, strict=True)]
+    return rank_agreement(measured, predicted)
 
 
 def _tokens(outcome: TrainingOutcome) -> float:
-    assert outcome.case.job is not None
-    assert outcome.case.plan is not None
-    return outcome.case.job.tokens_per_step / float(np.ravel(outcome.case.plan.num_devices)[0])
+    job, plan, _ = outcome.case.priceable
+    return job.tokens_per_step / float(np.ravel(plan.num_devices)[0])
 
 
 def _worst(rows: Sequence[TrainingOutcome]) -> list[TrainingOutcome]:
@@ -262,23 +238,20 @@ def _case(outcome: TrainingOutcome) -> JsonDict:
         "largest_parts": ", ".join(
             f"{name.removesuffix('_s')} {value / outcome.predicted_s:.0%}" for name, value in parts
         ),
-        "assumed": "; ".join((*outcome.case.assumed, *outcome.case.settled)),
+        "assumed": "; ".join((*outcome.case.assumed, *outcome.case.settled, *outcome.still_open)),
     }
 
 
-def _counts(words: Any) -> dict[str, int]:
-    out: dict[str, int] = {}
-    for word in words:
-        out[word] = out.get(word, 0) + 1
-    return dict(sorted(out.items()))
+def _row_counts(words: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(words).items()))
 
 
-def _assumptions(accuracy: TrainingAccuracy) -> dict[str, str]:
-    counts = _counts(phrase for outcome in accuracy.outcomes for phrase in outcome.case.assumed)
+def _assumptions(accuracy: _TrainingAccuracy) -> dict[str, str]:
+    counts = _row_counts(phrase for outcome in accuracy.outcomes for phrase in outcome.case.assumed)
     return {phrase: f"{count} rows" for phrase, count in counts.items()}
 
 
-def _remarks(accuracy: TrainingAccuracy) -> list[str]:
+def _remarks(accuracy: _TrainingAccuracy) -> list[str]:
     if not accuracy.shots:
         return []
     return [
@@ -293,7 +266,7 @@ AXES = ("n_gpu", "seq", "gbs")
 """Sizes on the x axis of error charts."""
 
 
-def training_charts(accuracy: TrainingAccuracy) -> list[JsonDict]:
+def training_charts(accuracy: _TrainingAccuracy) -> list[JsonDict]:
     """Rows for the scatter plot of predicted against measured step times, and for the error by size."""
     timed = [outcome for outcome in accuracy.outcomes if outcome.timed]
     rows = [
@@ -319,7 +292,7 @@ def _by_size(rows: Sequence[TrainingOutcome], axis: str) -> list[JsonDict]:
             "axis": axis,
             "size": float(2.0**outcome),
             "targets": int((octave == outcome).sum()),
-            **_errors_of(ratio[octave == outcome]),
+            **errors_of(ratio[octave == outcome]),
         }
         for outcome in np.unique(octave).tolist()
     ]

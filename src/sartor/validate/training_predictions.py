@@ -15,11 +15,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
 
+from sartor.ask.alternatives import Alternative, Weighed, weighed
 from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.cost.cost import Z80, interval_80
 from sartor.cost.gpu.rates import peak_flops_per_s
@@ -27,13 +29,16 @@ from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.json_types import JsonMap
 from sartor.model.training import Recompute
+from sartor.run.run import Run
 from sartor.step.coefficients import coefficients_for
 from sartor.step.footprint import every_stage, footprint
 from sartor.step.results import Footprint, StepEstimate
 from sartor.step.step import step
-from sartor.units import FloatArray, Floats
+from sartor.step.tables import KnownBlocks
+from sartor.units import FloatArray, Floats, format_seconds
 from sartor.validate.training_open import OpenRun, Settled, fastest, more_sharded, needed_bytes, resorts, settled_words
 from sartor.validate.training_rows import TrainingCase
+from sartor.validate.training_setup import recorded
 
 IMPOSSIBLE = 2.0
 """A step this many times faster than its FLOPs at the dense peak has another unit (no published run is faster than its
@@ -57,6 +62,8 @@ class TrainingOutcome:
     naive_s: float = math.nan
     parts: Mapping[str, float] = field(default_factory=dict)
     """Seconds of every timed part of the step."""
+    still_open: tuple[str, ...] = ()
+    """What the row does not state: the value that was taken, and the step with each other one, as phrases."""
     predicted_bytes: float = math.nan
     """Of the measured kind; device bytes if memory was not measured."""
     needed_bytes: float = math.nan
@@ -88,31 +95,36 @@ class TrainingOutcome:
         return self.case.cluster is not None and self.needed_bytes <= self.case.cluster.gpu.hbm_bytes
 
 
-def predict_training(cases: Sequence[TrainingCase], table: JsonMap | None = None) -> tuple[TrainingOutcome, ...]:
-    """One outcome per case. ``table`` replaces the packaged constants of a step (see hardware.training_calibration)."""
+def predict_training(
+    cases: Sequence[TrainingCase], table: JsonMap | None = None, *, intervals: bool = True
+) -> tuple[TrainingOutcome, ...]:
+    """One outcome per case. ``table`` replaces the packaged constants of a step (see hardware.training_calibration);
+    without ``intervals`` what the rows leave open is not priced."""
     calibrations: dict[str, Calibration] = {}
-    return tuple(_outcome(case, calibrations, table) for case in cases)
+    return tuple(_outcome(case, calibrations, table, intervals) for case in cases)
 
 
-def _outcome(case: TrainingCase, calibrations: dict[str, Calibration], table: JsonMap | None) -> TrainingOutcome:
+def _outcome(
+    case: TrainingCase, calibrations: dict[str, Calibration], table: JsonMap | None, intervals: bool
+) -> TrainingOutcome:
     if case.reason or case.job is None or case.plan is None or case.cluster is None:
         return TrainingOutcome(case=case, reason=case.reason)
     try:
         calibration = _calibration(case.cluster, calibrations)
         constants = coefficients_for(case.job, case.cluster.gpu, table)
         case, slowest = settled(case, table)
-        assert case.job is not None
-        assert case.plan is not None
-        assert case.cluster is not None
-        estimate = step(case.job, case.plan, case.cluster, calibration, constants)
-        memory = footprint(case.job, case.plan, case.cluster)
-        low, high = _interval(case, estimate, slowest, calibration, table)
+        job, plan, cluster = case.priceable
+        blocks_known = KnownBlocks(job, cluster, calibration) if table is None else None
+        estimate = step(job, plan, cluster, calibration, constants, blocks_known)
+        memory = footprint(job, plan, cluster)
+        open_run = _weighed(case, calibration, blocks_known) if intervals else Weighed(run=Run(facts={}))
+        low, high = _interval(estimate, slowest, open_run.alternatives)
     except InputError as error:
         return TrainingOutcome(case=case, reason=f"{error.field}: {error.must}"[:120])
     naive_s = _naive_s(case, estimate)
     if case.measured_s * IMPOSSIBLE < naive_s * NAIVE_EFFICIENCY:
         return TrainingOutcome(case=case, reason=TOO_FAST)
-    parts = {name: float(np.ravel(seconds)[0]) for name, seconds in estimate.parts.items()}
+    parts = {name: _one(seconds) for name, seconds in estimate.parts.items()}
     if case.no_optimizer:
         parts |= {"optimizer_s": 0.0, "dp_exposed_s": 0.0}
     predicted_s = sum(parts.values())
@@ -123,28 +135,59 @@ def _outcome(case: TrainingCase, calibrations: dict[str, Calibration], table: Js
         high_s=high * predicted_s,
         naive_s=naive_s,
         parts=parts,
+        still_open=tuple(_open_words(open_run, _one(estimate.step_s))),
         predicted_bytes=_bytes(case, memory),
         needed_bytes=_needed(case, memory),
     )
 
 
-def _interval(
-    case: TrainingCase, estimate: StepEstimate, slowest: float, calibration: Calibration, table: JsonMap | None
-) -> tuple[float, float]:
-    """Ends of the 80% interval relative to the step: the union of those of all plausible runs and trainers.
+def _weighed(case: TrainingCase, calibration: Calibration, blocks_known: KnownBlocks | None) -> Weighed:
+    """The run with every other plausible value of what its row does not state, as `sartor estimate` prices them; their
+    steps are compared under the packaged constants."""
+    job, plan, cluster = case.priceable
+    return weighed(
+        case.run,
+        job.shape,
+        job,
+        plan,
+        cluster,
+        calibration,
+        limit_bytes=cluster.gpu.hbm_bytes,
+        record=partial(recorded, case.words, job, cluster.gpu),
+        blocks_known=blocks_known,
+    )
+
+
+def _interval(estimate: StepEstimate, slowest: float, alternatives: Sequence[Alternative]) -> tuple[float, float]:
+    """Ends of the 80% interval relative to the step: it holds the intervals of all plausible plans and trainers, and
+    the step with every other switch.
 
     With their trainers hidden, 0.79 of 846 published runs are in this union and 0.60 in the interval of one trainer;
-    widened by the root mean square of the differences, it holds 0.69 of every second run (2026-11-29)."""
-    assert case.job is not None
-    assert case.plan is not None
-    assert case.cluster is not None
-    jobs = [replace(case.job, trainer=trainer) for trainer in case.trainers]
-    steps = [
-        step(job, case.plan, case.cluster, calibration, coefficients_for(job, case.cluster.gpu, table)) for job in jobs
-    ]
-    ends = [interval_80(_one(each.step_s), _one(each.log_sigma)) for each in (estimate, *steps)]
+    widened by the root mean square of the differences, it holds 0.69 of every second run. Of the 401 that have an open
+    switch, 0.79 are inside, and 0.84 with the intervals of the switches too (2026-11-29)."""
     step_s = _one(estimate.step_s)
-    return min(float(low) for low, _ in ends) / step_s, slowest * max(float(high) for _, high in ends) / step_s
+    own = interval_80(step_s, _one(estimate.log_sigma))
+    trainers = [interval_80(other.step_s, other.log_sigma) for other in alternatives if "framework" in other.values]
+    low_s = min(float(low) for low, _ in (own, *trainers))
+    high_s = max(float(high) for _, high in (own, *trainers))
+    times_s = [other.step_s for other in alternatives]
+    return min([low_s, *times_s]) / step_s, max([slowest * high_s, *times_s]) / step_s
+
+
+def _open_words(open_run: Weighed, step_s: float) -> Iterator[str]:
+    """``deepep not stated: off (on: 42.8 s)``."""
+    for name, fact in open_run.run.facts.items():
+        others = [
+            f"{other.values[name]}: {format_seconds(other.step_s)}"
+            for other in open_run.alternatives
+            if other.values.keys() == {name} and abs(other.step_s / step_s - 1) >= _WORTH_SAYING
+        ]
+        if others:
+            yield f"{name} not stated: {fact.value} ({', '.join(others)})"
+
+
+_WORTH_SAYING = 0.01
+"""Smallest relative change of the step for which a value that was not taken is named."""
 
 
 def settled(case: TrainingCase, table: JsonMap | None = None) -> tuple[TrainingCase, float]:
@@ -156,9 +199,7 @@ def settled(case: TrainingCase, table: JsonMap | None = None) -> tuple[TrainingC
     if not chosen.fits and not case.out_of_memory:
         further = (_settle(case, runs, factor, table) for runs, factor in resorts(case.words, case.open_runs))
         chosen = next((settled for settled in further if settled.fits), chosen)
-    elif (
-        chosen.recomputes and len({int(again) for run in case.open_runs for again in np.ravel(run.plans.recompute)}) > 1
-    ):
+    elif chosen.recomputes and np.unique(np.concatenate([run.plans.recompute for run in case.open_runs])).size > 1:
         sharded = (_settle(case, runs, 1.0, table) for runs in more_sharded(case.words, case.open_runs))
         chosen = min((chosen, *sharded), key=lambda settled: settled.step_s)
     words = settled_words(chosen, case.open_runs)
@@ -167,11 +208,11 @@ def settled(case: TrainingCase, table: JsonMap | None = None) -> tuple[TrainingC
 
 def _settle(case: TrainingCase, runs: Sequence[OpenRun], factor: float, table: JsonMap | None) -> Settled:
     """The fastest of the runs that fit ``factor`` times the device's memory."""
-    assert case.cluster is not None
-    constants = coefficients_for(runs[0].job, case.cluster.gpu, table)
-    estimates = [step(run.job, run.plans, case.cluster, None, constants) for run in runs]
-    memories = [footprint(run.job, run.plans, case.cluster) for run in runs]
-    return fastest(runs, estimates, memories, factor * case.cluster.gpu.hbm_bytes)
+    *_, cluster = case.priceable
+    constants = coefficients_for(runs[0].job, cluster.gpu, table)
+    estimates = [step(run.job, run.plans, cluster, None, constants) for run in runs]
+    memories = [footprint(run.job, run.plans, cluster) for run in runs]
+    return fastest(runs, estimates, memories, factor * cluster.gpu.hbm_bytes)
 
 
 def _calibration(cluster: Cluster, by_gpu: dict[str, Calibration]) -> Calibration:
@@ -183,22 +224,18 @@ def _calibration(cluster: Cluster, by_gpu: dict[str, Calibration]) -> Calibratio
 
 def _naive_s(case: TrainingCase, estimate: StepEstimate) -> float:
     """Model FLOPs, a third more with full recomputation, over half of the peak of all devices."""
-    assert case.job is not None
-    assert case.plan is not None
-    assert case.cluster is not None
-    again = 4 / 3 if case.plan.recompute == Recompute.FULL else 1.0
-    peak = peak_flops_per_s(case.cluster.gpu, case.job.recipe.dtype) * _one(case.plan.num_devices)
+    job, plan, cluster = case.priceable
+    again = 4 / 3 if plan.recompute == Recompute.FULL else 1.0
+    peak = peak_flops_per_s(cluster.gpu, job.recipe.dtype) * _one(plan.num_devices)
     return _one(estimate.model_flops) * again / (NAIVE_EFFICIENCY * peak)
 
 
 def _bytes(case: TrainingCase, memory: Footprint) -> float:
     """Bytes of the fullest device; for nvidia-smi figures, of the first node (where it is run): the first stages."""
-    assert case.job is not None
-    assert case.plan is not None
-    assert case.cluster is not None
-    nodes = case.cluster.num_devices / case.cluster.devices_per_node
-    if case.memory_kind == "device" and nodes > 1 and _one(case.plan.dims.pp) > 1:
-        stages = every_stage(case.job, case.plan, case.cluster).device_bytes[:, 0]
+    job, plan, cluster = case.priceable
+    nodes = cluster.num_devices / cluster.devices_per_node
+    if case.memory_kind == "device" and nodes > 1 and _one(plan.dims.pp) > 1:
+        stages = every_stage(job, plan, cluster).device_bytes[:, 0]
         return float(stages[: math.ceil(len(stages) / nodes)].max())
     figures = {"allocated": memory.allocated_bytes, "reserved": memory.reserved_bytes}
     return _one(figures.get(case.memory_kind, memory.device_bytes))
@@ -225,7 +262,7 @@ LEAST = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ranking:
+class _Ranking:
     """``right`` of ``pairs`` pairs are ordered as measured; ``regrets`` has one share of time lost per group."""
 
     pairs: int
@@ -242,7 +279,7 @@ class Ranking:
         return float(np.mean(self.regrets)) if self.regrets else None
 
 
-def ranking(outcomes: Sequence[TrainingOutcome]) -> Ranking:
+def ranking(outcomes: Sequence[TrainingOutcome]) -> _Ranking:
     """Pairs and regrets among timed runs."""
     pairs, right, regrets = 0, 0.0, []
     for times in rivals(outcomes):
@@ -253,7 +290,7 @@ def ranking(outcomes: Sequence[TrainingOutcome]) -> Ranking:
         if len(times) >= LEAST:
             chosen = min(times, key=lambda pair: pair[1])[0]
             regrets.append(chosen / min(measured for measured, _ in times) - 1)
-    return Ranking(pairs=pairs, right=right, regrets=tuple(regrets))
+    return _Ranking(pairs=pairs, right=right, regrets=tuple(regrets))
 
 
 def rivals(outcomes: Sequence[TrainingOutcome]) -> Iterator[list[tuple[float, float]]]:
@@ -263,18 +300,14 @@ def rivals(outcomes: Sequence[TrainingOutcome]) -> Iterator[list[tuple[float, fl
     for i, outcome in enumerate(outcomes):
         if outcome.timed:
             words = outcome.case.words
-            same = (*(words.get(name, "") for name in SAME), _devices(outcome))
+            devices = int(np.ravel(outcome.case.priceable[1].num_devices)[0])
+            same = (*(words.get(name, "") for name in SAME), devices)
             questions.setdefault(same, {}).setdefault(words.get("config_hash") or str(i), []).append(outcome)
     for plans in questions.values():
         yield [
             (float(np.mean([p.case.measured_s for p in members])), float(np.mean([p.predicted_s for p in members])))
             for members in plans.values()
         ]
-
-
-def _devices(outcome: TrainingOutcome) -> int:
-    assert outcome.case.plan is not None
-    return int(np.ravel(outcome.case.plan.num_devices)[0])
 
 
 DRAWS = 20
@@ -345,9 +378,7 @@ def _calibrated(
             continue
         runs = [i for configuration in configurations for i in configuration]
         group = _Class([outcomes[i] for i in runs])
-        members = np.split(
-            np.arange(len(runs)), np.cumsum([len(configuration) for configuration in configurations])[:-1]
-        )
+        members = np.split(np.arange(len(runs)), np.cumsum([*map(len, configurations)])[:-1])
         for chosen in choices(group, members):
             seen = np.concatenate([members[member] for member in chosen])
             rest = np.setdiff1d(np.arange(len(runs)), seen)
@@ -379,10 +410,8 @@ class _Class:
     def telling(self, members: Members, shots: int) -> list[int]:
         """Configurations to observe, chosen greedily to leave the least uncertainty about unobserved runs (the sum of
         their standard deviations). Each is represented by its first run; errors of single runs average out."""
-        first, repeats = (
-            np.array([configuration[0] for configuration in members]),
-            np.array([len(configuration) for configuration in members]),
-        )
+        first = np.array([configuration[0] for configuration in members])
+        repeats = np.array([len(configuration) for configuration in members])
         left, own_variance = self.together[np.ix_(first, first)], self.own[first] / repeats
         rest = repeats[:, None] * (1.0 - np.eye(len(members)))  # [i, j]: runs of i left after observing j
         chosen: list[int] = []

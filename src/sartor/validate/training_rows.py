@@ -8,33 +8,36 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from sartor.bounded import read_csv
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.model.shape import TransformerShape
 from sartor.model.training import Recipe, RecomputeModule, Trainer, TrainingJob, TrainingPlan
-from sartor.model.workload import AttentionKernel, ParallelDims
+from sartor.model.workload import AttentionKernel, ParallelDims, PipelineSchedule
+from sartor.plans.fixed import named_values
 from sartor.records.rows import Unexpressed
+from sartor.run.run import Run
 from sartor.units import ceil_div, round_up
-from sartor.validate.row_shapes import training_shape, whole
+from sartor.validate.answer import read_rows
+from sartor.validate.row_shapes import number, training_shape, whole
 from sartor.validate.training_open import OpenRun, layers_by_chunk, open_runs
 from sartor.validate.training_setup import (
     cluster_of,
+    is_stated,
     optimizer_of,
-    plausible_trainers,
     recipe_of,
     recompute_of,
+    stated_run,
     trainer_of,
+    with_stated_switches,
 )
 
 REQUIRED = ("model", "gpu", "n_gpu", "seq", "gbs", "framework")
-MOST_ROWS = 100_000
 LARGE = 1024
 """Most devices of runs used for fitting when larger runs are judged."""
 
@@ -48,8 +51,8 @@ class TrainingCase:
     plan: TrainingPlan | None = None
     open_runs: tuple[OpenRun, ...] = ()
     """All runs that the row's blank cells allow; empty if nothing is open."""
-    trainers: tuple[Trainer, ...] = ()
-    """Plausible trainers of a row that names none that is known."""
+    run: Run = field(default_factory=Run.stated)
+    """The fields and switches that the row states, and the trainer with others where none is known."""
     cluster: Cluster | None = None
     measured_s: float = math.nan
     """Seconds of one step on the devices of the plan."""
@@ -65,6 +68,14 @@ class TrainingCase:
     settled: tuple[str, ...] = ()
     """What was chosen for each open fact, once the run is settled."""
     reason: str = ""
+
+    @property
+    def priceable(self) -> tuple[TrainingJob, TrainingPlan, Cluster]:
+        """What a step is priced from, of a case without a ``reason``."""
+        assert self.job is not None
+        assert self.plan is not None
+        assert self.cluster is not None
+        return self.job, self.plan, self.cluster
 
     @property
     def precision(self) -> str:
@@ -99,10 +110,16 @@ class TrainingCase:
         )
 
 
-def read_training(data: str | Path, table: str = "training") -> tuple[TrainingCase, ...]:
+DERIVED = {name: name for name in ("precision", "trainer", "year", "scale")} | {"experts_kind": "experts"}
+"""Derived columns for grouping, with the property of a row: precision (16-bit, fp8, ...), trainer, year of its release,
+scale in devices, dense or moe."""
+
+
+def read_training(data: str | Path, table: str = "training", group_by: Sequence[str] = ()) -> tuple[TrainingCase, ...]:
     """Every row of a CSV file, or of ``training.csv`` in a folder (or of another ``table``). Raises ``InputError`` if
     it cannot be used."""
-    return tuple(_training_case(row) for row in _read(Path(data), table))
+    _, rows = read_rows(data, table, REQUIRED, group_by, tuple(DERIVED))
+    return tuple(_training_case(row) for row in rows)
 
 
 def _training_case(row: Mapping[str, str]) -> TrainingCase:
@@ -112,7 +129,7 @@ def _training_case(row: Mapping[str, str]) -> TrainingCase:
     except Unexpressed as error:
         return TrainingCase(words=row, reason=str(error))
     except InputError as error:
-        return TrainingCase(words=row, reason=f"{error.field}: {error.must}"[:120])
+        return TrainingCase(words=row, reason=f"{error.field.removeprefix('fix ')}: {error.must}"[:120])
 
 
 def _case(row: Mapping[str, str]) -> TrainingCase:
@@ -142,26 +159,35 @@ def _case(row: Mapping[str, str]) -> TrainingCase:
         optimizer=optimizer_of(row),
         attention_kernel=AttentionKernel.UNFUSED if row.get("flash_attention") == "0" else AttentionKernel.FLASH,
         context_parallel=trainer.usual_context_parallel,
-        dropout=trainer.drops_out and _has_dropout(row, shape, assumed),
+        routing_skew=_routing_skew(row),
+        dropout=trainer.drops_out and not is_stated(row, "dropout") and _has_dropout(row, shape, assumed),
         trainer=trainer,
         trains_weights="lora" not in kind,
         recompute_modules=frozenset(trainer.always_again or {RecomputeModule.CORE_ATTN}),
     )
+    job, run = with_stated_switches(row, job, cluster.gpu), stated_run(row, trainer, cluster.gpu)
     return TrainingCase(
         words=row,
         job=job,
         plan=plan,
-        open_runs=open_runs(row, job, plan),
-        trainers=plausible_trainers(row, cluster.gpu),
+        open_runs=open_runs(row, run, job, plan, cluster.gpu),
+        run=run,
         cluster=cluster,
-        measured_s=_number(row, "iter_time_s") * share,
-        measured_bytes=_number(row, "peak_mem_gb") * 1e9,
+        measured_s=number(row, "iter_time_s") * share,
+        measured_bytes=number(row, "peak_mem_gb") * 1e9,
         memory_kind=_memory_kind(row.get("mem_kind", "")),
         out_of_memory="oom" in f"{kind} {row.get('mem_kind', '')}".lower(),
         memory_known=_tells_memory(row, assumed),
         no_optimizer=kind == "fwd_bwd_only",
         assumed=tuple(dict.fromkeys(assumed)),
     )
+
+
+def _routing_skew(row: Mapping[str, str]) -> float:
+    skew = number(row, "routing_skew") if is_stated(row, "routing_skew") else 1.0
+    if not skew >= 1:
+        raise Unexpressed("routing_skew is not a number from 1")
+    return skew
 
 
 def _has_dropout(row: Mapping[str, str], shape: TransformerShape, assumed: list[str]) -> bool:
@@ -230,22 +256,36 @@ def _plan(
     optimizer = row.get("optimizer", "").lower()
     if zero is None and trainer.usual_zero_stage < 3:
         zero = 1 if "distributed" in optimizer else trainer.usual_zero_stage
-    virtual = max(1, whole(row, "vp") or 1)
+    schedule = named_values({"schedule": row["schedule"]})["schedule"] if is_stated(row, "schedule") else 0
+    virtual = max(1, whole(row, "vp") or (2 if schedule >= PipelineSchedule.ZERO_BUBBLE_V else 1))
     if not row.get("vp") and dims.pp > 1 and trainer.interleaves:
         assumed.append("interleaving not stated: the fastest that fits")
-    stages = layers_by_chunk(layers, int(dims.pp) * virtual)
     return TrainingPlan(
         dims=dims,
         microbatch_size=micro,
         num_microbatches=steps,
         virtual_stages=virtual,
+        schedule=PipelineSchedule(schedule),
         zero_stage=trainer.usual_zero_stage if zero is None else zero,
         shard_group=_shard_group(row, dims),
         recompute=recompute,
         recompute_layers=count,
         optimizer_offload="offload" in optimizer and "no offload" not in optimizer,
-        stage_layers=stages,
+        stage_layers=_stage_layers(row, layers, int(dims.pp) * virtual),
     )
+
+
+def _stage_layers(row: Mapping[str, str], layers: int, chunks: int) -> tuple[int, ...] | None:
+    """Layers of every pipeline chunk: as stated (``7+8+8+7``; ``even``: as many each), else as trainers split them."""
+    word = row.get("stage_layers", "").strip().lower()
+    if not word:
+        return layers_by_chunk(layers, chunks)
+    if word == "even":
+        return None
+    stated = [int(number) for number in word.split("+") if number.strip().isdigit()]
+    if len(stated) != chunks or sum(stated) != layers:
+        raise Unexpressed(f"stage_layers {word[:30]} are not {chunks} numbers that add up to {layers} layers")
+    return tuple(stated)
 
 
 def _shard_group(row: Mapping[str, str], dims: ParallelDims) -> int:
@@ -281,21 +321,3 @@ def _memory_kind(words: str) -> str:
     if "smi" in low or "device" in low:
         return "device"
     return "allocated" if "alloc" in low else "reserved"
-
-
-def _number(row: Mapping[str, str], name: str) -> float:
-    try:
-        value = float(row.get(name) or "nan")
-    except ValueError:
-        return math.nan
-    return value if value > 0 and math.isfinite(value) else math.nan
-
-
-def _read(path: Path, table: str) -> list[dict[str, str]]:
-    file = path / f"{table}.csv" if path.is_dir() else path
-    rows = read_csv(file, "data", "must be a CSV file of training runs", REQUIRED)
-    if not rows:
-        raise InputError("data", str(path), "has no rows")
-    if len(rows) > MOST_ROWS:
-        raise InputError("data", str(path), f"has {len(rows)} rows; at most {MOST_ROWS} are read")
-    return rows

@@ -1,6 +1,6 @@
 """Trainer, device and cluster of a published training run.
 
-The trainer of a row with its switches, and the meaning of words for precision and recomputation.
+What a row states, its trainer with its switches, and the meaning of words for precision and recomputation.
 
 The cluster of a training row: its device by name, its nodes, and the links inside and between them.
 """
@@ -13,17 +13,54 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from sartor.errors import InputError
-from sartor.hardware.catalog import load_gpu
+from sartor.hardware.accelerator_catalog import load_device
+from sartor.hardware.catalog import ACCELERATORS, load_gpu
 from sartor.hardware.cluster import HOP_LATENCY_S, Cluster, LinkTier
-from sartor.hardware.cluster_catalog import usual_cluster
+from sartor.hardware.cluster_catalog import load_cluster, usual_cluster
 from sartor.hardware.gpu import Gpu
-from sartor.model.training import Optimizer, Recipe, Recompute, Trainer
+from sartor.model.training import Optimizer, Recipe, Recompute, Trainer, TrainingJob
 from sartor.operators import DType
+from sartor.plans.fixed import SWITCHED, job_choices
 from sartor.records.rows import Unexpressed
+from sartor.run.fields import FIELDS
+from sartor.run.run import Origin, Run
 from sartor.step.trainers import OTHER, PLAUSIBLE_TRAINERS, of_release, record_named, trainer_in_table
 from sartor.step.trainers.maxtext import MAXTEXT
 from sartor.units import GIB, GIGA
-from sartor.validate.row_shapes import whole
+from sartor.validate.row_shapes import number, whole
+
+
+def is_stated(row: Mapping[str, str], name: str) -> bool:
+    """Whether a row states a column: blank, ``unknown`` and ``any`` say nothing."""
+    return (row.get(name) or "").strip().lower() not in ("", "unknown", "any")
+
+
+def stated_run(row: Mapping[str, str], trainer: Trainer, gpu: Gpu) -> Run:
+    """The fields and switches that the row states; a trainer that is not known is one of several (JAX's on TPUs is not
+    in doubt)."""
+    names = (name for name in (*FIELDS, *SWITCHED, *(v.name for v in trainer.variants)) if name != "framework")
+    columns = {name: COLUMNS.get(name, name) for name in names}
+    run = Run.stated("row", **{name: row[column] for name, column in columns.items() if is_stated(row, column)})
+    if trainer_in_table(row.get("framework", "")):
+        return run.with_(Origin.STATED, "row", framework=trainer.names[0])
+    others = () if gpu.vendor.lower() == "google" else PLAUSIBLE_TRAINERS
+    return run.with_(Origin.USUAL, "assumed", framework=trainer.names[0]).among("framework", *others)
+
+
+COLUMNS = {"attention": "flash_attention"}
+"""Columns that are not called as their field."""
+
+
+def with_stated_switches(row: Mapping[str, str], job: TrainingJob, gpu: Gpu) -> TrainingJob:
+    """The job with the switches that the row states, by their names in ``sartor plan --fix``. Raises ``InputError``."""
+    words: dict[str, str | int] = {name: row[name] for name in SWITCHED if is_stated(row, name)}
+    return job_choices(job, [gpu], words)[0][0].job if words else job
+
+
+def recorded(row: Mapping[str, str], job: TrainingJob, gpu: Gpu, name: str) -> Trainer:
+    """A trainer that the job of a row without a known one may have had, with the row's own switches."""
+    trainer = _with_switches(row, record_named(name), gpu)
+    return with_stated_switches(row, replace(job, trainer=trainer), gpu).trainer
 
 
 def trainer_of(row: Mapping[str, str], gpu: Gpu) -> tuple[Trainer, tuple[str, ...]]:
@@ -35,22 +72,10 @@ def trainer_of(row: Mapping[str, str], gpu: Gpu) -> tuple[Trainer, tuple[str, ..
     return _with_switches(row, trainer, gpu), assumed
 
 
-def plausible_trainers(row: Mapping[str, str], gpu: Gpu) -> tuple[Trainer, ...]:
-    """Trainers that the run of a row without a known one could have used, with the row's own switches; JAX's on TPUs
-    is not in doubt."""
-    if trainer_in_table(row.get("framework", "")) or gpu.vendor.lower() == "google":
-        return ()
-    return tuple(_with_switches(row, record_named(name), gpu) for name in PLAUSIBLE_TRAINERS)
-
-
 def _with_switches(row: Mapping[str, str], trainer: Trainer, gpu: Gpu) -> Trainer:
-    """The trainer of the row's release with the switches that the row states."""
-    if row.get("compile") == "1":
-        trainer = replace(trainer, fused_kernels=True)
-    if row.get("tp_overlap", "") in ("0", "1"):
-        trainer = replace(trainer, tp_overlap=row["tp_overlap"] == "1")
-    if row.get("dp_overlap", "") in ("0", "1"):
-        trainer = replace(trainer, dp_overlap=row["dp_overlap"] == "1")
+    """The trainer of the row's release, with its kernels as the row states them."""
+    if row.get("compile") == "1" or row.get("eager") == "1":
+        trainer = replace(trainer, fused_kernels=row.get("eager") != "1")
     if row.get("recompute", "").strip().lower() == "selective_op":
         trainer = replace(trainer, checkpoints_operators=True)
     return of_release(trainer, row.get("framework_version", ""), gpu.generation)
@@ -149,11 +174,14 @@ H800 datasheets, 2022 and 2023; recalled)."""
 
 
 def _gpu_of(name: str) -> tuple[Gpu, tuple[str, ...]]:
-    """The catalogue's device for a row's name: the whole name, or the name without its last words.
+    """The device for a row's name: a chip of the accelerator template, or a GPU, by the whole name or without its last
+    words.
 
     Removed words may be a memory size [GB], a power limit [W] or HBM2e, which then change the device. Raises
     ``Unexpressed``.
     """
+    if name in ACCELERATORS:
+        return load_device(name), ()
     words = [word for word in re.split(r"[-_ ]+", name.strip()) if word]
     first = words[0].lower() if words else ""
     if first in EXPORTED:
@@ -201,11 +229,19 @@ def _limited(gpu: Gpu, power_w: float) -> Gpu:
 
 
 def cluster_of(row: Mapping[str, str]) -> tuple[Cluster, tuple[str, ...]]:
-    """The row's cluster as two tiers (one if all devices share it), and what was assumed. Raises ``Unexpressed``."""
+    """The row's cluster, of the catalogue or as two tiers (one if all devices share it), and what was assumed. Raises
+    ``Unexpressed``."""
     gpu, assumed = _gpu_of(row.get("gpu", ""))
     devices, node = whole(row, "n_gpu"), whole(row, "gpus_per_node")
     if not devices:
         raise Unexpressed("n_gpu is not given")
+    if is_stated(row, "cluster"):
+        cluster = load_cluster(row["cluster"])
+        if cluster.gpu.name != gpu.name or cluster.others:
+            raise Unexpressed(f"cluster {row['cluster'][:40]} does not consist of {gpu.name}")
+        return replace(cluster, gpu=gpu).reached(devices), assumed
+    if gpu.accelerator is not None:
+        return usual_cluster(gpu).reached(devices), (*assumed, "links of the chip itself")
     per_node = min(node or gpu.devices_per_node, devices)
     tiers: tuple[LinkTier, ...] = (_inner(row, gpu, _domain(row, gpu, per_node, devices)),)
     if devices > tiers[0].span:
@@ -269,15 +305,8 @@ def _outer(row: Mapping[str, str], gpu: Gpu) -> tuple[LinkTier, tuple[str, ...]]
     is_tpu = gpu.vendor.lower() == "google"
     kind = next((kind for name, kind in kinds.items() if name in word), "")
     kind = kind or ("dcn" if is_tpu else "ethernet" if "ethernet" in word or "roce" in word else "infiniband")
-    stated = _number(row.get("inter_gbps_per_gpu", ""))
-    rate = stated or usual_cluster(gpu).tiers[-1].bytes_per_s * 8 / GIGA
-    assumed = () if stated else (f"network between nodes not stated: {rate:.0f} Gbit/s per device",)
+    stated = number(row, "inter_gbps_per_gpu")
+    rate = stated if stated > 0 else usual_cluster(gpu).tiers[-1].bytes_per_s * 8 / GIGA
+    assumed = () if stated > 0 else (f"network between nodes not stated: {rate:.0f} Gbit/s per device",)
     tier = LinkTier(name="network", span=0, bytes_per_s=rate * GIGA / 8, latency_s=HOP_LATENCY_S[kind], kind=kind)
     return tier, assumed
-
-
-def _number(word: str) -> float:
-    try:
-        return max(0.0, float(word))
-    except ValueError:
-        return 0.0

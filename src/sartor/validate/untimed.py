@@ -44,7 +44,7 @@ TEXTS = ("gpu", "bound_by", "source", "reason")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UntimedRows:
+class _UntimedRows:
     """One entry per row; NaN and empty words where there is no prediction."""
 
     numbers: Mapping[str, Floats64]
@@ -53,7 +53,7 @@ class UntimedRows:
     """``TEXTS``; ``reason`` says why there is no prediction, and is empty where there is one."""
 
     @classmethod
-    def empty(cls, size: int) -> UntimedRows:
+    def empty(cls, size: int) -> _UntimedRows:
         return cls(
             numbers={name: np.full(size, np.nan) for name in NUMBERS},
             texts={name: np.full(size, "", dtype=object) for name in TEXTS},
@@ -75,7 +75,7 @@ class PricedOperators(Answer):
 
     fields: ClassVar[Fields] = OPERATORS
     shapes: Shapes
-    rows: UntimedRows
+    rows: _UntimedRows
     assumptions: tuple[str, ...]
 
     @property
@@ -104,7 +104,7 @@ def price_shapes(
     """Predictions for every row. ``calibration`` gives that of a device, with the kernels of rows that name none;
     ``devices`` are those that the catalogue lacks, by the rows' names for them. Raises ``InputError`` if no row can be
     priced."""
-    rows, notes = UntimedRows.empty(shapes.num_rows), list[str]()
+    rows, notes = _UntimedRows.empty(shapes.num_rows), list[str]()
     for reason, row_indices in shapes.refused.items():
         rows.refuse(row_indices, reason)
     calibration_of = _once(calibration)
@@ -162,9 +162,9 @@ def _nothing(priced: PricedOperators) -> InputError:
 
 def _priced_targets(
     targets: Targets, calibration: Callable[[Gpu], Calibration], clock: Clock, devices: Devices, notes: list[str]
-) -> UntimedRows:
+) -> _UntimedRows:
     """One entry per target: rows of one shape and software are one. What is assumed is added to ``notes``."""
-    out = UntimedRows.empty(len(targets))
+    out = _UntimedRows.empty(len(targets))
     for part in parts_of(targets, devices, out.refuse):
         try:
             calibrated = calibration(part.device).with_kernels(part.work.kernels[0])

@@ -17,7 +17,7 @@ from sartor.hardware.gpu import Gpu
 from sartor.model.training import Trainer
 from sartor.model.workload import COMMON_SCHEDULES
 from sartor.operators import DType
-from sartor.step.trainers.megatron import UNFUSED
+from sartor.step.trainers.megatron import MEGATRON, UNFUSED
 
 
 def _discovered() -> Iterator[Trainer]:
@@ -40,6 +40,7 @@ OTHER = Trainer(
     releases=(UNFUSED,),
     optional_sequence_parallel=False,
     usual_zero_stage=1,
+    varies=MEGATRON.varies,
     source="assumed",
 )
 """An unknown trainer of a published run: assumed similar to Megatron, at the average speed of trainers."""
@@ -93,9 +94,13 @@ def record_named(name: str) -> Trainer:
 
 
 def trainer_in_table(name: str) -> Trainer | None:
-    """The trainer that a published run's software belongs to; None if no known name matches."""
+    """The trainer that a published run's software belongs to: by its name, or by a word of it; None if no known name
+    matches."""
     software = name.lower()
-    return next((trainer for trainer in TRAINERS.values() if any(word in software for word in trainer.words)), None)
+    exact = next((trainer for trainer in TRAINERS.values() if software in trainer.names), None)
+    return exact or next(
+        (trainer for trainer in TRAINERS.values() if any(word in software for word in trainer.words)), None
+    )
 
 
 def of_release(trainer: Trainer, release: str, generation: str) -> Trainer:
