@@ -472,7 +472,7 @@ class OperatorGraph:
     ``edges`` are pairs of positions in ``operators``; empty means a chain in the order given.
     """
 
-    operators: tuple[Operator, ...]
+    operators: tuple[Operator, ...] = field(repr=False)
     edges: tuple[tuple[int, int], ...] = ()
     tokens: Ints = field(default=0)
     """Tokens this device's data-parallel rank works on in one execution."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ def test_a_repr_is_one_line_with_the_headline(gemm: Answer) -> None:
 
 
 RUN: dict[str, Any] = {"num_devices": 8, "global_batch_size": 8}
+LOG = "examples/llama-3-8b/train.log"
 ANSWERS: dict[str, Callable[[], Answer]] = {
     "estimate": lambda: api.estimate("gpt2", **RUN),
     "a grid": lambda: api.estimate("gpt2", tp=[1, 2], **RUN),
@@ -41,6 +43,8 @@ ANSWERS: dict[str, Callable[[], Answer]] = {
     "operators": lambda: api.operators("gemm", {"m": 64, "n": 64, "k": 64}, gpu="h100"),
     "collective": lambda: api.collective("all_reduce", 1e6, 8),
     "design": lambda: api.design("gpt2", **RUN, time_limit=600),
+    "diagnose": lambda: api.diagnose(LOG, model="llama-3-8b", gpu="h100", seq_len=8192, **RUN, best_plan=False),
+    "compare": lambda: api.compare(LOG, LOG),
 }
 
 
@@ -63,6 +67,36 @@ def test_a_repr_says_what_was_priced_how_fast_it_is_and_whether_it_fits(name: st
     words = repr(ANSWERS[name]())
     assert "model GPT-2 small, GPU h100_sxm, time " in words
     assert "fits True" in words
+
+
+def test_a_repr_of_a_run_or_a_server_says_how_fast_it_is(repo_dir: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(repo_dir)
+    assert "train.log, model Llama 3.1 8B, step 2 s, predicted 1.0" in repr(ANSWERS["diagnose"]())
+    assert "B over A 1.000, changed False" in repr(ANSWERS["compare"]())
+    assert "in flight 8, time per token " in repr(ANSWERS["serving"]())
+
+
+def test_what_an_answer_holds_has_a_repr_that_can_be_read() -> None:
+    plan, advice = api.plan("gpt2", **RUN), api.advise("gpt2", **RUN)
+    assert repr(plan.best).startswith("PricedPlan(step_s=")
+    for record in (plan.best, plan.search, advice.search, advice.base.microbatch, advice.base.graph):
+        assert len(repr(record)) < 1500
+
+
+@pytest.mark.parametrize("command", ["estimate", "lint", "advise", "plan", "ask", "serving", "design"])
+def test_a_config_object_and_a_dictionary_are_models(
+    command: str, repo_dir: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(repo_dir)
+    fields = json.loads((repo_dir / "examples" / "gpt2" / "config.json").read_text())
+    config = SimpleNamespace(model_type="gpt2", to_dict=lambda: fields)
+    run = {} if command == "serving" else {**RUN, "time_limit": 1, "baselines": False} if command == "design" else RUN
+    answers = [getattr(api, command)(model, **run).to_dict() for model in (fields, config)]
+    for answer in answers:
+        for name in ("wall_s", "evaluated_per_s", "seconds"):
+            answer.pop(name, None)
+    assert answers[0].keys() == answers[1].keys()
+    assert answers[0].get("model") == answers[1].get("model")
 
 
 def test_a_notebook_shows_the_headline_and_the_first_rows() -> None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from dataclasses import field as default
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sartor.answers.estimate import INTERVAL
@@ -17,6 +18,7 @@ from sartor.answers.field import (
     Scalar,
     field,
     flag,
+    flat,
     integer,
     integers,
     mapping,
@@ -30,6 +32,7 @@ from sartor.answers.field import (
 from sartor.answers.plan import CLUSTER, COST_OF_STEP, DEGREES, PARTS, PRICED, STEP_INTERVAL, Pool, Sourced
 from sartor.cost.cost import interval_80
 from sartor.errors import visible
+from sartor.json_types import JsonDict
 from sartor.plans.explain import nearest
 from sartor.step.run_cost import RunCost, run_cost
 from sartor.units import format_change
@@ -199,11 +202,21 @@ LOG: Fields = (
 )
 
 
+def _file_name(path: str) -> str:
+    return PurePath(path).name[:60]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LogDiagnosis(Answer):
     """A run's log compared with the prediction for its plan: what differs, and which changed fact would explain it."""
 
     fields: ClassVar[Fields] = LOG
+    subject: ClassVar[Fields] = (
+        text("path", "log", form=_file_name),
+        text("model", "model", path="job.shape.name"),
+        number("step_s", "step", path="measured.step_s"),
+        number("predicted_s", "predicted", path="predicted.step_s"),
+    )
     path: str
     trainer: str
     run: int
@@ -371,6 +384,12 @@ class TraceDiagnosis(Answer):
     """A profiler trace divided into parts: where the mean steady step of one rank goes, and what could be saved."""
 
     fields: ClassVar[Fields] = TRACE
+    subject: ClassVar[Fields] = (
+        text("path", "trace", form=_file_name),
+        text("gpu", "GPU"),
+        number("step_s", "step"),
+        number("predicted_s", "predicted", path=lambda answer: answer.predicted and answer.predicted.step_s),
+    )
     path: str
     gpu: str
     """The device's name in the trace."""
@@ -514,6 +533,10 @@ class RunComparison(Answer):
     """What changed from run A to run B, and whether it exceeds the noise of their steps."""
 
     fields: ClassVar[Fields] = COMPARED
+    subject: ClassVar[Fields] = (
+        *(text("a", "A", form=_file_name), text("b", "B", form=_file_name)),
+        number("ratio", "B over A", path="total.ratio", form="{:.3f}".format),
+    )
     kind: str
     """``log`` or ``trace``."""
     a: str
@@ -529,6 +552,9 @@ class RunComparison(Answer):
     """Facts of plan and job that differ, as (in A, in B)."""
     per_token: bool = False
     warnings: tuple[str, ...] = ()
+
+    def _rows(self) -> list[JsonDict]:
+        return [flat(CHANGED_TIME, (change, self.threshold)) for change in (self.total, *self.parts)]
 
     @property
     def worse(self) -> tuple[RunChange, ...]:

@@ -143,6 +143,8 @@ class ServingAnswer(Answer):
     subject: ClassVar[Fields] = (
         text("model", "model", path="reading.shape.name"),
         text("gpu", "GPU", path="server.gpu.name"),
+        text("in_flight", "in flight", path=lambda answer: int(np.ravel(answer.load.concurrency)[-1])),
+        number("tpot_s", "time per token", path=lambda answer: float(np.ravel(answer.steady.tpot_s)[-1])),
     )
     reading: ModelReading
     run: Run

@@ -11,7 +11,7 @@ operator is priced once. An entry of an array equals the scalar call to the last
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -114,10 +114,10 @@ def _cold_bytes(op: Operator) -> Floats:
 class Estimate:
     """Costs aligned with the graph's operators, and totals over their counts. Arrays broadcast like the sizes."""
 
-    graph: OperatorGraph
-    device: Gpu
+    graph: OperatorGraph = field(repr=False)
+    device: Gpu = field(repr=False)
     """For an accelerator, its generated datasheet (``datasheet_of``)."""
-    costs: tuple[Cost, ...]
+    costs: tuple[Cost, ...] = field(repr=False)
     time_s: Floats
     sigma_factor: Floats = 1.0
     """Factor by which every interval is widened."""

@@ -33,6 +33,9 @@ class PricedPlan:
     spread: tuple[float, float] = field(default=(1.0, 1.0), compare=False)
     """The shortest and the longest step with other plausible values of what was not stated, relative to this one."""
 
+    def __repr__(self) -> str:
+        return f"PricedPlan(step_s={self.step_s:.4g}, peak_bytes={self.peak_bytes:.4g}, plan={self.plan})"
+
     @property
     def step_s(self) -> float:
         return float(self.step.step_s)
@@ -92,16 +95,16 @@ class Tightest:
 class PlanSearch:
     """Result of a search for one number of devices. ``top`` holds the best plan of each (tp, pp, dp, cp, ep)."""
 
-    job: TrainingJob
-    cluster: Cluster
+    job: TrainingJob = field(repr=False)
+    cluster: Cluster = field(repr=False)
     num_devices: int
     fixed: Mapping[str, int]
     status: PlanStatus
     best: PricedPlan | None
-    top: tuple[PricedPlan, ...]
-    front: tuple[PricedPlan, ...]
+    top: tuple[PricedPlan, ...] = field(repr=False)
+    front: tuple[PricedPlan, ...] = field(repr=False)
     """Plans that no other beats in both step time and memory, fastest first."""
-    points: PlanPoints
+    points: PlanPoints = field(repr=False)
     """The best plan of every (tp, pp, dp, cp, ep) that fits."""
     space_size: int
     """Points of the whole grid: ``fitting`` plus all of ``rejected``."""
@@ -115,9 +118,9 @@ class PlanSearch:
     """Plans with a bound below the best step that were not placed: 0 except in spaces with many such plans."""
     fitting: int
     """Points of the grid that fit."""
-    rejected: Mapping[str, int]
+    rejected: Mapping[str, int] = field(repr=False)
     """Rejected points by reason, most first."""
-    tightest: Tightest | None
+    tightest: Tightest | None = field(repr=False)
     headroom: float = 0.0
     """Share of the usable memory that every plan leaves free."""
     wall_s: float = field(compare=False)

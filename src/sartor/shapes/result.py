@@ -200,8 +200,8 @@ def _stretch(span: tuple[int, int]) -> str:
 class Candidate:
     """One shape of the baseline's size. Times are of the objective on the first GPU unless stated otherwise."""
 
-    shape: TransformerShape
-    fields: Mapping[str, int]
+    shape: TransformerShape = field(repr=False)
+    fields: Mapping[str, int] = field(repr=False)
     changed: Mapping[str, tuple[int, int]]
     """Field -> (old, new)."""
     num_fields: int
@@ -224,11 +224,11 @@ class Candidate:
     efficiency_high: float
     confidence: float
     """Probability that it takes less time than the baseline at equal work on the first GPU."""
-    phase_s: Mapping[str, float]
+    phase_s: Mapping[str, float] = field(repr=False)
     """Seconds by phase (train, prefill, decode) on the first GPU."""
     per_gpu: Mapping[str, float]
     """Speedup by GPU."""
-    quality: Quality
+    quality: Quality = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,24 +262,24 @@ class ShapeSearch:
     """The result of a search. ``candidates`` gain at equal work with an interval above 1, best first; ties go to fewer
     changed fields, then to the smaller change of size."""
 
-    workload: Workload
-    gpus: tuple[Gpu, ...]
-    baseline: Estimate
-    candidates: tuple[Candidate, ...]
-    front: tuple[FrontPoint, ...]
+    workload: Workload = field(repr=False)
+    gpus: tuple[Gpu, ...] = field(repr=False)
+    baseline: Estimate = field(repr=False)
+    candidates: tuple[Candidate, ...] = field(repr=False)
+    front: tuple[FrontPoint, ...] = field(repr=False)
     smallest_edit: Candidate | None
     """Fewest changed fields for at least 70% of the best gain at equal work; None without candidates."""
-    unsure: Candidate | None
+    unsure: Candidate | None = field(repr=False)
     """If there are no candidates, the shape with the best gain (its interval includes 1); None if none gains."""
-    minimax: Candidate | None
+    minimax: Candidate | None = field(repr=False)
     """With several GPUs: the shape with the smallest worst-case loss against each GPU's best."""
     regret: float
     """That worst-case loss, as a share of the GPU's best time; 0 with one GPU."""
-    best_per_gpu: Mapping[str, Candidate]
-    mixes: tuple[Mix, ...]
+    best_per_gpu: Mapping[str, Candidate] = field(repr=False)
+    mixes: tuple[Mix, ...] = field(repr=False)
     """Other mixtures of experts at equal total and active parameters, also coarser ones; empty without experts."""
-    single_edits: tuple[SingleEdit, ...]
-    stability: tuple[StabilityRange | _StabilityGrid, ...]
+    single_edits: tuple[SingleEdit, ...] = field(repr=False)
+    stability: tuple[StabilityRange | _StabilityGrid, ...] = field(repr=False)
     grid_size: int
     """Combinations of the grid, all sizes."""
     evaluated: int

@@ -12,7 +12,7 @@ on the times of passes and on how many sequences memory holds.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -168,9 +168,9 @@ class Steady:
     """Sequences that decode at once on the whole server."""
     waiting: Floats
     """Requests that wait because memory is full or the prompts' servers are."""
-    step: Estimate
+    step: Estimate = field(repr=False)
     """One decoding step on one device."""
-    prompt: Estimate
+    prompt: Estimate = field(repr=False)
     """One pass over a prompt."""
     each_prompt_s: Floats
     """Seconds per prompt of a pass that several short ones share: those that arrive in one step, or, in a prompts'
