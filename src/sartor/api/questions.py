@@ -35,6 +35,7 @@ from sartor.model.workload import (
     Phase,
     Workload,
     settled_seq_len,
+    too_long,
     usual_seq_len,
 )
 from sartor.operators import DType
@@ -46,6 +47,7 @@ from sartor.run.run import Origin, Run
 from sartor.step.question import checked_skew, padded_vocab, workload_of
 from sartor.step.serving.inference import inference_memory, would_fit
 from sartor.step.serving.served import (
+    MEMORY_SHARE,
     VOCABULARY_MULTIPLE,
     Engine,
     engine_of_pass,
@@ -134,8 +136,13 @@ def asked_run(
     where, device = cluster_and_device(words.pop("cluster", None), gpu)
     _train_in_16_bits(device)
     phase = word_of(Phase, "phase", words.pop("phase", "train"))
-    said = Origin.STATED if options.get("phase") else Origin.USUAL
-    run = Run(facts={}).with_(said, "option" if options.get("phase") else "", phase=phase.value, gpu=device.name)
+    run = Run(facts={})
+    for name, value, said in (("phase", phase.value, options.get("phase")), ("gpu", device.name, gpu)):
+        run = run.with_(
+            Origin.USUAL if said is None else Origin.STATED, "" if said is None else "option", **{name: value}
+        )
+    if gpu is None and where is not None:
+        run = run.with_(Origin.IMPLIED, "the cluster's", gpu=device.name)
     run = stated_run(run.with_(Origin.STATED, "option", cluster=where and where.name), reading, words)
     if run.get("eager") and reading.shape.traced is not None:
         must = f"{reading.shape.name} was traced with its kernels as they are; extract it again with --eager"
@@ -284,7 +291,7 @@ def inference(run: Run, reading: ModelReading, gpu: Gpu, own: Calibration | None
         "microbatch_size": DEFAULT_MICROBATCH[phase],
         "dtype": dtype.value,
         "attention": AttentionKernel.FLASH.value,
-        "headroom": 0.0,
+        "headroom": 0.0 if engine is None else round(1 - MEMORY_SHARE, 9),
     }
     run = run.with_(Origin.USUAL, "inference", **{name: value for name, value in settled.items() if name not in run})
     workload = Workload(
@@ -307,7 +314,10 @@ def inference(run: Run, reading: ModelReading, gpu: Gpu, own: Calibration | None
     dims = ParallelDims(tp=run.get("tp", 1), pp=run.get("pp", 1), ep=run.get("ep", 1))
     shown = ("microbatch_size", *(("context_len",) * decodes))
     narrow = decodes and dtype.bytes < 2
-    lengths = () if decodes else settled_seq_len(length if run.states("seq_len") else None, shape)[1]
+    if decodes:
+        lengths = too_long("context_len", run.get("context_len"), shape)
+    else:
+        lengths = settled_seq_len(length if run.states("seq_len") else None, shape)[1]
     return Question(
         reading=reading,
         run=run,

@@ -578,7 +578,7 @@ def advise(
     if Phase.DECODE in weights and objective == Phase.TRAIN.value:  # of the decoding alone
         options = {**options, "context_len": None}
     reading = model_asked(model, options, changed_by="advise")
-    words = {**options, "phase": options.get("phase") or objective}
+    words = {**options, "phase": options.get("phase") or (None if objective == Phase.TRAIN.value else objective)}
     asked = completed_question(reading, first, words, splits=True)
     padded = _trained(asked).vocab_size != reading.shape.vocab_size
     asked, checked = _that_splits(lint_question(asked), first, words)
