@@ -50,6 +50,18 @@ def test_the_cost_is_devices_and_seconds_of_a_million_tokens() -> None:
     assert found.question.run.of_origin(found.question.run.origin("price"))["price"] == 3.6
 
 
+def test_a_server_costs_its_devices_over_its_tokens(sartor: Callable[..., Ran]) -> None:
+    asked = ("serving", "llama-3.1-70b", "--gpu", "h100", "--tp", "4", "--concurrency", "1,64", "--price", "2.5")
+    body = sartor(*asked, "--json").body
+    for load in body["loads"]:
+        assert load["usd_per_million_tokens"] == pytest.approx(4 * 2.5 / 3600 / load["output_tokens_per_s"] * 1e6)
+    assert body["run"]["price"]["value"] == 2.5
+    assert "USD per 1M tokens of answers at 2.50 per device-hour (stated)." in " ".join(sartor(*asked).out.split())
+    assert "usd_per_million_tokens" not in sartor(*asked[:-2], "--json").body["loads"][0]
+    with pytest.raises(InputError, match=r"price=-1: must be a finite number not below 0"):
+        api.serving("gpt2", "h100", price=-1)
+
+
 def test_no_price_no_cost() -> None:
     own = load_cluster("dgx-h100")
     unpriced = replace(own, price_usd_per_device_hour=None, gpu=replace(own.gpu, price_usd_per_hour=None))

@@ -61,6 +61,8 @@ class _ServedLoad:
     request_s: float
     output_tokens_per_s: float
     output_tokens_per_s_per_device: float
+    usd_per_million_tokens: float | None
+    """Of the tokens of answers, where the price of a device is stated."""
 
     @property
     def requests_per_s(self) -> float:
@@ -90,6 +92,7 @@ LOAD: Fields = (
     *numbers("step_s prompt_s each_prompt_s request_s requests_per_s"),
     number("output_tokens_per_s", "tokens/s", form=lambda rate: f"{rate:,.0f}", help="of the whole server"),
     number("output_tokens_per_s_per_device", "per GPU", form=lambda rate: f"{rate:,.0f}"),
+    number("usd_per_million_tokens", when=lambda load: load.usd_per_million_tokens is not None, help="of answers"),
 )
 SERVER: Fields = (text("gpu", path="gpu.name"), text("dtype"), *integers("tp copies ep"))
 SHORTAGE: Fields = (
@@ -192,7 +195,7 @@ def _covering(interval: tuple[Floats, Floats], seconds: list[float]) -> tuple[fl
 
 
 def _loads(answer: ServingAnswer) -> Iterator[_ServedLoad]:
-    steady, concurrency = answer.steady, np.asarray(answer.load.concurrency)
+    steady, concurrency, price = answer.steady, np.asarray(answer.load.concurrency), answer.run.get("price")
 
     def spread(values: object) -> list[float]:
         return [float(value) for value in np.broadcast_to(np.asarray(values), concurrency.shape)]
@@ -220,5 +223,6 @@ def _loads(answer: ServingAnswer) -> Iterator[_ServedLoad]:
             each_prompt_s=column["each_prompt_s"],
             request_s=column["ttft_s"] + (int(answer.load.output_len) - 1) * column["tpot_s"],
             output_tokens_per_s=column["output_tokens_per_s"],
-            output_tokens_per_s_per_device=column["output_tokens_per_s"] / answer.num_devices,
+            output_tokens_per_s_per_device=(rate := column["output_tokens_per_s"] / answer.num_devices),
+            usd_per_million_tokens=price and price / 3600 / rate * 1e6,
         )

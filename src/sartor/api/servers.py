@@ -16,6 +16,7 @@ from sartor.api.words import GpuLike, of_frameworks, precision_of, refuse_on_a_c
 from sartor.ask.alternatives import turn_of_time
 from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.errors import InputError
+from sartor.hardware.cluster_catalog import usual_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower import feasible
 from sartor.model.workload import AttentionKernel, ModelReading, ParallelDims, Phase, too_long
@@ -84,7 +85,7 @@ def serving(
     -------
     ServingAnswer
         ``steady``: first token ``ttft_s`` and each further token ``tpot_s`` [s] with 80% intervals, and tokens/s, for
-        every concurrency; the most sequences that fit.
+        every concurrency, USD per million tokens with a ``price``; the most sequences that fit.
 
     Raises
     ------
@@ -186,7 +187,9 @@ def _served_run(reading: ModelReading, gpu: GpuLike | None, options: RunOptions)
     for name, instead in OF_ONE_PASS.items():
         if (value := options.get(name)) is not None and value is not False:
             raise InputError(name, str(value), f"is of one pass; {instead}")
-    run, device, _, own = asked_run(reading, gpu, {**options, "phase": Phase.DECODE.value})
+    run, device, _, own = asked_run(reading, gpu, {**options, "phase": Phase.DECODE.value, "price": None})
+    usual_cluster(device).with_price(options.get("price"))  # refuses what is no price
+    run = run.with_(Origin.STATED, "option", price=options.get("price"))
     refuse_on_a_chip(device, "gpu", device.name, "serving frameworks run on GPUs")
     if reading.shape.encoder_only:
         raise InputError("model", reading.shape.name, "is encoder-only: it gives no tokens", "llama-3.1-8b")

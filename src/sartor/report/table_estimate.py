@@ -41,6 +41,7 @@ from sartor.report.words import (
     misaligned_text,
     short_name,
     size_text,
+    three_digits,
     tile_text,
     workload_text,
 )
@@ -358,4 +359,7 @@ def _speed(answer: ServingAnswer) -> list[str]:
         words += f"; prompts of other requests between two tokens are {between:.0%} of the time per token"
     if least.concurrency < last.concurrency and several:
         words += f". With {least.concurrency:,} in flight a token takes {format_seconds(least.tpot_s)}"
+    if last.usd_per_million_tokens is not None:
+        price = f"at {answer.run.get('price'):.2f} per device-hour (stated)"
+        lines.append(f"{three_digits(last.usd_per_million_tokens)} USD per 1M tokens of answers {price}.")
     return [*lines, f"{words}."]
