@@ -178,8 +178,9 @@ def _of_trainer(
 ) -> FloatArray:
     out = np.empty((len(_results()), columns["tp"].size))
     for plans in _plans(job, columns, splits, tables_for):
-        estimates = plans.estimates({name: column[plans.index] for name, column in columns.items()})
-        out[:, plans.index] = [estimates[name] for name in _results()]
+        estimates = plans.estimates({name: column.take(plans.index) for name, column in columns.items()})
+        for name, row in zip(_results(), out, strict=True):
+            row[plans.index] = estimates[name]
     return out
 
 
@@ -204,7 +205,8 @@ def _plans(
     is_v = is_v_shaped(columns["schedule"], columns["pp"], columns["virtual_stages"]).astype(np.int64)
     ways, pipeline = distinct_rows([columns["pp"], columns["virtual_stages"], size, columns["split"], is_v])
     layerwise = np.where(columns["zero_stage"] >= 3, 3, 0)
-    all_columns = {**columns, "pipeline": pipeline, "structure": structure, "zero_stage": layerwise}
+    working = np.where(layerwise > 0, structure, _unsharded(few)[structure])
+    all_columns = {**columns, "pipeline": pipeline, "structure": working, "zero_stage": layerwise}
     work, work_row = distinct_rows([all_columns[name] for name in WORK])
     order, plans_before = grouped(work_row, work[0].size)
     starts = np.searchsorted(work[0], np.arange(ways[0].size + 1)).tolist()
@@ -214,12 +216,21 @@ def _plans(
         for first in range(starts[i], starts[i + 1], CHUNK):
             mine = slice(first, min(first + CHUNK, starts[i + 1]))
             rows = {name: row[mine] for name, row in zip(WORK, work, strict=True)}
-            seconds, is_new = worked(tables, stages, rows), np.diff(rows["structure"], prepend=-1) > 0
-            exchange, exchange_row = exchange_of(tables, stages.rows, rows["structure"][is_new]), is_new.cumsum() - 1
-            for start in range(plans_before[mine.start], plans_before[mine.stop], CHUNK):
-                index = order[start : min(start + CHUNK, plans_before[mine.stop])]
-                of = work_row[index] - first
-                yield _Plans(index=index, tables=tables, work=seconds, exchange=exchange, of=of, at=exchange_row[of])
+            seconds, every = worked(tables, stages, rows), order[plans_before[mine.start] : plans_before[mine.stop]]
+            (exchanging,), at = distinct_rows([structure[every]])
+            exchange = exchange_of(tables, stages.rows, exchanging)
+            for part in (slice(start, start + CHUNK) for start in range(0, every.size, CHUNK)):
+                of = work_row[every[part]] - first
+                yield _Plans(index=every[part], tables=tables, work=seconds, exchange=exchange, of=of, at=at[part])
+
+
+def _unsharded(structures: Sequence[IntArray]) -> IntArray:
+    """For each of some `STRUCTURE` rows, the first that is equal but for how replicas share states: as long as weights
+    are not gathered layer by layer, their pipelines take the same time."""
+    sharing = ("zero_stage", "shard_group")
+    _, alike = distinct_rows([row for name, row in zip(STRUCTURE, structures, strict=True) if name not in sharing])
+    _, first = np.unique(alike, return_index=True)
+    return np.asarray(first[alike])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

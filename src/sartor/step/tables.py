@@ -23,7 +23,7 @@ from sartor.step.question import kernels_of
 from sartor.step.results import BlockTimes
 from sartor.step.stages import BlockRows, block_rows, distinct_rows, plans_of
 from sartor.step.states import block_params, gathered_bytes, weight_bytes
-from sartor.units import FEW, BoolArray, FloatArray, IntArray, remembered, remembered_if_few
+from sartor.units import BoolArray, FloatArray, IntArray, remembered, remembered_if_few
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ def plan_tables(
 ) -> PlanTables:
     """Tables of the plans; ``blocks_known`` is used only if it has the same job, cluster and calibration. A plan's
     neighbours (other microbatches, recomputation or ZeRO stage) share its own."""
-    if blocks_known is None and coefficients is None and columns["tp"].size <= FEW:
+    if blocks_known is None and coefficients is None:
         blocks_known = _known_of(job, cluster, calibration)
     return _tables(job, cluster, calibration, coefficients, blocks_known, tuple(columns), *columns.values())
 
