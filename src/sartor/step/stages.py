@@ -200,14 +200,17 @@ def distinct_rows(columns: Sequence[Any]) -> tuple[list[IntArray], IntArray]:
         whole = max((column.shape for column in arrays), key=len)
         return [column.ravel() for column in arrays], np.zeros(whole, dtype=np.int64)
     limit = _limit(max(column.size for column in arrays))
-    key, size = np.zeros((), dtype=np.int64), 1
+    key, size = np.zeros(np.broadcast_shapes(*(column.shape for column in arrays)), dtype=np.int64), 1
     for column in arrays:
-        base = int(column.max(initial=-1)) + 2
+        least = int(column.min(initial=TABLE))
+        base = int(column.max(initial=least)) - least + 1
+        if base == 1:  # equal in all rows
+            continue
         if size * base > limit:  # renumber the values that occur
             rows, key = _distinct(key)
             size = rows.size
-        code, count = (column + 1, base) if size * base <= limit else _coded(column)
-        key, size = key * count + code, size * count
+        code, count = (column - least, base) if size * base <= limit else _coded(column)
+        key, size = np.broadcast_to(code, key.shape) if size == 1 else key * count + code, size * count
     rows, index = _distinct(key)
     where = np.empty(rows.size, dtype=np.int64)
     where[index] = np.arange(index.size).reshape(index.shape)

@@ -7,7 +7,7 @@ source.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
@@ -138,6 +138,10 @@ def tables_of(
 STRUCTURE = axes_with(Depends.BLOCKS)
 """Columns that tables depend on; of ``virtual_stages`` whether chunks interleave, of ``zero_stage`` whether anything is
 sharded, of ``schedule`` whether it hides the experts' all-to-all."""
+SHARING = ("zero_stage", "shard_group")
+"""Of these, how replicas share states: pipelines that do not gather weights layer by layer do not depend on it."""
+ALONE = ("microbatch_size", "sequence_parallel", "virtual_stages", "schedule")
+"""Of these, what the exchange among replicas does not depend on."""
 WORK = ("pipeline", "structure", "num_microbatches", *axes_with(Depends.PIPELINE))
 """Columns that a pipeline's time depends on; of ``zero_stage`` only whether weights are gathered layer by layer."""
 
@@ -178,10 +182,22 @@ def _of_trainer(
 ) -> FloatArray:
     out = np.empty((len(_results()), columns["tp"].size))
     for plans in _plans(job, columns, splits, tables_for):
-        estimates = plans.estimates({name: column.take(plans.index) for name, column in columns.items()})
+        estimates = plans.estimates(_Taken(columns, plans.index))
         for name, row in zip(_results(), out, strict=True):
             row[plans.index] = estimates[name]
     return out
+
+
+class _Taken(dict[str, IntArray]):
+    """The entries at ``index`` of those columns that are read."""
+
+    def __init__(self, columns: Mapping[str, IntArray], index: IntArray) -> None:
+        super().__init__()
+        self.columns, self.index = columns, index
+
+    def __missing__(self, name: str) -> IntArray:
+        self[name] = self.columns[name].take(self.index)
+        return self[name]
 
 
 def _plans(
@@ -205,7 +221,8 @@ def _plans(
     is_v = is_v_shaped(columns["schedule"], columns["pp"], columns["virtual_stages"]).astype(np.int64)
     ways, pipeline = distinct_rows([columns["pp"], columns["virtual_stages"], size, columns["split"], is_v])
     layerwise = np.where(columns["zero_stage"] >= 3, 3, 0)
-    working = np.where(layerwise > 0, structure, _unsharded(few)[structure])
+    working = np.where(layerwise > 0, structure, _alike_but(SHARING, few)[structure])
+    exchanging = _alike_but(ALONE, few)[structure]
     all_columns = {**columns, "pipeline": pipeline, "structure": working, "zero_stage": layerwise}
     work, work_row = distinct_rows([all_columns[name] for name in WORK])
     order, plans_before = grouped(work_row, work[0].size)
@@ -217,18 +234,16 @@ def _plans(
             mine = slice(first, min(first + CHUNK, starts[i + 1]))
             rows = {name: row[mine] for name, row in zip(WORK, work, strict=True)}
             seconds, every = worked(tables, stages, rows), order[plans_before[mine.start] : plans_before[mine.stop]]
-            (exchanging,), at = distinct_rows([structure[every]])
-            exchange = exchange_of(tables, stages.rows, exchanging)
+            (exchanges,), at = distinct_rows([exchanging[every]])
+            exchange = exchange_of(tables, stages.rows, exchanges)
             for part in (slice(start, start + CHUNK) for start in range(0, every.size, CHUNK)):
                 of = work_row[every[part]] - first
                 yield _Plans(index=every[part], tables=tables, work=seconds, exchange=exchange, of=of, at=at[part])
 
 
-def _unsharded(structures: Sequence[IntArray]) -> IntArray:
-    """For each of some `STRUCTURE` rows, the first that is equal but for how replicas share states: as long as weights
-    are not gathered layer by layer, their pipelines take the same time."""
-    sharing = ("zero_stage", "shard_group")
-    _, alike = distinct_rows([row for name, row in zip(STRUCTURE, structures, strict=True) if name not in sharing])
+def _alike_but(names: Sequence[str], structures: Sequence[IntArray]) -> IntArray:
+    """For each of some `STRUCTURE` rows, the first that is equal but for the columns ``names``."""
+    _, alike = distinct_rows([row for name, row in zip(STRUCTURE, structures, strict=True) if name not in names])
     _, first = np.unique(alike, return_index=True)
     return np.asarray(first[alike])
 
