@@ -86,6 +86,10 @@ def _next_counts(layer: list[Counts], limits: Sequence[int]) -> list[Counts]:
     return sorted(grown)
 
 
+TABLE = 1 << 16
+"""Entries of a cost table up to which a pass over all of them is faster than bisecting its rows."""
+
+
 def _extend(bottlenecks: Bottlenecks, counts: Counts, *, rows: int, columns: int) -> None:
     """Add one entry to the table from those with one stage less; nothing is added if nothing fits."""
     best, first = None, None
@@ -94,7 +98,7 @@ def _extend(bottlenecks: Bottlenecks, counts: Counts, *, rows: int, columns: int
         cost = None if after is None else kind.cost_at(counts)
         if after is None or cost is None:
             continue
-        least = _least_of_growing if kind.growing else _least
+        least = _least_of_growing if kind.growing and rows * columns > TABLE else _least
         smallest, both = least(cost[:rows, :columns], after[:columns]), np.maximum(cost[0, :columns], after[:columns])
         best = smallest if best is None else np.minimum(best, smallest)
         first = both if first is None else np.minimum(first, both)

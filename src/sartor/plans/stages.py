@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from sartor.step.results import Footprint
 from sartor.step.stage_table import StageLoads, block_loads, held_bytes
 from sartor.step.stages import distinct_rows, is_v_shaped
 from sartor.step.step import step_each
-from sartor.units import Array, IntArray, ceil_div
+from sartor.units import Array, IntArray, ceil_div, remembered
 
 BATCH = 12
 """Plans placed together: more share what they have in common, but more are placed in vain."""
@@ -158,7 +159,7 @@ def splits(pricer: Pricer, plan: TrainingPlan, loads: StageLoads) -> Iterator[tu
             yield fitting
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Chain:
     """A model as a chain of pieces that a pipeline can cut: embedding, every layer, MTP modules with the head. In a V
     the last two are on the first device, so they count with the embedding."""
@@ -172,6 +173,7 @@ class Chain:
         return len(self.passed) - 1
 
     @staticmethod
+    @remembered
     def of(job: TrainingJob, *, v_shaped: bool = False) -> Chain:
         kinds, layers = blocks(job.shape), layer_order(job.shape)
         table = np.zeros((len(layers) + (1 if v_shaped else 2), len(kinds)), dtype=np.int64)
@@ -194,8 +196,7 @@ def least_bottleneck(
 ) -> tuple[int, ...] | None:
     """Layers per stage with the smallest maximum load on ``pp`` stages, within each stage's memory if ``memory`` is
     given; None if nothing fits."""
-    start, end = np.triu_indices(chain.size + 1, k=1)
-    counts, which = _distinct_counts(chain.passed[end] - chain.passed[start])
+    start, end, counts, which = _pieces(chain)
     pools = sorted(set(loads.pool_of[:pp].tolist()))
     stage_in = [int(np.flatnonzero(loads.pool_of[:pp] == pool)[0]) for pool in pools]
     costs = np.stack([loads.of(counts, stage) for stage in stage_in])[np.searchsorted(pools, loads.pool_of[:pp])]
@@ -223,10 +224,12 @@ def least_bottleneck(
     return chain.layers_between(cuts)
 
 
-def _distinct_counts(counts: IntArray) -> tuple[IntArray, IntArray]:
-    """The distinct rows of ``counts`` [n, K], and the index of every row."""
-    rows, index = distinct_rows(list(counts.T))
-    return np.stack(rows, axis=1), index
+@lru_cache(maxsize=4)
+def _pieces(chain: Chain) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """First and last cut of every piece of a chain, the distinct counts of blocks in them [n, K], and the index of each."""
+    start, end = np.triu_indices(chain.size + 1, k=1)
+    rows, which = distinct_rows(list((chain.passed[end] - chain.passed[start]).T))
+    return start, end, np.stack(rows, axis=1), which
 
 
 def _spread(per_device: tuple[int, ...], pp: int, chunks: int) -> Iterator[tuple[int, ...]]:

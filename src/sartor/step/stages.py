@@ -231,7 +231,9 @@ def _distinct(values: IntArray) -> tuple[IntArray, IntArray]:
     if values.size and values.max() < _limit(values.size):
         seen = np.zeros(int(values.max()) + 1, dtype=bool)
         seen[values] = True
-        return np.flatnonzero(seen), (np.cumsum(seen) - 1).take(values)
+        rows, position = np.flatnonzero(seen), np.empty(seen.size, dtype=np.int64)
+        position[rows] = np.arange(rows.size)
+        return rows, position.take(values)
     distinct, index = np.unique(values, return_inverse=True)
     return distinct, index.reshape(values.shape)
 
