@@ -226,7 +226,7 @@ def least_bottleneck(
 
 @lru_cache(maxsize=4)
 def _pieces(chain: Chain) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    """First and last cut of every piece of a chain, the distinct counts of blocks in them [n, K], and the index of each."""
+    """Each piece's first and last cut, the distinct counts of blocks in pieces [n, K], and the index of each piece."""
     start, end = np.triu_indices(chain.size + 1, k=1)
     rows, which = distinct_rows(list((chain.passed[end] - chain.passed[start]).T))
     return start, end, np.stack(rows, axis=1), which
