@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
@@ -15,6 +17,7 @@ from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster, LinkTier
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.editing import edit
+from sartor.model.lower import lower
 from sartor.model.shape import TransformerShape
 from sartor.model.training import (
     Accumulation,
@@ -29,6 +32,7 @@ from sartor.model.training import (
 from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
 from sartor.step.coefficients import TrainingCoefficients, coefficients_for
+from sartor.step.question import kernels_of, workload_of
 from sartor.step.results import StepEstimate
 from sartor.step.step import step
 from sartor.step.trainers import TRAINERS
@@ -461,3 +465,40 @@ def test_megatron_copies_sharded_gradients_into_the_buffer_that_is_reduced() -> 
     assert fused.step_s[1:] == pytest.approx(copied.step_s[1:], rel=1e-12)
     one = step(job_of(), plan_of(dp=8, num_microbatches=8, zero_stage=2), CLUSTER)
     assert one.step_s == pytest.approx(fused.step_s[1], rel=1e-12)
+
+
+def _counted(monkeypatch: pytest.MonkeyPatch, name: str, size: Callable[..., int]) -> list[int]:
+    """The sizes that the function ``name`` of ``sartor`` is called with from now on."""
+    module, _, function = name.rpartition(".")
+    real, sizes = getattr(importlib.import_module(module), function), list[int]()
+    monkeypatch.setattr(name, lambda *args, **named: sizes.append(size(*args)) or real(*args, **named))
+    return sizes
+
+
+def test_a_neighbour_of_a_plan_prices_no_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    job, plan = job_of(), PLANS["pipeline"]
+    operators = _counted(monkeypatch, "sartor.cost.price.operator_costs", lambda operators, *_: len(operators))
+    exchanges = _counted(monkeypatch, "sartor.step.stage_seconds.grad_exchange", lambda *_: 1)
+    base = step(job, plan, CLUSTER)
+    priced = len(operators), len(exchanges)
+    assert priced == (1, 1)
+    for more in (replace(plan, recompute=Recompute.FULL), replace(plan, num_microbatches=16)):
+        assert step(job, more, CLUSTER).step_s > base.step_s
+    assert (len(operators), len(exchanges)) == priced
+
+
+def test_equal_operators_of_blocks_are_priced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = job_of(shape_of(experts=True))
+    operators = _counted(monkeypatch, "sartor.cost.price.operator_costs", lambda operators, *_: len(operators))
+    step(job, PLANS["one device"], CLUSTER)
+    whole = lower(workload_of(job), ParallelDims(), kernels_of(job, CLUSTER))
+    assert sum(operators) < len(whole.operators) / 3
+
+
+def test_pipelines_do_not_depend_on_how_replicas_share_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = plan_of(
+        pp=2, dp=32, num_microbatches=2, zero_stage=np.array([0, 1, 1, 3, 3]), shard_group=np.array([0, 0, 8, 0, 8])
+    )
+    rows = _counted(monkeypatch, "sartor.step.step.worked", lambda _, __, work: work["zero_stage"].size)
+    step(job_of(), plans, CLUSTER)
+    assert sum(rows) == 3  # one of all that gather nothing layer by layer
