@@ -7,7 +7,7 @@ source.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
@@ -182,22 +182,10 @@ def _of_trainer(
 ) -> FloatArray:
     out = np.empty((len(_results()), columns["tp"].size))
     for plans in _plans(job, columns, splits, tables_for):
-        estimates = plans.estimates(_Taken(columns, plans.index))
+        estimates = plans.estimates({name: column.take(plans.index) for name, column in columns.items()})
         for name, row in zip(_results(), out, strict=True):
             row[plans.index] = estimates[name]
     return out
-
-
-class _Taken(dict[str, IntArray]):
-    """The entries at ``index`` of those columns that are read."""
-
-    def __init__(self, columns: Mapping[str, IntArray], index: IntArray) -> None:
-        super().__init__()
-        self.columns, self.index = columns, index
-
-    def __missing__(self, name: str) -> IntArray:
-        self[name] = self.columns[name].take(self.index)
-        return self[name]
 
 
 def _plans(
