@@ -20,9 +20,8 @@ import httpx
 import pytest
 
 from sartor.web import work
-from sartor.web.guard import split_host
+from sartor.web.guard import is_loopback, split_host
 from sartor.web.reply import Reply
-from sartor.web.settings import is_loopback
 from sartor.web.work import WorkerLimits
 
 ASK = {"model": "gpt2-xl"}

@@ -131,7 +131,7 @@ FORMS: Mapping[str, Reader] = {
 }
 
 
-class FieldOptions(TypedDict, total=False):
+class _FieldOptions(TypedDict, total=False):
     """What a field can say besides its name, kind and words."""
 
     path: Any
@@ -145,7 +145,7 @@ class FieldOptions(TypedDict, total=False):
     shown: Reader | None
 
 
-def field(name: str, kind: Kind, words: str = "", **options: Unpack[FieldOptions]) -> Field:
+def field(name: str, kind: Kind, words: str = "", **options: Unpack[_FieldOptions]) -> Field:
     """A field that reads the attribute (or key) at ``path``, dotted, or by a function; usual: its own name."""
     end = next((end for end in sorted(UNITS, key=len, reverse=True) if name.endswith(end)), "")
     unit = options.get("unit") or UNITS.get(end, "")
@@ -164,47 +164,47 @@ def field(name: str, kind: Kind, words: str = "", **options: Unpack[FieldOptions
     )
 
 
-def number(name: str, words: str = "", **options: Unpack[FieldOptions]) -> Field:
+def number(name: str, words: str = "", **options: Unpack[_FieldOptions]) -> Field:
     """A number in SI units."""
     return field(name, Scalar.NUMBER, words, **options)
 
 
-def integer(name: str, words: str = "", **options: Unpack[FieldOptions]) -> Field:
+def integer(name: str, words: str = "", **options: Unpack[_FieldOptions]) -> Field:
     """A whole number."""
     return field(name, Scalar.INTEGER, words, **options)
 
 
-def text(name: str, words: str = "", **options: Unpack[FieldOptions]) -> Field:
+def text(name: str, words: str = "", **options: Unpack[_FieldOptions]) -> Field:
     """A word or sentence."""
     return field(name, Scalar.TEXT, words, **options)
 
 
-def flag(name: str, words: str = "", **options: Unpack[FieldOptions]) -> Field:
+def flag(name: str, words: str = "", **options: Unpack[_FieldOptions]) -> Field:
     """True or false."""
     return field(name, Scalar.FLAG, words, **options)
 
 
-def numbers(names: str, **options: Unpack[FieldOptions]) -> Fields:
+def numbers(names: str, **options: Unpack[_FieldOptions]) -> Fields:
     """Several numbers, their names divided by spaces."""
     return tuple(number(name, **options) for name in names.split())
 
 
-def integers(names: str, **options: Unpack[FieldOptions]) -> Fields:
+def integers(names: str, **options: Unpack[_FieldOptions]) -> Fields:
     """Several whole numbers."""
     return tuple(integer(name, **options) for name in names.split())
 
 
-def texts(names: str, **options: Unpack[FieldOptions]) -> Fields:
+def texts(names: str, **options: Unpack[_FieldOptions]) -> Fields:
     """Several words."""
     return tuple(text(name, **options) for name in names.split())
 
 
-def rows(name: str, kind: Kind, words: str = "", **options: Unpack[FieldOptions]) -> Field:
+def rows(name: str, kind: Kind, words: str = "", **options: Unpack[_FieldOptions]) -> Field:
     """A list of records, or of single values."""
     return field(name, ListOf(kind), words, **options)
 
 
-def mapping(name: str, kind: Kind, words: str = "", **options: Unpack[FieldOptions]) -> Field:
+def mapping(name: str, kind: Kind, words: str = "", **options: Unpack[_FieldOptions]) -> Field:
     """An object whose keys are data. Without a name its entries stand beside the record's own fields."""
     return field(name, MapOf(kind), words, **options)
 
@@ -295,7 +295,7 @@ def columns_of(fields: Iterable[Field], level: Level = Level.TABLE) -> Fields:
     return tuple(column for column in fields if column.words and column.level <= level)
 
 
-def flat(fields: Fields, record: object, prefix: str = "") -> JsonDict:
+def _flat(fields: Fields, record: object, prefix: str = "") -> JsonDict:
     """A record as one row of a data frame: nested records by dotted keys, lists and mappings as they are."""
     row: JsonDict = {}
     for column in fields:
@@ -303,7 +303,7 @@ def flat(fields: Fields, record: object, prefix: str = "") -> JsonDict:
             continue
         value = column.read(record)
         if isinstance(column.kind, tuple) and value is not None:
-            row |= flat(column.kind, value, f"{prefix}{column.name}.")
+            row |= _flat(column.kind, value, f"{prefix}{column.name}.")
         elif column.name:
             row[prefix + column.name] = to_json(value, column.kind)
         else:
@@ -365,8 +365,8 @@ class Answer:
     def _rows(self) -> list[JsonDict]:
         table = _main_rows(self.fields)
         if table is None or not isinstance(table.kind, ListOf) or not isinstance(table.kind.item, tuple):
-            return [flat(self.fields, self.record)]
-        return [flat(table.kind.item, row) for row in table.read(self.record)]
+            return [_flat(self.fields, self.record)]
+        return [_flat(table.kind.item, row) for row in table.read(self.record)]
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {', '.join(f'{words} {value}' for words, value in self._headline())}>"

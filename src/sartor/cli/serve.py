@@ -31,9 +31,9 @@ def serve(
 
     Example: `sartor serve --port 0`
     """
+    from sartor.web.guard import Settings
     from sartor.web.server import address_of, listen
     from sartor.web.server import serve as answer
-    from sartor.web.settings import Settings
 
     if not 0.1 <= time_limit <= 3600:
         raise InputError("--time-limit", time_limit, "must be from 0.1 to 3600 seconds", "120")

@@ -144,7 +144,7 @@ class LaunchReading:
         return TrainingJob(shape=shape, **{**rest, "seq_len": tokens, "global_batch_size": batch})
 
 
-def single(plan: TrainingPlan) -> TrainingPlan:
+def _single(plan: TrainingPlan) -> TrainingPlan:
     """The plan with Python integers and booleans. A plan with arrays of candidates is an internal error."""
 
     def number(value: object) -> Any:
@@ -164,7 +164,7 @@ def canonical(plan: TrainingPlan, num_layers: int | None = None) -> TrainingPlan
 
     With ``num_layers``, stages as even as possible count as not given.
     """
-    plan = single(plan)
+    plan = _single(plan)
     d = plan.dims
     if d.tp == 1:
         plan = replace(plan, dims=replace(d, sequence_parallel=True))

@@ -22,7 +22,7 @@ from sartor.read.family_table import family_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClassDefaults:
+class _ClassDefaults:
     """Published defaults of one model type; empty for an unknown one."""
 
     values: JsonDict = field(default_factory=dict)
@@ -32,15 +32,15 @@ class ClassDefaults:
 
 
 @cache
-def class_defaults(model_type: str) -> ClassDefaults:
+def class_defaults(model_type: str) -> _ClassDefaults:
     """The defaults of ``model_type``, published or of its row."""
     row = family_rows().get(model_type)
     if row is not None and (row.defaults or row.aliases or row.nested):
-        return ClassDefaults(values=row.defaults, aliases=row.aliases, nested=row.nested, known=True)
+        return _ClassDefaults(values=row.defaults, aliases=row.aliases, nested=row.nested, known=True)
     entry = packaged_json("class_defaults.json")["model_types"].get(model_type)
     if entry is None:
         return _UNKNOWN
-    return ClassDefaults(
+    return _ClassDefaults(
         values=entry.get("values", {}), aliases=entry.get("aliases", {}), nested=entry.get("nested", {}), known=True
     )
 
@@ -51,7 +51,7 @@ def published_field_names() -> frozenset[str]:
     return frozenset(str(packaged_json("class_defaults.json")["field_names"]).split())
 
 
-_UNKNOWN = ClassDefaults()
+_UNKNOWN = _ClassDefaults()
 
 
 def is_published_class(name: str) -> bool:
@@ -134,7 +134,7 @@ class Fields:
     """The class named in ``architectures``, or ``""``."""
 
     @property
-    def defaults(self) -> ClassDefaults:
+    def defaults(self) -> _ClassDefaults:
         return class_defaults(self.model_type)
 
     # -- values -----------------------------------------------------------------------------------------------

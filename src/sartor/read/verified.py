@@ -204,7 +204,7 @@ NO_STRUCTURE = re.compile(
 """What changes neither parameters nor FLOPs, although its name holds one of the words above."""
 
 
-def unread(config: JsonDict, ledger: Ledger, path: str, model_type: str, outer_type: str = "") -> list[str]:
+def _unread(config: JsonDict, ledger: Ledger, path: str, model_type: str, outer_type: str = "") -> list[str]:
     """Names of sizes, experts and mixers in one (sub-)config that say more than 0 or 1, that no reader asked for, that
     the class of ``model_type`` does not have, and without which no count of that class was compared."""
     defaults = class_defaults(model_type)
@@ -226,7 +226,7 @@ def part_name(model_type: str, outer_type: str, path: str) -> str:
 
 def refuse_unread(f: Fields) -> None:
     """Raise if a config of an unknown model type has experts or another mixer that the reading left out."""
-    left = [n for n in unread(f.raw, f.ledger, f.path, f.model_type) if MIXERS.search(n) or EXPERTS.search(n)]
+    left = [n for n in _unread(f.raw, f.ledger, f.path, f.model_type) if MIXERS.search(n) or EXPERTS.search(n)]
     if left:
         what = "a mixer other than attention" if MIXERS.search(left[0]) else "experts"
         also = f" (as {_shown(left[1:])})" if left[1:] else ""
@@ -242,7 +242,7 @@ def say_unread(config: JsonDict, ledger: Ledger, *, sparse: bool, path: str = ""
     """
     stated = config.get("model_type")
     model_type = stated if isinstance(stated, str) else ""
-    left = unread(config, ledger, path, model_type, outer_type)
+    left = _unread(config, ledger, path, model_type, outer_type)
     left = [name for name in left if not _repeats(config, name) and not _restates(ledger, name, config[name])]
     names_read, published = ledger.asked.get(path, set()), published_field_names()
     strange = [

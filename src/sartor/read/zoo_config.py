@@ -35,7 +35,7 @@ def zoo_config(shape: TransformerShape, name: str) -> JsonDict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedClass:
+class _PublishedClass:
     """A class of the transformers library: its unusual keys, and its fields besides sizes."""
 
     model_type: str
@@ -44,7 +44,7 @@ class PublishedClass:
     more: Callable[[TransformerShape], JsonDict]
 
 
-def _sizes(shape: TransformerShape, published: PublishedClass) -> JsonDict:
+def _sizes(shape: TransformerShape, published: _PublishedClass) -> JsonDict:
     """The sizes of a shape under the keys of a class."""
     fields = {field: int(value) for field, value in shape.fields().items()}
     experts = "num_experts" in fields
@@ -193,8 +193,8 @@ def _class(
     architecture: str,
     keys: Mapping[str, str] | None = None,
     more: Callable[[TransformerShape], JsonDict] = lambda shape: {},
-) -> PublishedClass:
-    return PublishedClass(model_type=model_type, architecture=architecture, more=more, keys=keys or {})
+) -> _PublishedClass:
+    return _PublishedClass(model_type=model_type, architecture=architecture, more=more, keys=keys or {})
 
 
 CLASSES = (

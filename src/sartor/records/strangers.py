@@ -75,21 +75,21 @@ def _trend(ratio: FloatArray, sizes: FloatArray, use: Mask) -> FloatArray:
 
 def _own_alone(ratio: FloatArray, sizes: FloatArray) -> _Mixture:
     """The mixture of own and stray rows."""
-    return mixed(ratio - _trend(ratio, sizes, np.ones(ratio.size, dtype=bool)), None)
+    return _mixed(ratio - _trend(ratio, sizes, np.ones(ratio.size, dtype=bool)), None)
 
 
 def _with_other(ratio: FloatArray, sizes: FloatArray, apart: FloatArray, *, loose: bool) -> _Mixture:
     """The mixture with rows of a device whose predicted times are ``apart`` (ln) from the own ones; ``loose``: with a
     level and a scatter of their own."""
     all_rows = np.ones(ratio.size, dtype=bool)
-    mixture = mixed(ratio - np.median(ratio), apart, loose=loose)
+    mixture = _mixed(ratio - np.median(ratio), apart, loose=loose)
     for _ in range(2):
         moved = ratio - np.where(mixture.other > 0.5, apart, 0.0)
-        mixture = mixed(ratio - _trend(moved, sizes, all_rows), apart, loose=loose)
+        mixture = _mixed(ratio - _trend(moved, sizes, all_rows), apart, loose=loose)
     return mixture
 
 
-def mixed(off: FloatArray, apart: FloatArray | None, rounds: int = ROUNDS, *, loose: bool = False) -> _Mixture:
+def _mixed(off: FloatArray, apart: FloatArray | None, rounds: int = ROUNDS, *, loose: bool = False) -> _Mixture:
     """Expectation maximization: normal distributions of one scatter about 0 and ``apart``, a wide one of stray rows."""
     scatter = max(float(np.median(np.abs(off))) / 0.6745, LEAST_SCATTER)
     wide, level = max(5 * scatter, 0.5), 0.0
@@ -293,7 +293,7 @@ def _likeliest(timed: Timed, ratio: FloatArray, sizes: FloatArray, rows: Index) 
     """The device that some of these rows were measured on; None without clear evidence."""
     others = [(gpu, np.log(timed.predict(gpu, rows) / timed.predicted_s[rows])) for gpu in _other_devices(timed)]
     level, gemms = ratio - np.median(ratio), timed.section.startswith("gemm")
-    ranked = sorted(others, key=lambda candidate: -mixed(level, candidate[1], FEW_ROUNDS, loose=gemms).likely)
+    ranked = sorted(others, key=lambda candidate: -_mixed(level, candidate[1], FEW_ROUNDS, loose=gemms).likely)
     tried = [(_with_other(ratio, sizes, apart, loose=gemms), apart, gpu) for gpu, apart in ranked[:TRIED]]
     if not tried:
         return None

@@ -8,8 +8,22 @@ from typing import TYPE_CHECKING
 
 from sartor.answers.advice import CANDIDATE, MIX, WANT
 from sartor.answers.field import number, text
+from sartor.cost.correction.calibration import load_calibration
+from sartor.hardware.gpu import Gpu
+from sartor.json_types import JsonMap
 from sartor.report import document as d
-from sartor.report.grid import Cell, Grid, Markup, element, field_grid, grid_of, join
+from sartor.report.grid import (
+    Cell,
+    Grid,
+    GridColumn,
+    Markup,
+    element,
+    field_grid,
+    grid_of,
+    grid_table,
+    join,
+    words_column,
+)
 from sartor.report.lint_formats import FindingsText, findings_markup
 from sartor.report.points import operator_times
 from sartor.report.table_estimate import operators_grid, times_grid, totals_line
@@ -43,7 +57,6 @@ def advice_page(advice: Advice, *, date: str = "") -> str:
     """The offline page (UTF-8, under 1.5 MB). ``date`` is printed as given. Raises ``MissingExtraError`` without the
     extra ``report``."""
     from sartor.report.figures import advice_points
-    from sartor.report.page import sources_section
 
     question = advice.base.question
     document = d.Document(
@@ -53,7 +66,7 @@ def advice_page(advice: Advice, *, date: str = "") -> str:
         blocks=_blocks(advice),
         records=advice_points(advice),
         glossary=True,
-        after=(d.PageBlock(markup=lambda: sources_section(advice), anchor="sources", link="Sources"),),
+        after=(d.PageBlock(markup=lambda: _sources_section(advice), anchor="sources", link="Sources"),),
     )
     return d.document_page(document, date)
 
@@ -218,7 +231,7 @@ def _gain_text(gain: Comparison) -> str:
     return f"{speedup_text(gain.speedup)} ({float(gain.low):.2f}-{float(gain.high):.2f})"
 
 
-def quality_word(quality: Quality) -> str:
+def _quality_word(quality: Quality) -> str:
     """How much is known about a change's effect on quality."""
     return "worse" if quality.adverse else quality.evidence.value
 
@@ -256,7 +269,7 @@ def _change(changed: Mapping[str, tuple[object, object]]) -> Cell:
 def _quality(quality: Quality) -> Cell:
     """A word; on the page also every quantity with evidence on the loss, changed ones first: its values, studied range
     and source."""
-    return Cell(quality_word(quality), _evidence(quality))
+    return Cell(_quality_word(quality), _evidence(quality))
 
 
 def _evidence(quality: Quality) -> Markup:
@@ -265,8 +278,71 @@ def _evidence(quality: Quality) -> Markup:
         f"{check.name} {_moves(check)} (range {check.low:.3g} to {check.high:.3g}; {check.source})" for check in order
     ]
     items = element("ul", *(element("li", line) for line in [*quality.notes, *checks]))
-    return element("details", element("summary", quality_word(quality)), element("div", items))
+    return element("details", element("summary", _quality_word(quality)), element("div", items))
 
 
 def _moves(check: QualityCheck) -> str:
     return f"{check.baseline:.4g} \u2192 {check.value:.4g}" if check.moved else f"stays {check.value:.4g}"
+
+
+def _sources_section(advice: Advice) -> Markup:
+    """Per device: its datasheet field by field, and which measurements its calibration is fitted to."""
+    parts = [element("h2", "Sources", id="sources")]
+    for gpu in advice.gpus:
+        parts += [element("h3", gpu.name), _datasheet(gpu), _calibration(gpu)]
+        parts += [element("p", line, class_="note") for line in _gpu_lines(gpu)]
+    return join(parts)
+
+
+def _datasheet(gpu: Gpu) -> Markup:
+    fields: dict[str, list[str]] = {}
+    for name, document in gpu.sources.items():
+        fields.setdefault(str(document), []).append("everything else" if name == "all" else str(name))
+    columns = [words_column("field"), words_column("document")]
+    rows = [(", ".join(sorted(names)), document) for document, names in fields.items()]
+    return grid_table(grid_of(f"Datasheet of {gpu.name}", columns, rows))
+
+
+def _calibration(gpu: Gpu) -> Markup:
+    """Fitted parts, one row per source: measurements, rows, and errors on held-out rows."""
+    fits: dict[str, tuple[list[str], JsonMap]] = {}
+    known, with_units = load_calibration(gpu), {f"gemm.{dtype.value}" for dtype in gpu.peak_flops_per_s}
+    for section, entry in sorted(known.provenance.items()):
+        if entry and (section in with_units | known.calibrated or not section.startswith("gemm.")):
+            fits.setdefault(str(entry.get("source", section)), ([], entry))[0].append(section)
+    if not fits:
+        return Markup("")
+    columns = [
+        words_column("part"),
+        GridColumn(head="mean error", explains="mean relative error on held-out rows"),
+        GridColumn(head="median", explains="median relative error on held-out rows"),
+        GridColumn(head="p90", explains="90th percentile of the relative error on held-out rows"),
+        GridColumn(head="rows", explains="held-out rows"),
+        GridColumn(head="date"),
+        words_column("measurements"),
+    ]
+    rows = [_fit_row(", ".join(names), entry) for names, entry in fits.values()]
+    return grid_table(grid_of(f"Calibration of {gpu.name}, with errors on rows the fit never saw", columns, rows))
+
+
+def _fit_row(names: str, entry: JsonMap) -> tuple[str, ...]:
+    nested = {key: value for key, value in entry.items() if isinstance(value, Mapping)}
+    errors = nested.get("held_out", next(iter(nested.values()), {}))
+    shares = (format_share(errors[key]) if key in errors else "" for key in ("mape", "median", "p90"))
+    rows = f"{errors['rows']:,.0f}" if "rows" in errors else ""
+    words = (str(entry[key]) for key in ("source", "lender", "note") if key in entry)
+    return names, *shares, rows, str(entry.get("date", "")), "; ".join(words)
+
+
+def _gpu_lines(gpu: Gpu) -> list[str]:
+    """Where the calibration and the price come from."""
+    lines, known = [], load_calibration(gpu)
+    if any(entry.get("lender") == "joint" for name, entry in known.provenance.items() if name.startswith("gemm")):
+        lines.append("GEMM calibration: joint fit of several generations, applied to this device's datasheet")
+    elif known.relative:
+        lines.append(f"GEMM calibration borrowed from {known.relative}")
+    if not known.provenance:
+        lines.append(f"not calibrated: typical efficiencies of the {gpu.generation} generation")
+    if gpu.price_usd_per_hour is not None:
+        lines.append(f"price {gpu.price_usd_per_hour} USD per hour: {gpu.price_source} ({gpu.price_date})")
+    return lines

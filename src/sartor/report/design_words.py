@@ -72,9 +72,9 @@ def job_text(name: str, phase: Phase, seq_len: int, context_len: int) -> str:
 def chip_text(a: Accelerator, hbm_bytes: float | None = None) -> str:
     """``4 tensor cores of 256 x 256, 64 vector cores of 256 lanes, 32 MiB, 64 GB of hbm2``."""
     text = (
-        f"{count(a.num_tensor_cores, 'tensor core')} of {a.array_rows} x {a.array_cols}"
+        f"{_count(a.num_tensor_cores, 'tensor core')} of {a.array_rows} x {a.array_cols}"
         f"{f' packing {a.packed_dtype.value}' if a.packed_dtype else ''}, "
-        f"{count(a.num_vector_cores, 'vector core')} of {a.vector_lanes} lanes, "
+        f"{_count(a.num_vector_cores, 'vector core')} of {a.vector_lanes} lanes, "
         f"{float(a.global_buffer_bytes) / MIB:g} MiB buffer"
     )
     return text if hbm_bytes is None else f"{text}, {memory_text(hbm_bytes)} of {a.memory.value}"
@@ -102,7 +102,7 @@ MORE_WORDS: tuple[Callable[[Accelerator], str], ...] = (
 )
 
 
-def count(number: object, noun: str) -> str:
+def _count(number: object, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
@@ -118,10 +118,10 @@ def _objective_text(question: DesignQuestion, value: float) -> str:
     if len(question.models) == 1:
         return words
     kind = "geometric" if question.mean is Mean.GEOMETRIC else "arithmetic"
-    return f"{words} ({kind} mean of {len(question.models)} {'jobs' if mixed(question) else 'models'})"
+    return f"{words} ({kind} mean of {len(question.models)} {'jobs' if _mixed(question) else 'models'})"
 
 
-def mixed(question: DesignQuestion) -> bool:
+def _mixed(question: DesignQuestion) -> bool:
     """Whether the models are in different phases."""
     return len({model.phase for model in question.models}) > 1
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from sartor.report.grid import Grid, Markup, element, grid_table, grid_view
-from sartor.report.words import arrows, printable
+from sartor.report.grid import Grid, Markup, grid_view
+from sartor.report.words import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -190,38 +190,6 @@ def _bullet(line: str) -> RenderableType:
 def document_page(document: Document, date: str = "") -> str:
     """The whole offline page (UTF-8). ``date`` is printed as given. Raises ``MissingExtraError`` without the extra
     ``report``."""
-    from sartor.report.page import footer, how_to_read, whole_page
+    from sartor.report.page import page_of
 
-    shown = [block for block in document.blocks if block.place in ON_PAGE]
-    links = [(block.anchor, block.link) for block in shown if block.link]
-    links += [("reading", "How to read this")] if document.glossary else []
-    links += [(block.anchor, block.link) for block in document.after if block.link]
-    header = element(
-        "header",
-        element("h1", document.title),
-        element("p", document.question, class_="question"),
-        *([element("nav", *(element("a", word, href=f"#{anchor}") for anchor, word in links), aria_label="Sections")]
-          if links else []),
-    )  # fmt: skip
-    parts = [part for block in shown for part in _markup(block, document.records)]
-    glossary = [how_to_read(document.command)] if document.glossary else []
-    after = [part for block in document.after for part in _markup(block, document.records)]
-    main = element("main", *parts, *glossary, *after)
-    title = f"{document.title}: sartor {document.command}"
-    return whole_page(title, (header, main, footer(date)), document.records)
-
-
-def _markup(block: PageBlock, records: Mapping[str, Any]) -> list[Markup]:
-    from sartor.report.page import bullets, cards_list, figure
-
-    parts: list[Markup] = []
-    parts += [element("h2" if block.anchor else "h3", block.heading, id=block.anchor or None)] if block.heading else []
-    words = element("p", arrows(block.words))
-    parts += [element("div", words, class_="verdict") if block.verdict else words] if block.words else []
-    parts += [cards_list(list(block.cards))] if block.cards else []
-    parts += [figure(records, block.figure, block.note)] if block.figure else []
-    parts += [grid_table(block.grid)] if block.grid else []
-    framed = [element("div", *(element("p", arrows(line)) for line in block.lines), class_="verdict")]
-    parts += [] if not block.lines else framed if block.verdict else [bullets(block.title, block.lines)]
-    parts += [block.markup()] if block.markup else []
-    return parts
+    return page_of(document, date)

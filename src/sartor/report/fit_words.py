@@ -104,18 +104,18 @@ def _plan_would_fit(answer: ModelEstimate, held: HeldPlan) -> str:
     """``It would fit with --zero-stage 2; `sartor plan` ...``; for a typical run, the whole command of `sartor
     estimate`, which takes every axis of a plan."""
     if of_plan := first_plan_change(f for f in answer.question.plan_findings if f.step_s is not None):
-        return f"{of_plan} `{command('plan', answer, held)}` says why."
+        return f"{of_plan} `{_command('plan', answer, held)}` says why."
     if not answer.would_fit:
         finds = "tries all plans and says how many devices are enough"
         if answer.question.run.states("launch"):
             finds = "compares it with the best plan on these devices"
-        return f"Nothing that was tried would fit: `{command('plan', answer, held)}` {finds}."
+        return f"Nothing that was tried would fit: `{_command('plan', answer, held)}` {finds}."
     change = answer.would_fit[0]
-    words = f"as `{command('estimate', answer, held, change)}`" if held.assumed else f"with {_options(change)}"
+    words = f"as `{_command('estimate', answer, held, change)}`" if held.assumed else f"with {_options(change)}"
     return f"It would fit {words}; `sartor plan` with the same model, cluster and sizes finds the fastest plan."
 
 
-def command(name: str, answer: ModelEstimate, held: HeldPlan, change: Mapping[str, int | str] | None = None) -> str:
+def _command(name: str, answer: ModelEstimate, held: HeldPlan, change: Mapping[str, int | str] | None = None) -> str:
     """The command about the same model, cluster and sizes; a ``change`` is of `sartor estimate`."""
     job, kept = held.job, held.kept_free
     catalogued = held.cluster.name in CLUSTERS.names()
@@ -233,7 +233,7 @@ def headline(answer: ModelEstimate, change: str = "") -> Iterator[str]:
     yield _speed(answer)
     of_plan = first_plan_change(answer.question.plan_findings)
     if of_plan and answer.fits and answer.question.held is not None:
-        yield f"{of_plan[:-1]} (`{command('plan', answer, answer.question.held)}` says why)."
+        yield f"{of_plan[:-1]} (`{_command('plan', answer, answer.question.held)}` says why)."
         if change and not change.startswith("It cannot"):
             change = "" if change.startswith("No rule") else f"Of the shape: {change[0].lower()}{change[1:]}"
     if change and answer.fits and not answer.question.reading.unread:
@@ -268,7 +268,7 @@ def first_change(answer: ModelEstimate, findings: Sequence[Finding], *, further:
         return f"Change first: {fix}, {saves}{why}.{padding}"
     tries = f"; `{_stated_command('advise', answer)}` tries other shapes"
     if any(answer.question.run.states(name) for name in AXES) and answer.question.held is not None:
-        tries = f"; `{command('plan', answer, answer.question.held)}` tries other plans"
+        tries = f"; `{_command('plan', answer, answer.question.held)}` tries other plans"
     return f"No rule proposes a change of the same size that saves 1%{tries * further}.{padding}"
 
 

@@ -109,13 +109,13 @@ def _finding_lines(finding: Finding, width: int) -> Iterator[tuple[str, str]]:
         GRADE_STYLES[finding.grade.value],
     )
     yield from ((line, "") for line in wrap(printable(finding.message), width, **_INDENT))
-    for reason in also(finding):
+    for reason in _also(finding):
         yield from ((line, "") for line in wrap(printable(reason), width, **_INDENT))
     if finding.fix:
         yield from ((line, "green") for line in wrap(f"fix: {_fix(finding)}", width, **_INDENT))
 
 
-def also(finding: Finding) -> list[str]:
+def _also(finding: Finding) -> list[str]:
     """Further reasons for the same change: ``also R14 flash_misfit: head_dim=80 is padded ...``."""
     return [
         f"also {finding_beside.code} {finding_beside.rule}: {finding_beside.message}"
@@ -210,7 +210,7 @@ def _sarif_rule(rule: Rule) -> JsonDict:
 
 
 def _sarif_result(finding: Finding, rule_index: int, source: _Source) -> JsonDict:
-    message = "; ".join([finding.message, *also(finding)]) + (
+    message = "; ".join([finding.message, *_also(finding)]) + (
         f"; fix: {_fix(finding)} saves {_gain_text(finding)}" if finding.fix else ""
     )
     return {
@@ -247,7 +247,7 @@ def _annotation(finding: Finding, source: _Source) -> str:
     }
     shown = ",".join(f"{name}={_property(value)}" for name, value in properties.items() if value)
     fix = f"\nfix: {_fix(finding)}" if finding.fix else ""
-    return f"::{_ANNOTATIONS[finding.grade]} {shown}::{_data(chr(10).join([finding.message, *also(finding)]) + fix)}"
+    return f"::{_ANNOTATIONS[finding.grade]} {shown}::{_data(chr(10).join([finding.message, *_also(finding)]) + fix)}"
 
 
 def _data(value: str) -> str:
@@ -311,7 +311,7 @@ def _article(finding: Finding) -> Markup:
         element("span", finding.code, class_="note"),
         element("span", _gain_text(finding), class_="gain"),
     )
-    parts = [head, element("p", finding.message), *(element("p", reason) for reason in also(finding))]
+    parts = [head, element("p", finding.message), *(element("p", reason) for reason in _also(finding))]
     parts += [element("p", "Fix: ", element("code", _fix_text(finding)), _saves(finding))] if finding.fix else []
     if page:
         title, _, rest = page.strip().partition("\n")

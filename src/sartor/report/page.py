@@ -1,4 +1,4 @@
-"""What every offline HTML page is made of, and its sections that explain.
+"""A document as an offline HTML page.
 
 A page contains everything it needs (the Vega libraries once, for all figures), and a content security policy keeps the
 browser from fetching anything. The same answer gives the same bytes.
@@ -9,21 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING
+from typing import Any
 
 from sartor.bounded import packaged_toml
-from sartor.cost.correction.calibration import load_calibration
-from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
 from sartor.report.charts import PAGE, draw
+from sartor.report.document import ON_PAGE, Document, PageBlock
 from sartor.report.frame import vl_convert
-from sartor.report.grid import GridColumn, Markup, element, grid_of, grid_table, join, json_block, words_column
+from sartor.report.grid import Markup, element, grid_table, join, json_block
 from sartor.report.palette import DARK, LIGHT, css_variables
 from sartor.report.words import arrows
-from sartor.units import format_share
-
-if TYPE_CHECKING:
-    from sartor.answers.advice import Advice
 
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; "
@@ -32,7 +27,42 @@ POLICY = (
 """The browser may run the file's own scripts and styles, but fetch nothing."""
 
 
-def whole_page(title: str, body: tuple[Markup, ...], records: JsonMap) -> str:
+def page_of(document: Document, date: str = "") -> str:
+    """The document as an offline page; ``date`` is printed as given."""
+    shown = [block for block in document.blocks if block.place in ON_PAGE]
+    links = [(block.anchor, block.link) for block in shown if block.link]
+    links += [("reading", "How to read this")] if document.glossary else []
+    links += [(block.anchor, block.link) for block in document.after if block.link]
+    header = element(
+        "header",
+        element("h1", document.title),
+        element("p", document.question, class_="question"),
+        *([element("nav", *(element("a", word, href=f"#{anchor}") for anchor, word in links), aria_label="Sections")]
+          if links else []),
+    )  # fmt: skip
+    parts = [part for block in shown for part in _markup(block, document.records)]
+    glossary = [_how_to_read(document.command)] if document.glossary else []
+    after = [part for block in document.after for part in _markup(block, document.records)]
+    main = element("main", *parts, *glossary, *after)
+    title = f"{document.title}: sartor {document.command}"
+    return _whole_page(title, (header, main, _footer(date)), document.records)
+
+
+def _markup(block: PageBlock, records: Mapping[str, Any]) -> list[Markup]:
+    parts: list[Markup] = []
+    parts += [element("h2" if block.anchor else "h3", block.heading, id=block.anchor or None)] if block.heading else []
+    words = element("p", arrows(block.words))
+    parts += [element("div", words, class_="verdict") if block.verdict else words] if block.words else []
+    parts += [_cards_list(list(block.cards))] if block.cards else []
+    parts += [_figure(records, block.figure, block.note)] if block.figure else []
+    parts += [grid_table(block.grid)] if block.grid else []
+    framed = [element("div", *(element("p", arrows(line)) for line in block.lines), class_="verdict")]
+    parts += [] if not block.lines else framed if block.verdict else [_bullets(block.title, block.lines)]
+    parts += [block.markup()] if block.markup else []
+    return parts
+
+
+def _whole_page(title: str, body: tuple[Markup, ...], records: JsonMap) -> str:
     """One offline page: ``body``, the specifications of its figures, the libraries that draw them, and styles."""
     specs = {f"figure-{name}": draw(points, PAGE).to_dict() for name, points in records.items()}
     drawing = [json_block("figures", specs), _script(_bundle()), _script(_asset("page.js"))] if specs else []
@@ -75,13 +105,13 @@ def _bundle() -> str:
     return str(vl_convert().javascript_bundle("window.vegaEmbed=vegaEmbed;"))
 
 
-def cards_list(cards: list[tuple[str, str, str]]) -> Markup:
+def _cards_list(cards: list[tuple[str, str, str]]) -> Markup:
     """Key figures: name, value, and a line below it."""
     items = (element("div", element("dt", n), element("dd", v, element("small", d))) for n, v, d in cards)
     return element("dl", *items, class_="numbers")
 
 
-def footer(date: str) -> Markup:
+def _footer(date: str) -> Markup:
     """Version and date."""
     from sartor import __version__
 
@@ -93,7 +123,7 @@ def footer(date: str) -> Markup:
     )
 
 
-def figure(records: JsonMap, name: str, note: str = "") -> Markup:
+def _figure(records: JsonMap, name: str, note: str = "") -> Markup:
     if name not in records:
         return Markup("")
     caption = element("figcaption", arrows(records[name].title), element("small", note) if note else "")
@@ -102,77 +132,14 @@ def figure(records: JsonMap, name: str, note: str = "") -> Markup:
     return element("figure", caption, element("div", id=f"figure-{name}", class_="plot"), fallback)
 
 
-def bullets(title: str, lines: Sequence[str]) -> Markup:
+def _bullets(title: str, lines: Sequence[str]) -> Markup:
     if not lines:
         return Markup("")
     return join([element("h3", title), element("ul", *(element("li", line) for line in dict.fromkeys(lines)))])
 
 
-def how_to_read(command: str) -> Markup:
+def _how_to_read(command: str) -> Markup:
     """The glossary at the end of a command's page."""
     terms = packaged_toml("report", "glossary.toml")[command]
     items = [item for term, words in terms.items() for item in (element("dt", term), element("dd", words))]
     return join([element("h2", "How to read this", id="reading"), element("dl", *items, class_="reading")])
-
-
-def sources_section(advice: Advice) -> Markup:
-    """Per device: its datasheet field by field, and which measurements its calibration is fitted to."""
-    parts = [element("h2", "Sources", id="sources")]
-    for gpu in advice.gpus:
-        parts += [element("h3", gpu.name), _datasheet(gpu), _calibration(gpu)]
-        parts += [element("p", line, class_="note") for line in _gpu_lines(gpu)]
-    return join(parts)
-
-
-def _datasheet(gpu: Gpu) -> Markup:
-    fields: dict[str, list[str]] = {}
-    for name, document in gpu.sources.items():
-        fields.setdefault(str(document), []).append("everything else" if name == "all" else str(name))
-    columns = [words_column("field"), words_column("document")]
-    rows = [(", ".join(sorted(names)), document) for document, names in fields.items()]
-    return grid_table(grid_of(f"Datasheet of {gpu.name}", columns, rows))
-
-
-def _calibration(gpu: Gpu) -> Markup:
-    """Fitted parts, one row per source: measurements, rows, and errors on held-out rows."""
-    fits: dict[str, tuple[list[str], JsonMap]] = {}
-    known, with_units = load_calibration(gpu), {f"gemm.{dtype.value}" for dtype in gpu.peak_flops_per_s}
-    for section, entry in sorted(known.provenance.items()):
-        if entry and (section in with_units | known.calibrated or not section.startswith("gemm.")):
-            fits.setdefault(str(entry.get("source", section)), ([], entry))[0].append(section)
-    if not fits:
-        return Markup("")
-    columns = [
-        words_column("part"),
-        GridColumn(head="mean error", explains="mean relative error on held-out rows"),
-        GridColumn(head="median", explains="median relative error on held-out rows"),
-        GridColumn(head="p90", explains="90th percentile of the relative error on held-out rows"),
-        GridColumn(head="rows", explains="held-out rows"),
-        GridColumn(head="date"),
-        words_column("measurements"),
-    ]
-    rows = [_fit_row(", ".join(names), entry) for names, entry in fits.values()]
-    return grid_table(grid_of(f"Calibration of {gpu.name}, with errors on rows the fit never saw", columns, rows))
-
-
-def _fit_row(names: str, entry: JsonMap) -> tuple[str, ...]:
-    nested = {key: value for key, value in entry.items() if isinstance(value, Mapping)}
-    errors = nested.get("held_out", next(iter(nested.values()), {}))
-    shares = (format_share(errors[key]) if key in errors else "" for key in ("mape", "median", "p90"))
-    rows = f"{errors['rows']:,.0f}" if "rows" in errors else ""
-    words = (str(entry[key]) for key in ("source", "lender", "note") if key in entry)
-    return names, *shares, rows, str(entry.get("date", "")), "; ".join(words)
-
-
-def _gpu_lines(gpu: Gpu) -> list[str]:
-    """Where the calibration and the price come from."""
-    lines, known = [], load_calibration(gpu)
-    if any(entry.get("lender") == "joint" for name, entry in known.provenance.items() if name.startswith("gemm")):
-        lines.append("GEMM calibration: joint fit of several generations, applied to this device's datasheet")
-    elif known.relative:
-        lines.append(f"GEMM calibration borrowed from {known.relative}")
-    if not known.provenance:
-        lines.append(f"not calibrated: typical efficiencies of the {gpu.generation} generation")
-    if gpu.price_usd_per_hour is not None:
-        lines.append(f"price {gpu.price_usd_per_hour} USD per hour: {gpu.price_source} ({gpu.price_date})")
-    return lines

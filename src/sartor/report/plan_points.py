@@ -179,7 +179,7 @@ def _stages_text(group: list[StageMemory]) -> str:
     return f"stage {first}" if first == last else f"stages {first}-{last}"
 
 
-def memory_fall(found: Waterfall) -> MemoryFall:
+def _memory_fall(found: Waterfall) -> MemoryFall:
     """The parts of the fullest stage."""
     full = found.fullest
     parts = [part for part in full.parts if part.size_bytes > 0]
@@ -288,7 +288,7 @@ def plan_points(answer: PlanAnswer, most_drawn: int = MOST_DRAWN) -> dict[str, o
     found: dict[str, object | None] = {
         "step": _best_steps(answer.search.top),
         "memory": _memory_bars(memory) if len(memory.stages) > 1 else None,
-        "memory_fall": memory_fall(memory),
+        "memory_fall": _memory_fall(memory),
         "plans": _plan_cloud(answer),
         "pipeline": _pipeline_bars(line, answer.best, drawn),
         "pipeline_memory": _memory_tracks(line, usable_bytes(answer.cluster)),

@@ -34,7 +34,7 @@ STYLES = ("cyan", "green", "magenta", "blue")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
+class _Bar:
     """One operator on one core."""
 
     name: str
@@ -45,22 +45,22 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gantt:
+class _Gantt:
     """Bars by start time, the drawn cores from top to bottom, and the number left out."""
 
     title: str
     cores: tuple[str, ...]
-    bars: tuple[Bar, ...]
+    bars: tuple[_Bar, ...]
     makespan: int
     left_out: int
 
 
-def gantt(result: ScheduleResult) -> Gantt:
+def gantt(result: ScheduleResult) -> _Gantt:
     """The bars of a schedule on the cores of either kind, the first ``MAX_LINES`` of each."""
     problem = result.problem
     num_tc, num_vc = min(problem.num_tc, MAX_LINES), min(problem.num_vc, MAX_LINES)
     bars = tuple(
-        Bar(name=label(row.id), core=f"{kind} {core}", start=row.start, end=row.end, mode=row.mode)
+        _Bar(name=_label(row.id), core=f"{kind} {core}", start=row.start, end=row.end, mode=row.mode)
         for row in result.operators
         for kind, used, shown in (("TC", row.tensor_cores, num_tc), ("VC", row.vector_cores, num_vc))
         for core in used
@@ -69,7 +69,7 @@ def gantt(result: ScheduleResult) -> Gantt:
     proved = "proved optimal" if not result.gap else f"within {100 * result.gap:.3g}% of the best possible"
     if result.held_by:
         proved += f": {SHARED.get(result.held_by, result.held_by)} must move all bytes"
-    return Gantt(
+    return _Gantt(
         title=f"{len(result.operators)} operators in {result.makespan:,}, {proved}",
         cores=(*(f"TC {core}" for core in range(num_tc)), *(f"VC {core}" for core in range(num_vc))),
         bars=bars,
@@ -78,7 +78,7 @@ def gantt(result: ScheduleResult) -> Gantt:
     )
 
 
-def gantt_text(points: Gantt) -> Text:
+def gantt_text(points: _Gantt) -> Text:
     """The chart in characters: ``=`` one core, ``#`` split over all, ``.`` idle; names where they fit."""
     text, width = Text(), max((len(core) for core in points.cores), default=0)
     for core in points.cores if points.makespan else ():
@@ -98,7 +98,7 @@ def gantt_text(points: Gantt) -> Text:
     return text
 
 
-def _cells(bar: Bar, room: int) -> str:
+def _cells(bar: _Bar, room: int) -> str:
     """A bar in ``room`` characters: its start, its name if that fits, its mode."""
     fill = FILLS[bar.mode]
     mark = "|" if room > 1 else ""
@@ -106,7 +106,7 @@ def _cells(bar: Bar, room: int) -> str:
     return mark + (f"{bar.name:{fill}^{inside}}" if len(bar.name) <= inside else fill * inside)
 
 
-def draw_gantt(points: Gantt, frame: Frame = FILE) -> Chart:
+def draw_gantt(points: _Gantt, frame: Frame = FILE) -> Chart:
     """Bars by core, coloured by mode (altair, extra ``report``)."""
     sheet = Sheet.of(frame)
     rows: list[JsonDict] = [
@@ -142,7 +142,7 @@ def check_figure_name(path: Path) -> None:
         raise InputError("figure", str(path), f"must end in {', '.join(FORMATS)}", f"{path.stem}.svg")
 
 
-def label(id_: OperatorId) -> str:
+def _label(id_: OperatorId) -> str:
     """An operator's id, safe to print and at most 30 characters."""
     text = printable(str(id_))
     return text if len(text) <= 30 else text[:27] + "..."
@@ -159,7 +159,7 @@ def schedule_trace(result: ScheduleResult, *, us_per_unit: float = 1.0) -> bytes
     types = {op.id: op.core_type.value for op in result.problem.operators}
     spans = [
         Span(
-            name=label(row.id),
+            name=_label(row.id),
             process=process,
             track=f"{short} {core}",
             start=row.start,
@@ -173,7 +173,7 @@ def schedule_trace(result: ScheduleResult, *, us_per_unit: float = 1.0) -> bytes
         if core in (row.tensor_cores if kind == "tc" else row.vector_cores)
     ]
     about = {
-        "instance": label(result.problem.name),
+        "instance": _label(result.problem.name),
         **picked(result, "status", "makespan", "lower_bound"),
         "us_per_unit": us_per_unit,
     }
@@ -214,7 +214,7 @@ def _operators(result: ScheduleResult) -> RenderableType:
     for row in result.operators:
         cores = [f"{kind} {_span(used)}" for kind, used in (("TC", row.tensor_cores), ("VC", row.vector_cores)) if used]
         mode = "all cores, alone" if row.mode is Mode.INTRA_OP else "one core"
-        rows.append((label(row.id), types[row.id], mode, f"{row.start:,}", f"{row.end:,}", ", ".join(cores)))
+        rows.append((_label(row.id), types[row.id], mode, f"{row.start:,}", f"{row.end:,}", ", ".join(cores)))
     names = [words_column(name) for name in ("operator", "type", "mode")]
     columns = (*names, GridColumn(head="start"), GridColumn(head="end"), words_column("cores"))
     return grid_view(grid_of("Operators by start", columns, rows))

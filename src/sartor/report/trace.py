@@ -44,7 +44,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counter:
+class _Counter:
     """A number that changes over time, drawn as an area under a process: ``values[i]`` holds from ``times[i]`` on."""
 
     name: str
@@ -60,7 +60,7 @@ INDENTED = 5000
 
 def trace_json(
     spans: Iterable[Span],
-    counters: Iterable[Counter] = (),
+    counters: Iterable[_Counter] = (),
     *,
     us_per_unit: float = 1.0,
     about: JsonMap | None = None,
@@ -177,9 +177,9 @@ def _spans(line: Timeline, names: Sequence[str]) -> Iterator[Span]:
         )
 
 
-def _counters(line: Timeline, names: Sequence[str]) -> Iterator[Counter]:
+def _counters(line: Timeline, names: Sequence[str]) -> Iterator[_Counter]:
     for track in line.memory:
-        yield Counter(
+        yield _Counter(
             name="memory",
             process=names[track.device],
             unit="GiB",

@@ -33,7 +33,7 @@ class HostOperator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostFrames:
+class _HostFrames:
     """Python functions and marked ranges of the host, as columns."""
 
     names: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class KernelTrace:
     """Step marks of the profiler: name, begin and end on the host."""
     waits: tuple[tuple[str, float, float], ...] = ()
     """Calls in which the host waited for the device."""
-    frames: HostFrames
+    frames: _HostFrames
 
     @property
     def span_s(self) -> float:
@@ -158,11 +158,11 @@ def kernel_trace(path: str, recorded: Recorded) -> KernelTrace:
     )
 
 
-def _frames(recorded: Recorded) -> HostFrames:
+def _frames(recorded: Recorded) -> _HostFrames:
     """Sorted by begin."""
     begin = np.array(recorded.frame_begin_s)
     order = np.argsort(begin, kind="stable")
-    return HostFrames(
+    return _HostFrames(
         names=tuple(recorded.frame_names),
         name=np.array(recorded.frame_name, dtype=np.int64)[order],
         begin_s=begin[order],

@@ -125,7 +125,7 @@ LIBRARY = (
 """Prefixes of Python frames that are not the user's own code."""
 
 
-class GapKind(Enum):
+class _GapKind(Enum):
     """Cause of a gap."""
 
     SYNCHRONIZING = "synchronizing calls"
@@ -134,14 +134,14 @@ class GapKind(Enum):
     STREAMS = "launched in time, began later (kernel starts, events, other streams)"
 
 
-_GAP_KINDS = tuple(GapKind)
+_GAP_KINDS = tuple(_GapKind)
 
 
 def gap_words(trace: KernelTrace, line: TraceTimeline) -> tuple[str, ...]:
     """Seconds per step of every kind of gap, and the places in the host's code with most of the long ones."""
     begin, end = (np.array(column) for column in zip(*line.gaps, strict=True))
     kinds, waits = _kinds(trace, begin, end)
-    where: defaultdict[tuple[GapKind, str], float] = defaultdict(float)
+    where: defaultdict[tuple[_GapKind, str], float] = defaultdict(float)
     for i in np.argsort(begin - end)[:LONGEST].tolist():
         place = _frame_at(trace, float(begin[i] if waits[i] >= 0 else (begin[i] + end[i]) / 2))
         call = f"{trace.waits[waits[i]][0]}{' in ' if place else ''}" if waits[i] >= 0 else ""
@@ -165,11 +165,11 @@ def _kinds(trace: KernelTrace, begin_s: FloatArray, end_s: FloatArray) -> tuple[
     loading = _last(np.stack([frames.begin_s[load], frames.end_s[load]], axis=1), middle) >= 0
     after = np.minimum(np.searchsorted(trace.begin_s, end_s - 1e-9), trace.begin_s.size - 1)
     late = trace.launched_s[after] > begin_s
-    ranked_kinds = [GapKind.SYNCHRONIZING, GapKind.DATA, GapKind.LAUNCH]
+    ranked_kinds = [_GapKind.SYNCHRONIZING, _GapKind.DATA, _GapKind.LAUNCH]
     kinds = np.select(
         [waited >= 0, loading, late],
         [_GAP_KINDS.index(kind) for kind in ranked_kinds],
-        _GAP_KINDS.index(GapKind.STREAMS),
+        _GAP_KINDS.index(_GapKind.STREAMS),
     )
     return kinds, waited
 

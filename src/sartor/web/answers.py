@@ -78,7 +78,7 @@ def _advice(body: Body) -> Any:
         params_tolerance=body["params_tolerance"],
         freeze=names_of("freeze", body["freeze"]),
         free=names_of("free", body["free"]),
-        top=bounded("top", body["top"], MOST_CANDIDATES),
+        top=_bounded("top", body["top"], MOST_CANDIDATES),
         evidence=body["evidence"],
         **question_of(body),
     )
@@ -172,7 +172,7 @@ def catalog_toml(body: Body) -> Reply:
     return Reply(body=text.encode(), media="text/plain; charset=utf-8")
 
 
-def bounded(field: str, value: object, largest: int) -> Any:
+def _bounded(field: str, value: object, largest: int) -> Any:
     """A count limited to ``most`` over HTTP; other checks are made where it is used."""
     if isinstance(value, int) and value > largest:
         raise InputError(field, value, f"must be at most {largest} over HTTP", str(largest))

@@ -1,4 +1,4 @@
-"""Which requests the server answers (host, origin, token), and the headers of every answer.
+"""The settings of a server, which requests it answers (host, origin, token), and the headers of every answer.
 
 Another site's page must not be able to use a server on 127.0.0.1. Checking ``Host`` prevents DNS rebinding; ``Origin``
 and ``Sec-Fetch-Site`` prevent requests from other pages; and a JSON content type is required, which forms cannot send.
@@ -11,13 +11,59 @@ import ipaddress
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from sartor.errors import InputError
 from sartor.web.reply import Reply, refused
-from sartor.web.settings import Settings
+
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Address, allowed hosts and limits. ``token`` "" requires none (loopback only)."""
+
+    host: str = "127.0.0.1"
+    port: int = 8484
+    token: str = ""
+    names: tuple[str, ...] = ()
+    """Additional host names of the server (``Host``)."""
+    body_bytes: int = MIB
+    upload_s: float = 10.0
+    """Seconds for the header of a request, and again for its body."""
+    quick_s: float = 20.0
+    slow_s: float = 120.0
+    """Time limits of a quick request and a search [s]."""
+    waiting: int = 24
+    """Requests that may wait in each lane; further ones are rejected with a time to retry."""
+    workers: int = 1
+    """Processes for searches, in addition to the one for quick requests."""
+    worker_bytes: int = 320 * MIB
+    """Memory a worker may allocate for its answers."""
+    study_bytes: int = 2048 * MIB
+    """Memory that a design search may allocate."""
+    study: Path | None = None
+    """A study file to watch."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach it."""
+        return is_loopback(self.host)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name is a loopback name."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

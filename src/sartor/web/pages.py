@@ -11,7 +11,7 @@ from importlib import resources
 
 from sartor import __version__
 from sartor.report.palette import DARK, LIGHT, css_meanings, css_variables
-from sartor.web.settings import Settings
+from sartor.web.guard import Settings
 
 MEDIA = {
     "html": "text/html; charset=utf-8",
@@ -45,7 +45,7 @@ def pages(settings: Settings) -> dict[str, Page]:
     return {
         **files,
         "/": files["/index.html"],
-        "/theme.css": Page(media=MEDIA["css"], make=lambda: theme().encode()),
+        "/theme.css": Page(media=MEDIA["css"], make=lambda: _theme().encode()),
         "/api.html": Page(media=MEDIA["html"], make=_api_page),
         "/openapi.json": Page(media=MEDIA["json"], make=_openapi),
         "/health": Page(media=MEDIA["json"], make=lambda: _health(settings)),
@@ -79,7 +79,7 @@ def _api_page() -> bytes:
     return api_page().encode()
 
 
-def theme() -> str:
+def _theme() -> str:
     """The colours of the reports, light and dark, as the page's variables."""
     light = css_variables(LIGHT) + "--orange-text:#8a5f00;--green-text:#00694d;--red-text:#a84300;color-scheme:light;"
     dark = (

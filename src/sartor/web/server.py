@@ -16,10 +16,9 @@ from typing import Any
 
 from sartor.errors import InputError, MissingExtraError
 from sartor.json_types import JsonDict
-from sartor.web.guard import App, Guard, Receive, Scope, Send, respond
+from sartor.web.guard import App, Guard, Receive, Scope, Send, Settings, respond
 from sartor.web.pages import Page, pages
 from sartor.web.reply import Reply, refused
-from sartor.web.settings import Settings
 from sartor.web.studies import Studies
 from sartor.web.work import QUICK, SLOW, Lane, LaneLimits, WorkerLimits, start
 
@@ -27,7 +26,7 @@ PATIENCE_S = 0.5
 """Delay after which the rest is loaded without a request."""
 
 
-class WebApp:
+class _WebApp:
     """The ASGI application: pages from memory, requests to ``web.app`` and its workers."""
 
     def __init__(self, settings: Settings) -> None:
@@ -153,7 +152,7 @@ def serve(settings: Settings, sock: socket.socket, ready: Callable[[], None]) ->
             await super().startup(sockets=sockets)
             ready()
 
-    app, protocol = Guard(WebApp(settings), settings), _patient(settings.upload_s)
+    app, protocol = Guard(_WebApp(settings), settings), _patient(settings.upload_s)
     ReadyServer(uvicorn.Config(app, http=protocol, **_LIMITS)).run(sockets=[sock])
 
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
+from sartor.web.guard import Settings
 from sartor.web.reply import Reply, refused
-from sartor.web.settings import Settings
 from sartor.web.work import busy
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ READ = "import sys; from sartor.web.study_run import read; read(sys.argv[1:])"
 
 
 @dataclass(slots=True, kw_only=True)
-class Started:
+class _Started:
     """A study's file, its process, and that process's final output: a status, a newline, an answer."""
 
     path: Path
@@ -70,7 +70,7 @@ class Studies:
     def __init__(self, quick: Lane, lane: Lane, settings: Settings) -> None:
         self.quick, self.lane, self.settings = quick, lane, settings
         self.folder: TemporaryDirectory[str] | None = None
-        self.started: dict[str, Started] = {}
+        self.started: dict[str, _Started] = {}
         self.reading = asyncio.Semaphore(1)
 
     async def start(self, body: bytes) -> Reply | None:
@@ -92,7 +92,7 @@ class Studies:
             del self.started[name]
         return study.failure or await self._read(name, study)
 
-    async def _begin(self, body: bytes) -> tuple[str, Started]:
+    async def _begin(self, body: bytes) -> tuple[str, _Started]:
         import secrets
         from tempfile import TemporaryDirectory
 
@@ -105,7 +105,7 @@ class Studies:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(b"%d\n%b" % (len(body), body))
-        study = Started(path=path, process=process, said=asyncio.create_task(process.stdout.read()))
+        study = _Started(path=path, process=process, said=asyncio.create_task(process.stdout.read()))
         self.started[name] = study
         while len(self.started) > MOST_KEPT:
             self.started.pop(next(iter(self.started))).path.unlink(missing_ok=True)
@@ -153,18 +153,18 @@ class Studies:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
 
-    def named(self, name: str) -> Started | Reply:
+    def named(self, name: str) -> _Started | Reply:
         """A study by name, or an error if there is none of that name."""
         if name in self.started:
             return self.started[name]
         must = "is not a study of this server, which keeps the last 16 until it ends; start the search again"
         return refused(InputError("study", name[:40], must))
 
-    async def _read(self, name: str, study: Started) -> Reply | None:
+    async def _read(self, name: str, study: _Started) -> Reply | None:
         path: JsonDict = {"study": str(study.path), "id": name}
         return await self.lane.do({"route": "watched", "path": path}, b"", _never())
 
-    def end(self, study: Started) -> None:
+    def end(self, study: _Started) -> None:
         """Ask a search to stop, by closing its standard input."""
         if study.running and study.process.stdin is not None:
             study.process.stdin.close()

@@ -50,7 +50,7 @@ class WorkerLimits:
     study: str | None = None
 
 
-def answer(limits: WorkerLimits, header: JsonMap, body: bytes) -> Reply:
+def _answer(limits: WorkerLimits, header: JsonMap, body: bytes) -> Reply:
     """Answer one request in this worker process."""
     return _begin(limits)(header, body)
 
@@ -66,12 +66,12 @@ def _begin(limits: WorkerLimits) -> Answerer:
     silent)."""
     interrupts.deaf()
     sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
-    warm_up()
+    _warm_up()
     limit_memory(limits.memory_bytes)
     return Answerer(limits.study)
 
 
-def warm_up() -> None:
+def _warm_up() -> None:
     """Answer the page's first requests in advance, so that everything they need is loaded."""
     import sartor.shapes.search  # noqa: F401
 
@@ -241,9 +241,9 @@ class Lane:
         try:
             with fail_after(self.limits.seconds):
                 try:
-                    return await in_a_process(answer, self.worker, header, body)
+                    return await in_a_process(_answer, self.worker, header, body)
                 except BrokenWorkerProcess:  # perhaps its memory was full of earlier answers, so try a fresh one
-                    return await in_a_process(answer, self.worker, header, body)
+                    return await in_a_process(_answer, self.worker, header, body)
         except TimeoutError:
             allowed = f"{self.limits.seconds:g} s"
             must = f"takes longer than the limit of {allowed}; send a smaller request, or serve with --time-limit"

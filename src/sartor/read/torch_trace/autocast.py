@@ -46,7 +46,7 @@ WIDEST = {
 DEVICES = ("cuda", "cpu", "xpu", "mps")
 
 
-class Autocasts(TorchFunctionMode):  # type: ignore[misc]
+class _Autocasts(TorchFunctionMode):  # type: ignore[misc]
     """Casts the arguments of functions inside a ``torch.autocast`` of any device."""
 
     def __torch_function__(
@@ -95,7 +95,7 @@ def autocasts() -> Iterator[None]:
 
     def begin(self: Any) -> Any:
         enter(self)
-        self.casts = Autocasts()
+        self.casts = _Autocasts()
         self.casts.__enter__()
         return self
 

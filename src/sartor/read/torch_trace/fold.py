@@ -26,7 +26,7 @@ GRADIENTS = {"aten::sum": "bias_grad", "aten::add": "grad_sum"}
 
 
 @dataclass(slots=True, kw_only=True)
-class FoldedLayer:
+class _FoldedLayer:
     """A kind of layer: its place, the layer modules of this kind, and their number of executions."""
 
     name: str
@@ -42,7 +42,7 @@ class Folded:
 
     graph: OperatorGraph
     calls: tuple[TracedCall, ...]
-    layers: tuple[FoldedLayer, ...]
+    layers: tuple[_FoldedLayer, ...]
     kept: tuple[Saved, ...] = ()
     """What is kept from forward until backward."""
     recomputed: tuple[Saved, ...] = ()
@@ -183,7 +183,7 @@ def _kinds(
     entries: dict[str, list[_Entry]],
     runs: dict[str, int],
     sizes: Mapping[str, int],
-) -> list[FoldedLayer]:
+) -> list[_FoldedLayer]:
     """Layer modules of one list with equal numbers of parameters and equal GEMMs are one kind (the first and the last
     may differ in a copy); its operators are those that most of them ran. It is named after the list and, if that has
     several kinds, the first module."""
@@ -197,7 +197,7 @@ def _kinds(
         container = members[0].container
         alone = sum(places_of_kind[0].container == container for places_of_kind in by_kind.values()) == 1
         name = container if alone else f"{container}[{members[0].path.rpartition('.')[2]}]"
-        kinds.append(FoldedLayer(name=name, path=_commonest(members, entries), members=members, count=times))
+        kinds.append(_FoldedLayer(name=name, path=_commonest(members, entries), members=members, count=times))
     return kinds
 
 
@@ -217,7 +217,7 @@ def _commonest(members: list[LayerPlace], entries: dict[str, list[_Entry]]) -> s
 def _assemble(
     records: list[Record],
     entries: dict[str, list[_Entry]],
-    kinds: list[FoldedLayer],
+    kinds: list[_FoldedLayer],
     places: Sequence[LayerPlace],
     tokens: int,
 ) -> Folded:
@@ -241,7 +241,7 @@ def _assemble(
     return Folded(graph=graph, calls=tuple(calls), layers=tuple(kinds))
 
 
-def _place(kinds: list[FoldedLayer], entries: dict[str, list[_Entry]]) -> None:
+def _place(kinds: list[_FoldedLayer], entries: dict[str, list[_Entry]]) -> None:
     """Positions of every execution among all layers, by when each module first ran; repeats are consecutive."""
     order = sorted(
         ((entries[m.path][0].first, number, i) for number, kind in enumerate(kinds) for i, m in enumerate(kind.members))
@@ -283,7 +283,7 @@ def _is_back(entry: _Entry, records: list[Record]) -> bool:
 def _edges(
     rows: list[tuple[_Entry, int | None, int]],
     entries: dict[str, list[_Entry]],
-    kinds: list[FoldedLayer],
+    kinds: list[_FoldedLayer],
     records: list[Record],
 ) -> Iterator[tuple[int, int]]:
     """Data dependencies between rows, for the first member of each kind of layer and what is outside the layers."""
