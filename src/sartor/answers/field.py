@@ -311,15 +311,11 @@ def _flat(fields: Fields, record: object, prefix: str = "") -> JsonDict:
     return row
 
 
-def _main_rows(fields: Fields) -> Field | None:
-    """The list of records that is an answer's table: the first one whose records people see, else the first one."""
-    tables = [column for column in fields if isinstance(column.kind, ListOf) and isinstance(column.kind.item, tuple)]
-    shown = (
-        column
-        for column in tables
-        if isinstance(column.kind, ListOf) and isinstance(column.kind.item, tuple) and columns_of(column.kind.item)
-    )
-    return next(shown, next(iter(tables), None))
+def _main_rows(fields: Fields) -> tuple[Reader, Fields] | None:
+    """The records of an answer's table and its columns: the first list of records that people see, else the first."""
+    lists = ((column.read, column.kind.item) for column in fields if isinstance(column.kind, ListOf))
+    tables = [(read, item) for read, item in lists if isinstance(item, tuple)]
+    return next((table for table in tables if columns_of(table[1])), next(iter(tables), None))
 
 
 def texts_of(fields: Sequence[Field], record: object) -> list[str]:
@@ -364,9 +360,10 @@ class Answer:
 
     def _rows(self) -> list[JsonDict]:
         table = _main_rows(self.fields)
-        if table is None or not isinstance(table.kind, ListOf) or not isinstance(table.kind.item, tuple):
+        if table is None:
             return [_flat(self.fields, self.record)]
-        return [_flat(table.kind.item, row) for row in table.read(self.record)]
+        read, columns = table
+        return [_flat(columns, row) for row in read(self.record)]
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {', '.join(f'{words} {value}' for words, value in self._headline())}>"
@@ -383,9 +380,9 @@ class Answer:
 
     def _html_table(self) -> str:
         table = _main_rows(self.fields)
-        if table is None or not isinstance(table.kind, ListOf) or not isinstance(table.kind.item, tuple):
+        if table is None:
             return ""
-        columns, records = columns_of(table.kind.item), list(table.read(self.record))
+        columns, records = columns_of(table[1]), list(table[0](self.record))
         if not columns or not records:
             return ""
         head = "".join(f'<th title="{escape(column.help)}">{escape(column.words)}</th>' for column in columns)

@@ -91,37 +91,33 @@ def config(body: Body) -> Reply:
 
 
 def plan(body: Body) -> Reply:
-    return answered("plan", _planned(body).to_dict())
+    from sartor.web.plan_view import planned
+
+    return answered("plan", planned(body).to_dict())
 
 
 def plan_figures(body: Body) -> Reply:
-    from sartor.web.plan_view import figures_body
+    from sartor.web.plan_view import figures_body, planned
 
-    return compact("plan_figures", figures_body(_planned(body)))
+    return compact("plan_figures", figures_body(planned(body)))
 
 
 def plan_why(body: Body) -> Reply:
-    from sartor.web.plan_view import why_body
+    from sartor.web.plan_view import planned, why_body
 
-    return compact("plan_why", why_body(_planned(body), body["why_not"]))
+    return compact("plan_why", why_body(planned(body), body["why_not"]))
 
 
 def plan_trace(body: Body) -> Reply:
-    from sartor.web.plan_view import trace_of
+    from sartor.web.plan_view import planned, trace_of
 
-    return Reply(body=trace_of(_planned(body)))
+    return Reply(body=trace_of(planned(body)))
 
 
 def plan_launch(body: Body) -> Reply:
-    from sartor.web.plan_view import launch_body
+    from sartor.web.plan_view import launch_body, planned
 
-    return answered("plan_launch", launch_body(_planned(body), body["trainer"]))
-
-
-def _planned(body: Body) -> Any:
-    from sartor.web.plan_view import planned
-
-    return planned(body)
+    return answered("plan_launch", launch_body(planned(body), body["trainer"]))
 
 
 def diagnose(body: Body) -> Reply:

@@ -57,12 +57,8 @@ class Settings:
 
 def is_loopback(host: str) -> bool:
     """Whether a host name is a loopback name."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+    address = _address(host.strip("[]"))
+    return host.lower() == "localhost" or (address is not None and address.is_loopback)
 
 
 Scope = MutableMapping[str, Any]
@@ -140,7 +136,7 @@ class Guard:
             return True
         if self.settings.is_local:
             return name in ("localhost", "127.0.0.1", "::1")
-        return _is_address(name)  # not loopback: only by number (a name could be rebound), and with the token
+        return _address(name) is not None  # not loopback: only by number (a name could be rebound), and with the token
 
     def is_own(self, headers: Mapping[str, str], host: str) -> bool:
         """Whether a request comes from this server's page, or from no page at all."""
@@ -183,12 +179,11 @@ def split_host(host: str) -> tuple[str, int | None]:
     return match[1].lower().strip("[]").rstrip("."), int(match[2]) if match[2] else None
 
 
-def _is_address(name: str) -> bool:
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        ipaddress.ip_address(name)
+        return ipaddress.ip_address(name)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 async def respond(
