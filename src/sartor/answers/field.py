@@ -295,7 +295,7 @@ def columns_of(fields: Iterable[Field], level: Level = Level.TABLE) -> Fields:
     return tuple(column for column in fields if column.words and column.level <= level)
 
 
-def _flat(fields: Fields, record: object, prefix: str = "") -> JsonDict:
+def flat(fields: Fields, record: object, prefix: str = "") -> JsonDict:
     """A record as one row of a data frame: nested records by dotted keys, lists and mappings as they are."""
     row: JsonDict = {}
     for column in fields:
@@ -303,7 +303,7 @@ def _flat(fields: Fields, record: object, prefix: str = "") -> JsonDict:
             continue
         value = column.read(record)
         if isinstance(column.kind, tuple) and value is not None:
-            row |= _flat(column.kind, value, f"{prefix}{column.name}.")
+            row |= flat(column.kind, value, f"{prefix}{column.name}.")
         elif column.name:
             row[prefix + column.name] = to_json(value, column.kind)
         else:
@@ -361,9 +361,9 @@ class Answer:
     def _rows(self) -> list[JsonDict]:
         table = _main_rows(self.fields)
         if table is None:
-            return [_flat(self.fields, self.record)]
+            return [flat(self.fields, self.record)]
         read, columns = table
-        return [_flat(columns, row) for row in read(self.record)]
+        return [flat(columns, row) for row in read(self.record)]
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {', '.join(f'{words} {value}' for words, value in self._headline())}>"
