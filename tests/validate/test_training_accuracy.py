@@ -236,7 +236,7 @@ def test_names_of_groups_are_read_on_a_narrow_terminal(tmp_path: Path) -> None:
     rows = [{**ROW, "source": f"laboratory-{i}", "config_hash": str(i)} for i in range(5)]
     body = training_body(validate_training(write_csv(tmp_path / "x.csv", rows), group_by=["source"], shots=2))
     console = Console(width=80, record=True, file=StringIO())
-    console.print(accuracy_view(body))
+    console.print(accuracy_view(body, verbose=True))
     told = console.export_text()
     assert all(told.count(f"laboratory-{i}") >= 1 for i in range(5))
     assert "fits right" in told

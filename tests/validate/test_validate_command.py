@@ -53,12 +53,28 @@ def test_json_has_the_contracts_keys(tmp_path: Path, call: Callable[..., Any]) -
 
 def test_people_get_a_table_with_reasons_that_fits(tmp_path: Path, call: Callable[..., Any]) -> None:
     path = write_parquet(tmp_path / "x.parquet", gemm_rows(1.25))
-    code, out, _ = call("validate", "operators", "--data", path)
+    code, out, _ = call("validate", "operators", "--data", path, "--verbose")
     assert code == 0
     assert "20.0%" in out
     assert "bound by" in out
     assert "tile" in out
     assert max(map(len, out.splitlines())) <= 100
+
+
+def test_one_screen_says_first_how_far_off_over_how_many_and_what_is_worst(
+    tmp_path: Path, call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    rows = [*gemm_rows(1.25), *(row for gpu in ("gh200", "l40s", "a100_sxm") for row in gemm_rows(gpu=gpu))]
+    _, out, _ = call("validate", "operators", "--data", write_parquet(tmp_path / "x.parquet", rows))
+    lines = out.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    first = " ".join(out.split())
+    assert first.startswith("Off by ")
+    assert 0 < first.index(" targets. ") < first.index("The 80% intervals hold ") < first.index("Worst: gpu=")
+    assert first.index("Worst: ") < first.index("MAPE")
+    assert lines[-1].endswith("--verbose")
 
 
 def test_people_are_told_what_was_lent_and_by_whom(tmp_path: Path, call: Callable[..., Any]) -> None:

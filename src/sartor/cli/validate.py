@@ -34,6 +34,7 @@ def operators(
     worst: Worst = 5,
     calibration: o.Calibration = None,
     gpu: o.Datasheets = None,
+    verbose: o.Verbose = False,
     html: o.HtmlFile = None,
     json: o.AsJson = False,
     out: o.OutFile = None,
@@ -58,7 +59,7 @@ def operators(
         {"table": p.targets.kind.name, "scatter": scatter_rows(p), "errors": error_rows(p)}
         for p in (accuracy.predicted if html else ())
     ]
-    _answer(body, charts, html, json, out)
+    _answer(body, charts, html, json, out, verbose=verbose)
 
 
 @group.command()
@@ -66,6 +67,7 @@ def inference(
     data: Data,
     group_by: GroupBy = None,
     worst: Worst = 5,
+    verbose: o.Verbose = False,
     html: o.HtmlFile = None,
     json: o.AsJson = False,
     out: o.OutFile = None,
@@ -77,7 +79,7 @@ def inference(
     from sartor.validate.inference import inference_body, inference_charts, validate_inference
 
     accuracy = validate_inference(data, group_by=c.words_of(group_by), worst=worst)
-    _answer(inference_body(accuracy), inference_charts(accuracy) if html else [], html, json, out)
+    _answer(inference_body(accuracy), inference_charts(accuracy) if html else [], html, json, out, verbose=verbose)
 
 
 @group.command()
@@ -85,6 +87,7 @@ def serving(
     data: Data,
     group_by: GroupBy = None,
     worst: Worst = 5,
+    verbose: o.Verbose = False,
     html: o.HtmlFile = None,
     json: o.AsJson = False,
     out: o.OutFile = None,
@@ -96,7 +99,7 @@ def serving(
     from sartor.validate.inference import inference_body, inference_charts, validate_serving
 
     accuracy = validate_serving(data, group_by=c.words_of(group_by), worst=worst)
-    _answer(inference_body(accuracy), inference_charts(accuracy) if html else [], html, json, out)
+    _answer(inference_body(accuracy), inference_charts(accuracy) if html else [], html, json, out, verbose=verbose)
 
 
 @group.command()
@@ -109,6 +112,7 @@ def training(
     ] = 0,
     worst: Worst = 5,
     calibration: o.StepConstants = None,
+    verbose: o.Verbose = False,
     html: o.HtmlFile = None,
     json: o.AsJson = False,
     out: o.OutFile = None,
@@ -120,7 +124,7 @@ def training(
     from sartor.validate.training_accuracy import training_body, training_charts, validate_training
 
     accuracy = validate_training(data, group_by=c.words_of(group_by), shots=shots, worst=worst, calibration=calibration)
-    _answer(training_body(accuracy), training_charts(accuracy) if html else [], html, json, out)
+    _answer(training_body(accuracy), training_charts(accuracy) if html else [], html, json, out, verbose=verbose)
 
 
 @group.command()
@@ -129,6 +133,7 @@ def finetune(
     group_by: GroupBy = None,
     worst: Worst = 5,
     calibration: o.StepConstants = None,
+    verbose: o.Verbose = False,
     html: o.HtmlFile = None,
     json: o.AsJson = False,
     out: o.OutFile = None,
@@ -142,10 +147,12 @@ def finetune(
     accuracy = validate_training(
         data, table="finetune", group_by=c.words_of(group_by), worst=worst, calibration=calibration
     )
-    _answer(training_body(accuracy), training_charts(accuracy) if html else [], html, json, out)
+    _answer(training_body(accuracy), training_charts(accuracy) if html else [], html, json, out, verbose=verbose)
 
 
-def _answer(body: JsonDict, charts: list[Any], html: Path | None, json: bool, out: Path | None) -> None:
+def _answer(
+    body: JsonDict, charts: list[Any], html: Path | None, json: bool, out: Path | None, *, verbose: bool
+) -> None:
     if html:
         from sartor.report.accuracy_document import accuracy_page
 
@@ -154,7 +161,7 @@ def _answer(body: JsonDict, charts: list[Any], html: Path | None, json: bool, ou
     if not json:
         from sartor.report.accuracy_document import accuracy_view
 
-        c.show(accuracy_view(body))
+        c.show(accuracy_view(body, verbose=verbose))
 
 
 def _clock(word: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -22,6 +23,10 @@ from sartor.units import format_seconds
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+MOST_WORDS = 4
+"""Sizes of one of the worst targets on one screen."""
+MOST_LINES = 12
+"""Rows of all tables on one screen."""
 FEW = 3
 """Lines of a list on one screen."""
 WORST_GROUPS = 6
@@ -37,6 +42,10 @@ LEGEND = (
 HEURISTICS = " nvMMH: MAPE of nvidia-matmul-heuristics on a sample of the same GEMMs."
 NO_HEURISTICS = " For a column of nvidia-matmul-heuristics on 16-bit GEMMs: pip install 'sartor[heuristics]'."
 
+SHORT_LEGEND = (
+    "MAPE, median, p90: of |predicted / measured - 1|; bias above 0: predicted too slow. in 80%: inside the interval. "
+    "Every table, case and assumption: --verbose"
+)
 TRAINING_LEGEND = (
     "MAPE, median, p90: of |predicted / measured - 1| of step times, every row once; bias: median of predicted / "
     "measured - 1. in 80%: runs inside the predicted interval. tau: rank agreement of throughput per device. naive: "
@@ -59,9 +68,36 @@ def _legend(body: JsonMap) -> str:
     return LEGEND + NO_HEURISTICS * (sixteen_bit and find_spec("nvMatmulHeuristics") is None)
 
 
-def accuracy_view(body: JsonMap) -> RenderableType:
-    """Errors per group, the worst targets with reasons, and the rows that could not be compared."""
-    return d.document_text(_blocks(body), _heading(body))
+def accuracy_view(body: JsonMap, *, verbose: bool = False) -> RenderableType:
+    """How far off over how many rows, what is worst, and errors per group; on one screen unless ``verbose``, then with
+    reasons and the rows that could not be compared."""
+    return d.document_text([d.opening(_headline(body)), *_blocks(body)], verbose=verbose)
+
+
+def _headline(body: JsonMap) -> Iterator[str]:
+    """How far off over how many rows, how many the intervals hold, and what is worst."""
+    groups = [group for group in body["groups"] if group["mape"] is not None]
+    whole = body.get("overall") or (groups[0] if len(groups) == 1 else {})
+    detail = f" (median {whole['median_error']:.1%}, bias {whole['bias']:+.1%})" if whole else ""
+    over = sum(group["targets"] for group in groups)
+    yield f"Off by {_mean_of(groups, 'mape'):.1%} on average{detail} over {over:,} targets. {_heading(body)}."
+    memory = whole.get("memory_mape")
+    weighed = "" if memory is None else f" Peak memory is off by {memory:.1%}."
+    yield f"The 80% intervals hold {_mean_of(groups, 'coverage_80'):.0%} of them.{weighed}"
+    if cases := sorted((case for group in groups for case in group["worst"]), key=_factor, reverse=True):
+        yield f"Worst: {_short_case(cases[0])}."
+
+
+def _mean_of(groups: Sequence[JsonMap], figure: str) -> float:
+    total = sum(group["targets"] for group in groups)
+    return float(sum(group[figure] * group["targets"] for group in groups) / total) if total else math.nan
+
+
+def _short_case(case: JsonMap) -> str:
+    """``model=GPT-3 gpu=A100: measured 2 s, predicted 1 s (0.5x)``"""
+    what = [f"{key}={value}" for key, value in case.items() if key not in _NOT_WHAT and value not in ("", None)]
+    times = f"measured {format_seconds(case['measured_s'])}, predicted {format_seconds(case['predicted_s'])}"
+    return f"{' '.join(what[:MOST_WORDS])}: {times} ({case['ratio']:.3g}x)"
 
 
 def accuracy_page(body: JsonMap, charts: Sequence[JsonMap]) -> str:
@@ -85,11 +121,12 @@ def _blocks(body: JsonMap, charts: Mapping[str, JsonMap] | None = None) -> list[
         d.bullets_block("Remarks", body["remarks"]),
         *(block for name in dict.fromkeys(group["table"] for group in groups)
           for block in _table_blocks(name, groups, (charts or {}).get(name))),
-        d.bullets_block("Calibration", _origins(groups)),
+        *d.cut_bullets("Calibration", _origins(groups), FEW),
         *d.cut_bullets("Not predicted", _counted(body["not_expressed"]), FEW),
-        *d.cut_bullets("Left out", _counted(body["left_out"]), FEW),
-        *d.cut_bullets("Assumed", [f"{name}: {words}" for name, words in body["assumptions"].items()], FEW),
-        d.PageBlock(words=_legend(body), style="dim"),
+        d.bullets_block("Left out", _counted(body["left_out"]), d.Place.REST),
+        d.bullets_block("Assumed", [f"{name}: {words}" for name, words in body["assumptions"].items()], d.Place.REST),
+        d.PageBlock(words=_legend(body), style="dim", place=d.Place.REST),
+        d.PageBlock(words=SHORT_LEGEND, style="dim", place=d.Place.SHORT),
     ]  # fmt: skip
 
 
@@ -105,16 +142,25 @@ def _table_blocks(name: str, groups: Sequence[JsonMap], chart: JsonMap | None) -
     if chart is not None and chart["scatter"]:
         blocks += [d.PageBlock(markup=lambda: _drawn(name, chart), place=d.Place.PAGE)]
     first = replace(GROUP_NAME, words=" ".join(_keys(mine[0])) or "group")
+    rows = max(1, MOST_LINES // len({group["table"] for group in groups}))
+    blocks += [
+        replace(d.cut_blocks(field_grid(name, (first, TARGETS, *ERRORS[:SHORT]), mine), rows)[0], place=d.Place.SHORT)
+    ]
+    if len(mine) > rows:
+        blocks.append(d.PageBlock(words=f"and {len(mine) - rows} more", place=d.Place.SHORT))
     for caption, fields in _tables(name):
         shown = [column for column in fields if any(column.text(group) for group in mine)]
         if any(column.name == "pair_accuracy" for column in shown):
             shown = [column for column in shown if column.name != "kendall_tau"]  # pairs say it more plainly
         if shown:
-            blocks.append(d.grid_block(field_grid(f"{name}: {caption}", (first, TARGETS, *shown), mine)))
+            grid = field_grid(f"{name}: {caption}", (first, TARGETS, *shown), mine)
+            blocks.append(d.grid_block(grid, d.Place.REST))
     if len(groups) <= WORST_GROUPS:
-        return blocks + [d.bullets_block(f"Worst of {_name(group)}", map(_case_text, group["worst"])) for group in mine]
-    ranked = sorted((case for group in mine for case in group["worst"]), key=_factor, reverse=True)
-    return [*blocks, d.bullets_block("Worst", map(_case_text, ranked[: len(mine[0]["worst"]) or 5]))]
+        lists = {f"Worst of {_name(group)}": group["worst"] for group in mine}
+    else:
+        ranked = sorted((case for group in mine for case in group["worst"]), key=_factor, reverse=True)
+        lists = {"Worst": ranked[: len(mine[0]["worst"]) or 5]}
+    return [*blocks, *(d.bullets_block(title, map(_case_text, cases), d.Place.REST) for title, cases in lists.items())]
 
 
 def _tables(name: str) -> Sequence[tuple[str, Fields]]:
@@ -143,6 +189,8 @@ def _name(group: JsonMap) -> str:
     return printable(" ".join(str(value) for value in _keys(group).values() if value != "") or "all")
 
 
+SHORT = 6
+"""Errors of a group on one screen."""
 GROUP_NAME = text("group", "group", path=_name)
 TARGETS = integer("targets", "targets", form="{:,}".format)
 
