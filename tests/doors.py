@@ -99,8 +99,21 @@ def runs(draw: st.DrawFn) -> Asked:
         return Asked(model=model, gpu=gpu, words={"phase": kind, **draw(_passes(decodes=kind == "decode"))})
     words = draw(_plans(experts=experts) if kind == "plan" else _unfinished(experts=experts))
     if gpu in CHIPS:
-        words.pop("framework", None)
+        words = {name: value for name, value in words.items() if name not in ("framework", "fix")}
     return Asked(model=model, gpu=gpu, words=words)
+
+
+SWITCHES = st.fixed_dictionaries(
+    {},
+    optional={
+        **{name: st.sampled_from(("on", "off")) for name in ("tp_overlap", "dp_overlap", "fused_loss", "cuda_graphs")},
+        "grad_dtype": st.sampled_from(("fp32", "bf16")),
+        "moments_dtype": st.just("bf16"),
+        "train_weights": st.just("off"),
+        "recompute_modules": st.just("layernorm"),
+    },
+)
+"""Switches of trainer and job, as `--fix` states them."""
 
 
 def _passes(*, decodes: bool) -> st.SearchStrategy[dict[str, Any]]:
@@ -129,6 +142,7 @@ def _unfinished(*, experts: bool) -> st.SearchStrategy[dict[str, Any]]:
         dtype=(None, None, "fp8", "bf16"),
         headroom=(None, None, 0.1),
         eager=(None, None, None, True),
+        fix=(*(None,) * 4, {"train_weights": "off"}, {"tp_overlap": "on"}, {"train_weights": "off", "frozen_bits": 4}),
     )
 
 
@@ -157,7 +171,7 @@ def _plans(draw: st.DrawFn, *, experts: bool) -> dict[str, Any]:
         sequence_parallel=(None, None, tp > 1),
         context_parallel=(None, None, "ring", "all_gather") if cp > 1 else (None,),
     )
-    more = draw(some)
+    more = draw(some) | ({"fix": switches} if draw(st.booleans()) and (switches := draw(SWITCHES)) else {})
     sizes = {"num_devices": tp * pp * cp * dp, "global_batch_size": dp * microbatch * turns * pp}
     return {**sizes, "seq_len": draw(st.sampled_from((512, 1024))), "tp": tp, "pp": pp, "cp": cp, **more}
 
@@ -215,7 +229,8 @@ def _fixed(asked: Asked, answer: ModelEstimate) -> Any:
 def _fix(asked: Asked, answer: ModelEstimate) -> Any:
     held = answer.question.held
     assert held is not None
-    return api.plan(asked.subject, asked.cluster, **{**_sizes(asked, answer), "fix": held.axes})
+    fix = {**asked.words.get("fix", {}), **held.axes}
+    return api.plan(asked.subject, asked.cluster, **{**_sizes(asked, answer), "fix": fix})
 
 
 def _sizes(asked: Asked, answer: ModelEstimate) -> dict[str, Any]:
@@ -239,7 +254,8 @@ def restated(asked: Asked, answer: ModelEstimate, folder: Path) -> Price | None:
     """The estimate of the finished run, every completed field stated as an option."""
     facts = answer.question.run.facts
     words = {name: fact.value for name, fact in facts.items() if name in FIELDS and name not in ("gpu", "price")}
-    words |= {"cluster": asked.cluster} if asked.trains else {}
+    switches = {name: fact.value for name, fact in facts.items() if name not in FIELDS}
+    words |= {"cluster": asked.cluster, "fix": switches} if asked.trains else {}
     return _priced(api.estimate(asked.subject, asked.gpu, **{**words, **asked.words}))
 
 
@@ -297,6 +313,8 @@ def flags(words: Mapping[str, Any]) -> Iterator[str]:
         flag = f"--{name.replace('_', '-')}"
         if isinstance(value, bool):
             yield flag if value else f"--no-{flag[2:]}"
+        elif isinstance(value, Mapping):
+            yield from (flag, ",".join(f"{key}={word}" for key, word in value.items()))
         else:
             yield from (flag, str(value))
 

@@ -14,6 +14,7 @@ from sartor.api.questions import ask
 from sartor.ask.alternatives import Weighed, weighed
 from sartor.cli import run as sartor_command
 from sartor.errors import InputError
+from sartor.model.plan import AXES
 from sartor.plans.fixed import SWITCHED
 from sartor.step.footprint import usable_bytes
 from sartor.step.trainers import TRAINERS
@@ -101,7 +102,7 @@ def test_what_is_stated_turns_nothing() -> None:
 def test_a_switch_that_is_fixed_is_not_open() -> None:
     words = {"num_devices": 8, "global_batch_size": 64, "seq_len": 1024}
     found = api.plan("pythia-410m", "dgx-h100", fix={"tp": 2, "tp_overlap": "on"}, **words)
-    assert "tp_overlap" not in found.run
+    assert found.run.states("tp_overlap")
     assert "grad_dtype" in found.run
 
 
@@ -116,7 +117,7 @@ def test_that_no_plan_fits_is_a_finding_only_if_it_holds_for_every_value() -> No
     headroom = 1 - over / usable_bytes(none.search.cluster)
     some = api.plan("pythia-410m", "dgx-h100", headroom=headroom, **words)
     (turn,) = [turn for turn in some.depends_on if turn.field == "grad_dtype"]
-    assert (turn.usual, turn.value, turn.settled_by) == ("fp32", "bf16", "plan --fix grad_dtype=fp32|bf16")
+    assert (turn.usual, turn.value, turn.settled_by) == ("fp32", "bf16", "--fix grad_dtype=fp32|bf16")
     assert some.best is None
     assert some.status == "unknown"
     fixed = api.plan("pythia-410m", "dgx-h100", headroom=headroom, fix={"grad_dtype": "bf16"}, **words)
@@ -172,3 +173,53 @@ def test_an_impossible_plan_is_refused_for_what_it_states() -> None:
     words = {"tp": 1, "pp": 1, "dp": 8, "zero_stage": 1, "framework": "torchtitan"}
     with pytest.raises(InputError, match=r"torchtitan shards gradients with the optimizer \(ZeRO 2, 3\) or nothing"):
         api.estimate("llama-3.2-1b", "h100", **words)
+
+
+STATED = {"num_devices": 8, "global_batch_size": 64, "tp": 2, "microbatch_size": 1}
+
+
+@pytest.mark.parametrize("fix", [{"tp_overlap": "on"}, {"tp-overlap": True, "grad_dtype": "bf16"}])
+def test_a_stated_switch_has_one_price_and_is_not_open(fix: dict[str, str]) -> None:
+    found = api.plan("pythia-410m", "dgx-h100", fix=fix, **STATED)
+    answer = api.estimate("pythia-410m", "h100", fix=fix, **STATED)
+    assert found.best is not None
+    assert answer.time_s == found.best.step_s
+    assert answer.to_dict()["run"]["tp_overlap"] == {"value": "on", "origin": "stated", "from": "option"}
+    assert api.lint("pythia-410m", "h100", fix=fix, **STATED).base.time_s == answer.time_s
+    assert not [turn for turn in answer.question.depends_on if turn.field in ("tp_overlap", "grad_dtype")]
+
+
+def test_another_trainer_has_the_switches_that_are_stated() -> None:
+    """The interval holds the step under another trainer, as a question that names it has it."""
+    fix = {"tp_overlap": "on", "grad_dtype": "bf16"}
+    answer = api.estimate("pythia-410m", "h100", fix=fix, **STATED)
+    plan = {name: value for name, value in answer.to_dict()["run"].items() if name in AXES}
+    words = STATED | {name: fact["value"] for name, fact in plan.items()}
+    other = api.estimate("pythia-410m", "h100", framework="nemo", fix=fix, **words)
+    assert "nemo" in answer.question.run.facts["framework"].alternatives
+    assert answer.low_s <= other.time_s <= answer.high_s
+
+
+@pytest.mark.parametrize("command", ["estimate", "lint", "advise", "plan"])
+def test_the_first_line_says_that_the_weights_are_frozen(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    device = ("--cluster", "dgx-h100") if command == "plan" else ("--gpu", "h100")
+    words = ("--num-devices", "8", "--global-batch-size", "64", "--fix", "train_weights=off")
+    sartor_command([command, "pythia-410m", *device, *words])
+    assert capsys.readouterr().out.startswith("Fine-tuning of Pythia 410M with frozen weights on 8 h100_sxm")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--fix", "tp_overlap=maybe"], "--fix tp_overlap=maybe: must be one of on, off"),
+        (["--fix", "tp_overlap=any"], "is tried value by value by `sartor plan`; must be one value here"),
+        (["--fix", "tp_overlap=on", "--phase", "decode"], "--fix tp_overlap=on: applies only to training"),
+        (["--fix", "tp=2", "--tp", "4"], "--tp=4: fix says tp=2: must be stated once"),
+        (["--fix", "deepep=on"], "--fix deepep=on: the model has no experts"),
+    ],
+)
+def test_a_switch_that_cannot_be_is_refused_by_its_name(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sartor_command(["estimate", "pythia-410m", *words]) == 2
+    assert sentence in capsys.readouterr().err

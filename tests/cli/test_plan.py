@@ -142,7 +142,7 @@ def test_nothing_fits_is_an_answer_with_exit_code_3(sartor: Call, repo_dir: Path
     [
         ("schedule=zero_bubble", "no plan has schedule=zero_bubble: Megatron-LM has no such schedule"),
         ("recompute=selective", "selective recomputation saves nothing with flash attention"),
-        ("zero_stage=3,pp=4", "no plan has zero_stage=3, pp=4 together: ZeRO 2 and 3 do not work with a pipeline"),
+        ("zero_stage=3,pp=4", "no plan has pp=4, zero_stage=3 together: ZeRO 2 and 3 do not work with a pipeline"),
     ],
 )
 def test_values_that_leave_no_plan_are_said_with_the_reason(
@@ -159,7 +159,7 @@ def test_values_that_leave_no_plan_are_said_with_the_reason(
         (["--fix", "tpp=8"], "--fix=tpp: is not an axis of a plan"),
         (["--fix", "optimizer=muon"], "is a setting of the job, not of the plan; nearest: --optimizer"),
         (["--fix", "rails=true"], "nearest: a tier of a cluster's file: rails = ..."),
-        (["--fix", "tp"], "must read AXIS=VALUE"),
+        (["--fix", "tp"], "must read KEY=VALUE"),
         (["--fix", "tp=2,tp=4"], "tp is already 2"),
         (["--fix", "tp=3"], "--fix tp=3: must divide --num-devices=16; nearest: 2 or 4"),
         (["--fix", "dp=8,microbatch_size=3"], "--global-batch-size=32: must be a multiple of dp=8 x microbatch_size=3"),

@@ -21,7 +21,8 @@ from sartor.model.counts import LENGTHS, SAME, counted
 from sartor.model.plan import AXES, SEARCHED
 from sartor.model.training import Recompute
 from sartor.model.workload import usual_seq_len
-from sartor.run.fields import FIELDS, RunOnDevices, fixed_axes
+from sartor.plans.fixed import SWITCHED, with_switches
+from sartor.run.fields import FIELDS, RunOnDevices
 from sartor.run.run import Origin, Run
 from sartor.units import divisors
 
@@ -74,18 +75,19 @@ def best_plan(found: LoggedPlan, cluster: Cluster, calibration: Calibration | No
 
 
 class LoggedOptions(RunOnDevices, total=False):
-    """What a log or trace does not say of its run: ``launch`` is its launch file, ``fix`` sets axes of the plan as the
-    options of their names do, and ``best_plan`` False skips the search for the best plan."""
+    """What a log or trace does not say of its run: ``launch`` is its launch file, and ``best_plan`` False skips the
+    search for the best plan."""
 
     model: Model | None
     gpu: GpuLike | None
     launch: str | Path | None
-    fix: Mapping[str, int | str] | None
     best_plan: bool
 
 
 OF_JOB = ("framework", "optimizer", "attention", "context_parallel", "routing_skew")
 """Options of the job that no log states."""
+STATED = frozenset({*SIZES, "dtype", *OF_JOB, *AXES, *SWITCHED})
+"""Facts that options state of a logged run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,14 +108,9 @@ class AskedPlan:
     @classmethod
     def of(cls, log: RunLog, path: str | Path, cluster: Cluster, options: LoggedOptions) -> AskedPlan:
         """A run on its cluster, with what is stated about it. Raises ``InputError``."""
-        from sartor.plans.fixed import named_values
-
         model, words = options.get("model"), checked_words({n: v for n, v in options.items() if n in FIELDS})
-        axes = {name.strip().lower().replace("-", "_"): value for name, value in (options.get("fix") or {}).items()}
-        axes = fixed_axes(axes, options)
-        named_values(axes)
         sizes = {name: words.get(name) for name in (*SIZES, "dtype")}
-        stated = Run.stated("option", **sizes, **{name: words.get(name) for name in OF_JOB}, **axes)
+        stated = Run.stated(**{name: value for name, value in words.items() if name in STATED})
         return cls(
             run=log.knowing(**{name: stated.get(name) for name in sizes}),
             log=log,
@@ -174,7 +171,7 @@ class AskedPlan:
             return job, plan, assumptions
         trainer = trainer_named(self.run.trainer, self.cluster.gpu)
         overlaps = replace(trainer, dp_overlap=job.trainer.dp_overlap, tp_overlap=job.trainer.tp_overlap)
-        return replace(job, trainer=overlaps), plan, assumptions
+        return with_switches(replace(job, trainer=overlaps), stated, self.cluster.gpus)[0], plan, assumptions
 
     def assembled(self) -> LoggedPlan:
         """The plan from the log's facts and the caller's, with a typical run's values for the rest."""
@@ -201,6 +198,7 @@ class AskedPlan:
             dtype=None if word is None else str(word),
             **{"framework": self.run.trainer} | {name: self.stated.get(name) for name in OF_JOB if name in self.stated},
         )
+        job, switched = with_switches(job, self.stated, self.cluster.gpus)
         job, plan, more = _plan(job, self.cluster, devices, fixed, self.headroom, str(facts.get("recompute", "")))
         if int(self.stated.get("dp", plan.dims.dp)) != plan.dims.dp:
             must = f"tp x pp x cp leaves {int(plan.dims.dp)} of {devices} devices"
@@ -210,7 +208,7 @@ class AskedPlan:
             plan=plan,
             said={**facts, "num_devices": devices, "global_batch_size": batch, **conventions},
             whole=False,
-            assumptions=(*self.reading.assumptions, *self.reading.notes, *notes, *more),
+            assumptions=(*self.reading.assumptions, *self.reading.notes, *notes, *switched, *more),
         )
 
     def _devices(self) -> int:

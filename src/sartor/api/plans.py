@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, ClassVar, Unpack
 from sartor.answers.field import Answer, Fields
 from sartor.answers.plan import WRITTEN, LaunchAnswer, PlanAnswer
 from sartor.api.models import Model, read
-from sartor.api.questions import stated_run
+from sartor.api.questions import checked_words, stated_run
 from sartor.api.words import ClusterLike, cluster_of, device_counts, own_calibration_of, refuse_on_a_chip, size_of
 from sartor.ask.alternatives import template_words, weighed
-from sartor.ask.complete import as_option, complete, settled_job, size_words, usual_batch, with_plan
+from sartor.ask.complete import as_option, complete, settled_job, size_words, stated_axes, usual_batch, with_plan
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import USUAL_CLUSTER
@@ -24,7 +24,7 @@ from sartor.model.plan import AXES
 from sartor.model.workload import settled_seq_len
 from sartor.options import with_options
 from sartor.plans.space import axes_of
-from sartor.run.fields import FIELDS, TrainingOptions, check_names, fixed_axes
+from sartor.run.fields import FIELDS, TrainingOptions, check_names
 from sartor.run.run import Origin, Run
 from sartor.step.footprint import usable_bytes
 from sartor.step.results import step_source
@@ -47,7 +47,6 @@ def plan(
     cluster: ClusterLike | None = None,
     *,
     num_devices: int | Sequence[int] | None = None,
-    fix: Mapping[str, int | str] | None = None,
     top: int = 10,
     tokens: float = 1e12,
     why_not: Mapping[str, int | str] | None = None,
@@ -68,9 +67,6 @@ def plan(
     num_devices
         Devices of the whole plan, one number or several (a search for each); without it the fewest nodes on which a
         plan fits.
-    fix
-        Axes held at one value, as options of their names do, and switches of the trainer: ``{"tp_overlap": "on"}``;
-        ``any`` takes the fastest setting.
     top
         Most plans in the answer.
     tokens
@@ -86,7 +82,8 @@ def plan(
     progress
         Called with the number of structures priced so far and in total.
     **options
-        The fields of a run; an axis of the plan is held at that value.
+        The fields of a run; an axis of the plan is held at that value. ``fix`` states axes and switches of the
+        trainer, ``{"tp_overlap": "on"}``; in a plan ``any`` takes the fastest setting of a switch.
 
     Returns
     -------
@@ -105,23 +102,26 @@ def plan(
     >>> answer.best.step_s < 1
     True
     """
+    from sartor.plans.fixed import ANY
     from sartor.plans.search import search_plans
 
     check_names(options, TrainingOptions)
     reading = read(model, options.get("set"))
-    fix = fixed_axes(_simple(fix) if simple else fix or {}, options)
+    fix = _simple(options.get("fix")) if simple else options.get("fix") or {}
+    compared = {name: word for name, word in fix.items() if str(word).strip().lower() == ANY}
     whole = cluster_of(cluster).with_price(price)
     own = own_calibration_of(options.get("calibration"), whole)
     origin = (Origin.USUAL, "the usual cluster") if cluster is None else (Origin.STATED, "option")
-    run = Run.stated("option", **_held_words(fix)).with_(*origin, cluster=whole.name)
+    run = Run(facts={}).with_(*origin, cluster=whole.name)
     num_devices = num_devices[0] if isinstance(num_devices, Sequence) and len(num_devices) == 1 else num_devices
     one_count = num_devices if isinstance(num_devices, int) else None
-    run = stated_run(run, reading, {**options, "num_devices": one_count, "price": price})
+    held = {"fix": {name: word for name, word in fix.items() if name not in compared}, "num_devices": one_count}
+    run = stated_run(run, reading, {**options, **held, "price": price})
     counts, run = _counts(num_devices, run, reading, whole, own)
     headroom, top = options.get("headroom"), size_of("top", top, 10)
     search = partial(search_plans, top=top, calibration=own, progress=progress, headroom=headroom)
     named = [name for name in AXES if options.get(name) is not None]
-    answer, closed = _searched(run, reading, whole, counts, fix, write, named, search)
+    answer, closed = _searched(run, reading, whole, counts, compared, write, named, search)
     return _explained(_with_open(answer, closed), tokens, why_not, headroom)
 
 
@@ -130,21 +130,21 @@ def _searched(
     reading: ModelReading,
     whole: Cluster,
     counts: Sequence[int],
-    fix: Mapping[str, int | str],
+    compared: Mapping[str, int | str],
     write: str | None,
     named: Sequence[str],
     search: partial[PlanSearch],
 ) -> tuple[PlanAnswer, Sequence[str]]:
-    """The plans with the fastest setting of switches, and what it closes; errors call axes ``named`` as options."""
+    """The plans with the fastest setting of the switches that are ``compared``, and what it closes; errors call axes
+    ``named`` as options."""
     from sartor.plans.fixed import SWITCHED, job_choices
-    from sartor.step.question import within_files
 
     where, own = whole.reached(max(counts)), search.keywords["calibration"]
-    job, run, notes = settled_job(run, reading, where)
-    job = within_files(job, launch_kind(write).value) if write else job
-    choices, fix = job_choices(job, where.gpus, fix)
+    job, run, notes = settled_job(run, reading, where, launch_kind(write).value if write else "")
+    choices, axes = job_choices(job, where.gpus, compared)
+    fixed = {**stated_axes(run), **axes}
     try:
-        found = [tuple(search(choice.job, whole, n, fixed=fix) for n in counts) for choice in choices]
+        found = [tuple(search(choice.job, whole, n, fixed=fixed) for n in counts) for choice in choices]
     except InputError as error:
         raise as_option(error, named) from None
     at = min(range(len(choices)), key=lambda i: _step_s(found[i][-1]))
@@ -195,11 +195,6 @@ def _with_best(run: Run, search: PlanSearch) -> Run:
     return with_plan(run, axes_of(search.best.plan), "the fastest plan that fits")
 
 
-def _held_words(fix: Mapping[str, int | str]) -> dict[str, int | str]:
-    """The axes that ``fix`` holds as values of a run; switches of the trainer are none."""
-    return {name: int(value) if str(value).isdecimal() else value for name, value in fix.items() if name in AXES}
-
-
 USUAL_WORDS = (f"cluster={USUAL_CLUSTER}: none was stated (usual; set --cluster)",)
 
 
@@ -242,7 +237,7 @@ def _compared(choices: Sequence[JobChoice], found: Sequence[Sequence[PlanSearch]
         return (f"no setting of {len(choices)} has a plan that fits: {words}; {'; '.join(others)}",)
     if others:
         return (f"{words} is the fastest setting; {'; '.join(others)}",)
-    return (f"{words} (--fix)",) if words else ()
+    return ()
 
 
 def _explained(
@@ -456,7 +451,7 @@ def lint_launch(
     shape = None if model is None else read(model, options.get("set")).shape
     reading = read_launch(launch, num_devices=num_devices or 0, shape=shape)
     whole = cluster_of(cluster).with_price(price)
-    run = Run.stated(**options)
+    run = Run.stated(**checked_words(options))
     for name in ("seq_len", "global_batch_size"):
         size_of(name, options.get(name), 1)
     stated, plan, where, assumptions = launched_on(reading, run, shape, whole)

@@ -40,6 +40,7 @@ from sartor.model.workload import (
 )
 from sartor.operators import DType
 from sartor.options import with_options
+from sartor.plans.fixed import fixed_fields
 from sartor.plans.search import checked_headroom
 from sartor.rules.rule import largest_split
 from sartor.run.fields import FIELDS, RunOptions, check_names
@@ -164,8 +165,10 @@ def stated_run(run: Run, reading: ModelReading, words: Mapping[str, Any]) -> Run
 
 
 def checked_words(words: Mapping[str, Any]) -> dict[str, Any]:
-    """Stated sizes within their bounds, the rest as it is; False and 1.0 of a switch are its defaults."""
-    words = {name: value for name, value in words.items() if name != "set" and value is not None}
+    """Stated sizes within their bounds, what ``fix`` states under names of its own, the rest as it is; False of a
+    switch is its default."""
+    fix = words.get("fix") or {}
+    words = {name: value for name, value in words.items() if name not in ("set", "fix") and value is not None}
     for name, value in words.items():
         row = FIELDS[name]
         if row.kind is int:
@@ -174,6 +177,7 @@ def checked_words(words: Mapping[str, Any]) -> dict[str, Any]:
                 raise InputError(name, value, f"must be from {row.least:g} to {row.most:g}", f"{row.most:g}")
     if "headroom" in words:
         checked_headroom(words["headroom"])
+    words |= fixed_fields(fix, words)
     return {name: value for name, value in words.items() if not (name == "eager" and value is False)}
 
 
@@ -190,7 +194,8 @@ def _traced(run: Run, reading: ModelReading) -> Run:
 def _refuse_plan(phase: Phase, run: Run) -> None:
     """Reject what applies to training alone."""
     for name, value in run.of_origin(Origin.STATED).items():
-        if not FIELDS[name].inference:
+        if not FIELDS.get(name, FIELDS["fix"]).inference:
+            name = name if name in FIELDS else f"fix {name}"
             raise InputError(name, value, f"applies only to training; this is phase={phase.value}", "phase=train")
 
 

@@ -494,7 +494,8 @@ def _on_other_trainers(question: Question, allow: Sequence[str]) -> Iterator[Tur
     unpadded = [name for name in run.facts["framework"].alternatives if not record_named(name).vocab_multiple]
     for trainer in unpadded:
         with suppress(InputError):
-            words = {**stated, "framework": trainer}
+            fixed = {name: value for name, value in stated.items() if name not in FIELDS}
+            words = {**{n: v for n, v in stated.items() if n in FIELDS}, "framework": trainer, "fix": fixed}
             lint = lint_question(completed_question(question.reading, question.gpu, words, splits=True), allow)
             yield from (
                 Turn(field="framework", value=trainer, verdict=finding.message, figures={"gain_fraction": gain})

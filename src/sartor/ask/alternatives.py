@@ -26,7 +26,7 @@ from sartor.model.plan import AXES
 from sartor.model.shape import TransformerShape
 from sartor.model.training import Trainer, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel, ContextParallel
-from sartor.plans.fixed import SWITCHED, other_settings, settings
+from sartor.plans.fixed import SWITCHED, other_settings, settings, with_switches
 from sartor.plans.search import known_blocks
 from sartor.plans.space import axes_of, broken
 from sartor.run.fields import FIELDS
@@ -128,7 +128,7 @@ class _OpenField:
 
     @property
     def settled_by(self) -> str:
-        """``--framework megatron|nemo|torchtitan``, ``plan --fix deepep=off|on``."""
+        """``--framework megatron|nemo|torchtitan``, ``--fix deepep=off|on``."""
         words = "|".join((self.value, *self.others))
         return f"{self.place} {self.name}={words}" if self.place else f"{FIELDS[self.name].flag} {words}"
 
@@ -156,7 +156,7 @@ def open_fields(
     for name in filter(is_open, trainer.varies):
         if SWITCHED[name].affects(job, axes):
             others = {word: _setting(name, word) for word in other_settings(job, name)}
-            yield _OpenField(name=name, value=words[name], others=others, place="plan --fix")
+            yield _OpenField(name=name, value=words[name], others=others, place="--fix")
     for variant in trainer.variants:
         if is_open(variant.name) and axes["zero_stage"] >= variant.least_zero:
             others = {variant.word: _habits(variant.changes)}
@@ -177,7 +177,8 @@ def _trainer(name: str, shape: TransformerShape, run: Run, record: Callable[[str
         trainer = record(name)
         kind = job.context_parallel if run.states("context_parallel") else trainer.usual_context_parallel
         trainer = replace(trainer, fused_kernels=trainer.fused_kernels and job.trainer.fused_kernels)
-        return replace(job, shape=padded_shape(shape, trainer), trainer=trainer, context_parallel=kind)
+        changed = replace(job, shape=padded_shape(shape, trainer), trainer=trainer, context_parallel=kind)
+        return with_switches(changed, run, ())[0]
 
     return changed
 
@@ -218,7 +219,10 @@ class _Pricer:
 
     def __call__(self, values: Mapping[str, str], changes: Iterable[Change]) -> Alternative | None:
         """The plan's step and memory with these changes; None where such a run is not possible."""
-        job = reduce(lambda job, change: change(job), changes, self.job)
+        try:
+            job = reduce(lambda job, change: change(job), changes, self.job)
+        except InputError:  # the trainer has no such switch
+            return None
         for stage in self.zero_stages:
             plan = replace(self.plan, zero_stage=stage)
             if not self.broken.issuperset(broken(job, plan)):

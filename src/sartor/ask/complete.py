@@ -18,12 +18,12 @@ from sartor.model.lower.setting import check
 from sartor.model.plan import AXES, phrases
 from sartor.model.training import Recompute, Trainer, TrainingJob
 from sartor.model.workload import ModelReading, ParallelDims
-from sartor.plans.fixed import named_values
+from sartor.plans.fixed import named_values, with_switches
 from sartor.plans.result import PricedPlan
 from sartor.plans.search import HeldPlan, fastest_plan, fewest_devices, known_blocks, leanest_plan
 from sartor.plans.space import axes_of
 from sartor.run.run import Origin, Run, Turn
-from sartor.step.question import as_trained, training_job
+from sartor.step.question import as_trained, training_job, within_files
 from sartor.step.trainers import PLAUSIBLE_TRAINERS, default_trainer, trainer_named
 
 TOKENS_PER_STEP = 4 * 2**20
@@ -95,8 +95,11 @@ def stated_axes(run: Run) -> dict[str, int | str]:
 # -- the job -------------------------------------------------------------------------------------------------------
 
 
-def settled_job(run: Run, reading: ModelReading, cluster: Cluster) -> tuple[TrainingJob, Run, tuple[str, ...]]:
-    """The job of the run, its batch 1 where it is not stated."""
+def settled_job(
+    run: Run, reading: ModelReading, cluster: Cluster, writer: str = ""
+) -> tuple[TrainingJob, Run, tuple[str, ...]]:
+    """The job of the run with the switches that it states, its batch 1 where it is not stated; with a ``writer`` one
+    that its launch files can express."""
     trainer, run = _trainer(run, cluster)
     job, notes = training_job(
         reading.shape,
@@ -110,6 +113,7 @@ def settled_job(run: Run, reading: ModelReading, cluster: Cluster) -> tuple[Trai
         context_parallel=run.get("context_parallel"),
         routing_skew=run.get("routing_skew", 1.0),
     )
+    job, switched = with_switches(within_files(job, writer) if writer else job, run, cluster.gpus)
     settled = {
         "seq_len": job.seq_len,
         "dtype": job.recipe.value,
@@ -118,7 +122,7 @@ def settled_job(run: Run, reading: ModelReading, cluster: Cluster) -> tuple[Trai
         "context_parallel": job.context_parallel.value,
     }
     usual = {name: value for name, value in settled.items() if not run.states(name)}
-    return job, run.with_(Origin.USUAL, job.trainer.name, **usual), notes
+    return job, run.with_(Origin.USUAL, job.trainer.name, **usual), (*notes, *switched)
 
 
 def _trainer(run: Run, cluster: Cluster) -> tuple[Trainer, Run]:

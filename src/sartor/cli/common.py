@@ -55,8 +55,15 @@ def parse_sets(words: list[str] | None, *, field: str = "--set", name: str = "FI
         key, sign, value = word.partition("=")
         if not sign or not key.strip() or not value.strip():
             raise InputError(field, word, f"must read {name}=VALUE", near or "--set num_heads=32")
-        out[key.strip()] = value.strip()
+        if out.setdefault(key.strip(), value.strip()) != value.strip():
+            raise InputError(field, word, f"{key.strip()} is already {out[key.strip()]}")
     return out
+
+
+def parse_fix(words: list[str] | None, option: str = "--fix") -> dict[str, str]:
+    """``["tp=8,pp=4", "recompute=none"]`` -> ``{"tp": "8", "pp": "4", "recompute": "none"}``."""
+    pairs = [word.strip() for word in ",".join(words or ()).split(",") if word.strip()]
+    return parse_sets(pairs, field=option, name="KEY", near=f"{option} tp=8,pp=4")
 
 
 def asked(options: JsonDict, *own: str) -> JsonDict:

@@ -10,7 +10,7 @@ import typer
 
 from sartor.cli import common as c
 from sartor.cli import options as o
-from sartor.cli.plan import Fix, LaunchOfRun, parse_fix
+from sartor.cli.plan import LaunchOfRun
 from sartor.cli.run_options import takes_run
 from sartor.errors import InputError
 from sartor.run.fields import RunOnDevices
@@ -63,7 +63,6 @@ def diagnose(
     gpu: o.GpuOfCluster = None,
     launch: LaunchOfRun = None,
     run: Number = None,
-    fix: Fix = None,
     best_plan: BestPlan = True,
     records: Records = None,
     html: o.HtmlFile = None,
@@ -90,7 +89,6 @@ def diagnose(
         model=model,
         gpu=gpu,
         launch=launch,
-        fix=parse_fix(fix),
         best_plan=best_plan,
         **options,
     )

@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from sartor.hardware.cluster import Cluster
     from sartor.model.training import TrainingJob, TrainingPlan
 
-Fix = Annotated[
-    list[str] | None,
-    typer.Option("--fix", metavar="AXIS=VALUE,...", help="Fix fields of the plan: `--fix tp=8,recompute=none`."),
-]
 WhyNot = Annotated[
     list[str] | None,
     typer.Option(
@@ -68,7 +64,6 @@ def plan(
     model: o.ModelOrLaunch = None,
     cluster: o.ClusterOrGpu = None,
     num_devices: o.DeviceCounts = None,
-    fix: Fix = None,
     simple: Simple = False,
     why_not: WhyNot = None,
     tokens: Tokens = "1T",
@@ -100,7 +95,7 @@ def plan(
     files |= {"trace": trace, "chakra": chakra}
     if launch is not None:
         checks = {"launch": launch, "cluster": cluster, "model": model, "allow": allow, "fail_on": fail_on}
-        searches = {"fix": fix, "simple": simple, "why_not": why_not}
+        searches = {"simple": simple, "why_not": why_not}
         _only_with_a_search(searches | files)
         _lint_launch({**checks, "trace": trace, "json": json, "out": out}, parse_counts(num_devices), options)
         return
@@ -115,10 +110,9 @@ def plan(
             model,
             cluster,
             num_devices=parse_counts(num_devices),
-            fix=parse_fix(fix),
             top=top,
             tokens=parse_count("--tokens", tokens),
-            why_not=parse_fix(why_not, option="--why-not") or None,
+            why_not=c.parse_fix(why_not, option="--why-not") or None,
             simple=simple,
             write=write[0] if write else None,
             progress=progress,
@@ -163,21 +157,6 @@ def _only_with_a_search(options: JsonMap) -> None:
         if value and name not in WITH_A_LAUNCH:
             said = " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
             raise InputError(f"--{name.replace('_', '-')}", said, "cannot be used with --launch", "leave one out")
-
-
-def parse_fix(words: list[str] | None, option: str = "--fix") -> dict[str, int | str]:
-    """``["tp=8,pp=4", "recompute=none"]`` -> ``{"tp": "8", "pp": "4", "recompute": "none"}``."""
-    out: dict[str, int | str] = {}
-    for word in ",".join(words or ()).split(","):
-        if not word.strip():
-            continue
-        name, sign, value = word.partition("=")
-        if not sign or not name.strip() or not value.strip():
-            raise InputError(option, word.strip(), "must read AXIS=VALUE", f"{option} tp=8,pp=4")
-        if name.strip() in out and str(out[name.strip()]) != value.strip():
-            raise InputError(option, word.strip(), f"{name.strip()} is already {out[name.strip()]}")
-        out[name.strip()] = value.strip()
-    return out
 
 
 def parse_counts(text: str | None) -> list[int] | None:

@@ -76,7 +76,7 @@ def gemm(
         c.show(gemm_view(found))
 
 
-def number_of_bytes(text: str) -> float:
+def _number_of_bytes(text: str) -> float:
     """Parse a size from the command line."""
     try:
         return float(text)
@@ -92,7 +92,7 @@ def collective(
         float,
         typer.Argument(
             metavar="BYTES",
-            parser=number_of_bytes,
+            parser=_number_of_bytes,
             help="all_gather and reduce_scatter: the whole, unsharded buffer; else what each device holds or sends.",
         ),
     ],

@@ -12,7 +12,7 @@ import typer
 
 from sartor.cli import common as c
 from sartor.cli import options as o
-from sartor.cli.common import parse_sets
+from sartor.cli.common import parse_fix, parse_sets
 from sartor.errors import InputError
 from sartor.options import Declared, Panel, RunField, Spelling, declared
 from sartor.run.fields import FIELDS, parse_size
@@ -57,7 +57,8 @@ def _parameter(row: RunField, words: str) -> inspect.Parameter:
     about: dict[str, Any] = {"help": words, "rich_help_panel": row.panel.value, "show_default": False}
     if row.kind is not bool:
         about["metavar"] = row.metavar
-    kind = {bool: bool | None, dict: list[str] | None, Path: Path | None, float: float | None}.get(row.kind, str | None)
+    kinds = {bool: bool, dict: list[str], Mapping: list[str], Path: Path, float: float}
+    kind = kinds.get(row.kind, str) | None
     option = Annotated[kind, typer.Option(flag, **about)]  # type: ignore[valid-type]
     return inspect.Parameter(row.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=option)
 
@@ -67,6 +68,8 @@ def _parsed(row: RunField, word: Any) -> Any:
         return None
     if row.kind is dict:
         return parse_sets(word)
+    if row.kind is Mapping:
+        return parse_fix(word)
     if row.kind is int:
         return parse_size(row.name, word)
     if row.choices and isinstance(word, str) and row.axis and word.lower() not in row.choices:

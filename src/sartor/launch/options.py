@@ -15,7 +15,7 @@ from sartor.launch.fields import quantities, row_of, text_of
 from sartor.model.plan import AXES
 from sartor.model.shape import Value
 from sartor.model.training import TrainingJob, TrainingPlan
-from sartor.plans.fixed import named_values
+from sartor.plans.fixed import named_values, settings, with_switches
 from sartor.plans.space import axes_of, plan_at
 from sartor.run.fields import check_batch
 from sartor.step.question import training_job
@@ -51,12 +51,13 @@ def with_options(
     """
     unsaid = _settled(reading, run, has_model=shape is not None)
     file_job = reading.job(shape, run.get("seq_len"))
-    job = _with_job_options(file_job, run, gpus)
+    job, _ = with_switches(_with_job_options(file_job, run, gpus), run, gpus)
     plan, batch = _with_axes(reading, file_job, run)
     if plan != reading.plan or batch != job.global_batch_size:
         job = replace(job, global_batch_size=batch)
-    before = _words(reading.job(shape, reading.parts.seq_len or run.get("seq_len")), reading.plan)
-    after = _words(job, plan)
+    before_job = reading.job(shape, reading.parts.seq_len or run.get("seq_len"))
+    before = settings(before_job) | _words(before_job, reading.plan)
+    after = settings(job) | _words(job, plan)
     notes = [
         f"{name}={text_of(after[name])} as stated; the file says {unsaid.get(name) or text_of(before[name])}"
         for name in after

@@ -23,9 +23,10 @@ from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.operators import DType
 from sartor.plans.space import check_job, job_limits, plan_space, size_of, structures
 from sartor.run.fields import FIELDS
+from sartor.run.run import Run
 from sartor.step.mechanisms.mechanism import Rows
 from sartor.step.question import as_trained, check_recipe, supports
-from sartor.units import Array, Floats, nearest_divisors
+from sartor.units import Array, nearest_divisors
 
 ANY = "any"
 MOST_CHOICES = 32
@@ -75,7 +76,7 @@ class Numbers(Mapping[str, Setting]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobSwitch:
+class _JobSwitch:
     """A field of the trainer or the job, with the words for its values."""
 
     field: str
@@ -102,32 +103,32 @@ class JobSwitch:
         return kind and (not self.axes or any(axes[name] > AXES[name].bounds[0] for name in self.axes))
 
 
-def _overlap(name: str, *axes: str, **more: bool) -> JobSwitch:
-    return JobSwitch(field=name, words=ON_OFF, axes=axes, **more)
+def _overlap(name: str, *axes: str, **more: bool) -> _JobSwitch:
+    return _JobSwitch(field=name, words=ON_OFF, axes=axes, **more)
 
 
-SWITCHED: Mapping[str, JobSwitch] = {
+SWITCHED: Mapping[str, _JobSwitch] = {
     "tp_overlap": _overlap("tp_overlap", "tp"),
     "dp_overlap": _overlap("dp_overlap", "dp", "cp"),
     "p2p_overlap": _overlap("p2p_overlap", "virtual_stages"),
     "ep_overlap": _overlap("ep_overlap", "ep", experts=True),
     "deepep": _overlap("dispatch_once", "ep", experts=True),
-    "split_experts": JobSwitch(field="splits_experts", words=ON_OFF, experts=True),
-    **{name: JobSwitch(field=name, words=ON_OFF) for name in ("cuda_graphs", "fused_loss", "grad_fusion")},
-    "grad_dtype": JobSwitch(field="grad_dtype", words={each.value: each for each in (DType.FP32, DType.BF16)}),
+    "split_experts": _JobSwitch(field="splits_experts", words=ON_OFF, experts=True),
+    **{name: _JobSwitch(field=name, words=ON_OFF) for name in ("cuda_graphs", "fused_loss", "grad_fusion")},
+    "grad_dtype": _JobSwitch(field="grad_dtype", words={each.value: each for each in (DType.FP32, DType.BF16)}),
     "fp8_param_gather": _overlap("narrow_primary", "zero_stage", of_memory=True, narrow=True),
-    "moments_dtype": JobSwitch(field="moments_dtype", words={each.value: each for each in MOMENTS}, of_trainer=False),
-    "context_parallel": JobSwitch(
+    "moments_dtype": _JobSwitch(field="moments_dtype", words={each.value: each for each in MOMENTS}, of_trainer=False),
+    "context_parallel": _JobSwitch(
         field="context_parallel", words={each.value: each for each in ContextParallel}, of_trainer=False
     ),
-    "recompute_modules": JobSwitch(field="recompute_modules", words=MODULES, of_trainer=False),
-    "offload_modules": JobSwitch(field="offload_modules", words=OFFLOADS, of_trainer=False),
-    "offload_layers": JobSwitch(field="offload_layers", words=Numbers(1023), of_trainer=False),
-    "dropout": JobSwitch(field="dropout", words=ON_OFF, of_trainer=False),
-    "document_len": JobSwitch(field="document_len", words=Numbers(2**24), of_trainer=False),
-    "train_weights": JobSwitch(field="trains_weights", words=ON_OFF, of_trainer=False),
-    "frozen_bits": JobSwitch(field="frozen_bits", words={"16": 16, "4": 4}, of_trainer=False),
-    "recipe": JobSwitch(field="recipe", words={each.value: each for each in Recipe}, of_trainer=False),
+    "recompute_modules": _JobSwitch(field="recompute_modules", words=MODULES, of_trainer=False),
+    "offload_modules": _JobSwitch(field="offload_modules", words=OFFLOADS, of_trainer=False),
+    "offload_layers": _JobSwitch(field="offload_layers", words=Numbers(1023), of_trainer=False),
+    "dropout": _JobSwitch(field="dropout", words=ON_OFF, of_trainer=False),
+    "document_len": _JobSwitch(field="document_len", words=Numbers(2**24), of_trainer=False),
+    "train_weights": _JobSwitch(field="trains_weights", words=ON_OFF, of_trainer=False),
+    "frozen_bits": _JobSwitch(field="frozen_bits", words={"16": 16, "4": 4}, of_trainer=False),
+    "recipe": _JobSwitch(field="recipe", words={each.value: each for each in Recipe}, of_trainer=False),
 }
 
 
@@ -141,6 +142,40 @@ class JobChoice:
     @property
     def words(self) -> str:
         return ", ".join(f"{name}={word}" for name, word in self.said.items())
+
+
+def fixed_fields(fix: JsonMap, options: JsonMap) -> dict[str, int | str | bool]:
+    """What ``fix`` states, by the names of a run's fields: an axis of the plan as its option has it, a switch as its
+    word in `SWITCHED`. Raises ``InputError`` for a key that is neither, and where one of ``options`` says otherwise."""
+    stated: dict[str, int | str | bool] = {}
+    for key, value in fix.items():
+        name, word = _name(key), str(value).strip().lower()
+        if value is None or isinstance(value, (dict, list)):
+            raise InputError("fix", key, "must be a number or a word", "tp=8,tp_overlap=on")
+        if name not in SWITCHED:
+            name = _axis(key, "fix")
+            stated[name] = AXES[name].shown(_value(name, word, "fix"))
+        else:
+            word = _in_order(word, NAMED[name]) if name in NAMED else word
+            stated[name] = _word(SWITCHED[name].words[word]) if word in SWITCHED[name].words else word
+        option = options.get(name)
+        if option is not None and str(option).lower() != str(stated[name]).lower():
+            must = f"fix says {name}={value}: must be stated once"
+            raise InputError(name, option, must, f"{name}={value} or {name}={str(option).lower()}")
+    return stated
+
+
+def with_switches(job: TrainingJob, run: Run, gpus: Sequence[Gpu]) -> tuple[TrainingJob, tuple[str, ...]]:
+    """The job with the switches that a run states, and the note that says them: ``tp_overlap=on, deepep=off (--fix)``.
+    Raises ``InputError`` for one that job or trainer cannot have."""
+    words = {name: run.get(name) for name in SWITCHED if name not in FIELDS and run.states(name)}
+    for name, word in words.items():
+        if word == ANY:
+            raise InputError(f"fix {name}", word, "is tried value by value by `sartor plan`; must be one value here")
+    if not words:
+        return job, ()
+    (choice,), _ = job_choices(job, gpus, words)
+    return choice.job, (f"{choice.words} (--fix)",)
 
 
 def job_choices(
@@ -358,7 +393,7 @@ def _axis(name: str, option: str) -> str:
     raise InputError(option, name, f"is not an axis of a plan; the axes are {', '.join(names)}", " or ".join(near))
 
 
-def _value(axis: str, value: Floats, option: str) -> int:
+def _value(axis: str, value: object, option: str) -> int:
     words = AXES[axis].numbers
     word = str(value).strip().lower()
     if word in words:

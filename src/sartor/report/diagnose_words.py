@@ -66,7 +66,7 @@ def _run_heading(name: str, trainer: str, answer: LaunchAnswer | LogDiagnosis, p
     return (
         f"{printable(name)}: {trainer} on {devices_text(cluster, int(plan.num_devices))} "
         f"({printable(cluster.name)}), global batch {job.global_batch_size:,} x {job.seq_len:,} tokens, "
-        f"{job.recipe.value}"
+        f"{job.recipe.value}{'' if job.trains_weights else ', fine-tuning with frozen weights'}"
     )
 
 

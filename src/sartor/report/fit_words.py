@@ -25,11 +25,13 @@ from sartor.report.plan_words import (
     first_plan_change,
     if_turned,
     money_text,
+    subject_text,
     turn_lines,
     unpriced_text,
 )
 from sartor.report.words import count_text, interval_text, printable, unread_text
 from sartor.rules.rule import ragged
+from sartor.run.fields import FIELDS
 from sartor.run.run import Origin
 from sartor.units import format_bytes, format_change, format_count, format_seconds, format_share, room_text
 
@@ -128,6 +130,7 @@ def _command(name: str, answer: ModelEstimate, held: HeldPlan, change: Mapping[s
     options |= {"num_devices": held.num_devices, "global_batch_size": job.global_batch_size, "seq_len": job.seq_len}
     options |= {"dtype": job.recipe.value} if job.recipe.value != "bf16" else {}
     options |= {} if kept is None else {"headroom": f"{kept:g}"}
+    options |= {switch: word for switch, word in _optional(answer).items() if switch not in FIELDS}
     if change is not None and answer.priced is not None:
         dims = answer.priced.plan.dims  # of a smaller split, where the model cannot run as requested
         split = {name: int(size) for name, size in (("tp", dims.tp), ("ep", dims.ep)) if int(size) > 1}
@@ -160,7 +163,9 @@ def _device(answer: ModelEstimate) -> str:
 
 
 def _options(values: Mapping[str, int | str]) -> str:
-    return " ".join(_option(name.replace("_", "-"), value) for name, value in values.items())
+    fixed = ",".join(f"{name}={value}" for name, value in values.items() if name not in FIELDS)
+    options = {name: value for name, value in values.items() if name in FIELDS} | ({"fix": fixed} if fixed else {})
+    return " ".join(_option(name.replace("_", "-"), value) for name, value in options.items())
 
 
 def _option(name: str, value: object) -> str:
@@ -299,6 +304,7 @@ def _subject(answer: ModelEstimate) -> str:
         degrees = " ".join(f"{name} {int(getattr(dims, name))}" for name in ("tp", "ep") if getattr(dims, name) > 1)
         many = int(dims.num_devices)
         return f"{model} on {many} {printable(question.gpu.name)}{f' as {degrees}' if degrees else ''}"
+    model = subject_text(question.reading.shape.name, question.held.job)
     return f"{model} on {printable(plan_sentence(question.held))}{_chosen(answer)}"
 
 

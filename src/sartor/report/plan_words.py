@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sartor.answers.plan import PARTS
 from sartor.model.plan import phrases
-from sartor.model.training import PipelineSchedule, Recompute, TrainingPlan
+from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
 from sartor.plans.next import CLOSE, RIGHT
 from sartor.report.words import interval_text, printable, three_digits, unread_text
 from sartor.step.footprint import usable_bytes
@@ -32,12 +32,19 @@ SMALL = 0.001
 """Least share of the step at which a part is shown."""
 
 
+def subject_text(name: str, job: TrainingJob) -> str:
+    """The model, and whether its weights are frozen; ``name`` is its name, if it has one."""
+    model = printable(name or "the model")
+    bits = f" in {job.frozen_bits} bits" if job.frozen_bits != 16 else ""
+    return model if job.trains_weights else f"Fine-tuning of {model} with frozen weights{bits}"
+
+
 def heading_text(answer: PlanAnswer) -> str:
     """``Llama 3.1 8B on 64 h100_sxm (dgx-h100): global batch 512 x 8,192 tokens, bf16``."""
     job, cluster = answer.job, answer.cluster
-    model = printable(answer.reading.shape.name or "model")
     return (
-        f"{model} on {devices_text(cluster, answer.search.num_devices)} ({printable(cluster.name)}): "
+        f"{subject_text(answer.reading.shape.name, job)} on "
+        f"{devices_text(cluster, answer.search.num_devices)} ({printable(cluster.name)}): "
         f"global batch {job.global_batch_size:,} x {job.seq_len:,} tokens, {job.recipe.value}"
     )
 
@@ -53,7 +60,7 @@ def plan_lines(answer: PlanAnswer) -> Iterator[str]:
     """The first lines: the best plan and whether it fits, how fast it is, what to change and what would turn it."""
     search, best, job = answer.search, answer.search.best, answer.job
     assert best is not None
-    model, devices = printable(answer.reading.shape.name or "model"), devices_text(answer.cluster, search.num_devices)
+    model, devices = subject_text(answer.reading.shape.name, job), devices_text(answer.cluster, search.num_devices)
     trainer = printable(job.trainer.name) + ("" if answer.run.states("framework") else ", which is assumed")
     among = "the only plan that fits" if search.fitting == 1 else f"the fastest of {search.fitting:,} that fit"
     yield (

@@ -45,6 +45,8 @@ def takes(base: ModelEstimate) -> str:
     """Start of the sentence: ``A training step of Llama 3.1 8B on 64 x h100_sxm takes``."""
     question = base.question
     model = printable(question.reading.shape.name or "the model")
+    if question.held is not None and not question.held.job.trains_weights:
+        model = f"{model} with frozen weights"
     many = "" if base.priced is None else f"{int(base.priced.plan.num_devices):,} x "
     word = {"train": "A training step", "prefill": "Prefill", "decode": "One decoding step"}[
         question.workload.phase.value

@@ -30,6 +30,7 @@ class _TrainingFields(AxisFields[Size, Word, Switch], Generic[Size, Word, Switch
     context_parallel: str | None
     routing_skew: float | None
     headroom: float | None
+    fix: Mapping[str, int | str] | None
     set: Mapping[str, int | str] | None
     calibration: str | Path | None
 
@@ -121,6 +122,15 @@ _ROWS = (
         example="4096",
     ),
     *AXES.values(),
+    _word(
+        "fix",
+        "KEY=VALUE,...",
+        "fixed values",
+        "Axes of the plan, and switches of trainer and job: `--fix tp=8,tp_overlap=on`. May be repeated.",
+        kind=Mapping,
+        panel=Panel.PLAN,
+        inference=False,
+    ),
     _size(
         "context_len",
         Unit.TOKENS,
@@ -240,21 +250,6 @@ def check_names(options: Mapping[str, Any], fields: type = RunOptions) -> None:
         if name not in fields.__annotations__:
             nearest = difflib.get_close_matches(name, fields.__annotations__, n=1, cutoff=0.4)
             raise InputError(name, str(options[name]), "is not a field of a run", nearest[0] if nearest else "")
-
-
-def fixed_axes(fix: Mapping[str, int | str], options: Mapping[str, object]) -> dict[str, int | str]:
-    """The axes that ``fix`` and the options of their names state. Raises ``InputError`` where they contradict each
-    other."""
-    axes = dict(fix)
-    for name in AXES:
-        if (value := options.get(name)) is None:
-            continue
-        word = str(value).lower()
-        if str(axes.get(name, word)).lower() != word:
-            must = f"fix says {name}={axes[name]}: must be stated once"
-            raise InputError(name, value, must, f"{name}={axes[name]} or {name}={word}")
-        axes[name] = word
-    return axes
 
 
 _SIZE = re.compile(

@@ -7,7 +7,6 @@ import binascii
 import json
 import tempfile
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,21 +55,10 @@ def _plan(body: JsonMap) -> PlanAnswer:
     return api.plan(
         model_of(body),
         cluster_of(body),
-        fix=_fixed_axes(body["fix"]),
         top=body["top"],
         tokens=parse_count("tokens", str(body["tokens"])),
         **{name: value for name, value in question_of(body).items() if name != "cluster"},
     )
-
-
-def _fixed_axes(axes: JsonMap | None, field: str = "fix") -> JsonDict:
-    """Fixed axes as words, as on the command line. Raises ``InputError``."""
-    out = {}
-    for name, value in (axes or {}).items():
-        if isinstance(value, (dict, list)) or value is None:
-            raise InputError(field, name, "must be a number or a word", "tp=8,pp=4")
-        out[name] = str(value).lower() if isinstance(value, bool) else str(value)
-    return out
 
 
 def figures_body(answer: PlanAnswer) -> JsonDict:
@@ -113,7 +101,7 @@ def why_body(answer: PlanAnswer, request: JsonMap) -> JsonDict:
     from sartor.answers.plan import WHY_NOT
     from sartor.api.plans import beside_best
 
-    beside = beside_best(answer.search, _fixed_axes(request, "why_not"), answer.calibration)
+    beside = beside_best(answer.search, request, answer.calibration)
     if beside is None:
         raise InputError("why_not", "given", "nothing fits at all, so there is no best plan to compare with")
     return dict(to_json(beside, WHY_NOT))
@@ -138,7 +126,9 @@ def launch_body(answer: PlanAnswer, trainer: str) -> JsonDict:
     }
 
 
-SAID = ("number", "num_devices", "price", "global_batch_size", "seq_len", "dtype", "framework", "set", "calibration")
+SAID = (
+    "number", "num_devices", "price", "global_batch_size", "seq_len", "dtype", "framework", "fix", "set", "calibration",
+)  # fmt: skip
 """Fields passed to ``api.diagnose`` unchanged."""
 
 
@@ -182,7 +172,6 @@ def _asked(body: JsonMap) -> JsonDict:
         "model": None if body["model"] is None and body["config"] is None else model_of(body),
         "cluster": None if cluster is None else plain_name("cluster", cluster),
         "gpu": None if body["gpu"] is None and body["gpu_toml"] is None else device_of(body),
-        "fix": _fixed_axes(body["fix"] if isinstance(body["fix"], Mapping) else None),
     }
 
 
