@@ -207,21 +207,32 @@ def least_bottleneck(
         )
         costs = np.where(bytes_of.reshape(pp, -1) <= pricer.limit_bytes, costs, np.inf)
 
-    def table_of(stage: int) -> Array:
-        table = np.full((chain.size + 1, chain.size + 1), np.inf)
-        table[start, end] = costs[stage][which]
+    alike = memory is None and len(pools) == 1
+    growing = alike and loads.pools[pools[0]].grows
+    cuts = _least_cuts(chain.size, pp, costs[:1] if alike else costs, which, growing=growing)
+    return None if cuts is None else chain.layers_between(cuts)
+
+
+@remembered
+def _least_cuts(size: int, pp: int, costs: Array, which: IntArray, *, growing: bool) -> tuple[int, ...] | None:
+    """The cuts of a chain into ``pp`` stages with the smallest maximum cost; None if no cut has a finite one. ``costs``
+    [stages, counts]: of one stage where all are alike; ``which`` of them every piece has. Plans that differ in their
+    chunks alone have equal costs."""
+    start, end = np.triu_indices(size + 1, k=1)
+
+    def table_of(stage_costs: Array) -> Array:
+        table = np.full((size + 1, size + 1), np.inf)
+        table[start, end] = stage_costs[which]
         return table
 
-    alike = memory is None and len(pools) == 1
-    tables = [table_of(0)] * pp if alike else [table_of(stage) for stage in range(pp)]
-    growing = alike and loads.pools[pools[0]].grows
-    kind = Kind(devices=1, limit=pp, cost_at=lambda left: tables[pp - sum(left)], growing=growing)
-    found = least_bottlenecks([kind], np.arange(chain.size + 1), pp, pp)
+    tables = [table_of(stage_costs) for stage_costs in costs]
+    kind = Kind(devices=1, limit=pp, cost_at=lambda left: tables[(pp - sum(left)) % len(tables)], growing=growing)
+    found = least_bottlenecks([kind], np.arange(size + 1), pp, pp)
     first = found.first.get((pp,))
     if first is None or np.isinf(first).all():
         return None
     cuts, _ = trace(found, (pp,), int(np.argmin(first)))
-    return chain.layers_between(cuts)
+    return tuple(cuts)
 
 
 @lru_cache(maxsize=4)
