@@ -196,7 +196,7 @@ def least_bottleneck(
 ) -> tuple[int, ...] | None:
     """Layers per stage with the smallest maximum load on ``pp`` stages, within each stage's memory if ``memory`` is
     given; None if nothing fits."""
-    start, end, counts, which = _pieces(chain)
+    counts, which = _pieces(chain)
     pools = sorted(set(loads.pool_of[:pp].tolist()))
     stage_in = [int(np.flatnonzero(loads.pool_of[:pp] == pool)[0]) for pool in pools]
     costs = np.stack([loads.of(counts, stage) for stage in stage_in])[np.searchsorted(pools, loads.pool_of[:pp])]
@@ -206,7 +206,6 @@ def least_bottleneck(
             pricer.job, plan, pricer.cluster, np.tile(counts, (pp, 1)), np.repeat(np.arange(pp), len(counts))
         )
         costs = np.where(bytes_of.reshape(pp, -1) <= pricer.limit_bytes, costs, np.inf)
-
     alike = memory is None and len(pools) == 1
     growing = alike and loads.pools[pools[0]].grows
     cuts = _least_cuts(chain.size, pp, costs[:1] if alike else costs, which, growing=growing)
@@ -215,32 +214,22 @@ def least_bottleneck(
 
 @remembered
 def _least_cuts(size: int, pp: int, costs: Array, which: IntArray, *, growing: bool) -> tuple[int, ...] | None:
-    """The cuts of a chain into ``pp`` stages with the smallest maximum cost; None if no cut has a finite one. ``costs``
-    [stages, counts]: of one stage where all are alike; ``which`` of them every piece has. Plans that differ in their
-    chunks alone have equal costs."""
-    start, end = np.triu_indices(size + 1, k=1)
-
-    def table_of(stage_costs: Array) -> Array:
-        table = np.full((size + 1, size + 1), np.inf)
-        table[start, end] = stage_costs[which]
-        return table
-
-    tables = [table_of(stage_costs) for stage_costs in costs]
+    """Cuts of a chain into ``pp`` stages with the smallest maximum of ``costs`` [stages, counts], of one stage where
+    all are alike; ``which`` counts a piece has. None if no maximum is finite."""
+    tables = np.full((len(costs), size + 1, size + 1), np.inf)
+    tables[:, *np.triu_indices(size + 1, k=1)] = costs[:, which]
     kind = Kind(devices=1, limit=pp, cost_at=lambda left: tables[(pp - sum(left)) % len(tables)], growing=growing)
     found = least_bottlenecks([kind], np.arange(size + 1), pp, pp)
-    first = found.first.get((pp,))
-    if first is None or np.isinf(first).all():
-        return None
-    cuts, _ = trace(found, (pp,), int(np.argmin(first)))
-    return tuple(cuts)
+    first = found.first.get((pp,), np.full(1, np.inf))
+    return None if np.isinf(first).all() else tuple(trace(found, (pp,), int(np.argmin(first)))[0])
 
 
 @lru_cache(maxsize=4)
-def _pieces(chain: Chain) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    """Each piece's first and last cut, the distinct counts of blocks in pieces [n, K], and the index of each piece."""
+def _pieces(chain: Chain) -> tuple[IntArray, IntArray]:
+    """The distinct counts of blocks in pieces [n, K], and the index of each piece, by its first and last cut."""
     start, end = np.triu_indices(chain.size + 1, k=1)
     rows, which = distinct_rows(list((chain.passed[end] - chain.passed[start]).T))
-    return start, end, np.stack(rows, axis=1), which
+    return np.stack(rows, axis=1), which
 
 
 def _spread(per_device: tuple[int, ...], pp: int, chunks: int) -> Iterator[tuple[int, ...]]:
