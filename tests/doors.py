@@ -24,8 +24,9 @@ from sartor.api import Model
 from sartor.cli import run as sartor_command
 from sartor.errors import InputError
 from sartor.hardware.accelerator_catalog import load_device
-from sartor.hardware.cluster_catalog import usual_cluster
+from sartor.hardware.cluster_catalog import CLUSTERS, usual_cluster
 from sartor.launch.files import save_files
+from sartor.plans.fixed import settings
 from sartor.run.fields import FIELDS
 from sartor.step.serving.served import cache_bytes, server_weight_bytes
 from sartor.validate.training_predictions import predict_training
@@ -73,6 +74,9 @@ class Asked:
     def without(self, *names: str) -> dict[str, Any]:
         return {name: value for name, value in self.words.items() if name not in names}
 
+
+STATED = ("context_parallel", "fused_loss", "grad_dtype", "dropout", "tp_overlap", "dp_overlap", "recompute_modules")
+"""Switches that the row of a run states."""
 
 Price = tuple[float, float]
 """Seconds of the step (or pass), and bytes of the fullest device."""
@@ -408,7 +412,9 @@ def validated(asked: Asked, answer: ModelEstimate, folder: Path) -> Price | None
 
 
 def row_price(asked: Asked, job: Any, plan: Any, cluster: Any, folder: Path) -> Price | None:
-    """What `validate` predicts for the row of a run; None if the columns cannot tell it all (routing, the schedule)."""
+    """What `validate` predicts for the row of a run; None if the columns cannot tell it all: a model that is not in the
+    zoo, a vocabulary that the trainer pads (a row has it as it was
+    run), a network of three tiers that no catalogue names; `validated` leaves out chips, whose links have no column."""
     tiers, d = cluster.tiers, plan.dims
     near, far = tiers[0], tiers[-1]
     both_ways = 1 + (near.kind in ("nvswitch", "nvlink", "xgmi"))
@@ -416,19 +422,25 @@ def row_price(asked: Asked, job: Any, plan: Any, cluster: Any, folder: Path) -> 
     row = {
         "model": asked.model, "gpu": asked.gpu, "n_gpu": d.num_devices, "gpus_per_node": near.span or d.num_devices,
         "intra_node": f"{near.kind} {near.bytes_per_s * both_ways / 1e9:.10g} GB/s", "inter_node": far.kind,
-        "inter_gbps_per_gpu": far.bytes_per_s * 8 / 1e9, "framework": job.trainer.name,
+        "inter_gbps_per_gpu": far.bytes_per_s * 8 / 1e9, "framework": job.trainer.names[0],
         "compile": int(job.trainer.fused_kernels), "run_kind": "pretrain" if job.trains_weights else "lora",
         "seq": job.seq_len, "gbs": job.global_batch_size, "dtype": job.recipe.value, "tp": d.tp, "pp": d.pp,
         "dp": d.dp, "cp": d.cp, "ep": d.ep, "sp": int(bool(d.sequence_parallel)), "vp": plan.virtual_stages,
         "zero_stage": plan.zero_stage, "fsdp_size": plan.shard_group or "", "mbs": plan.microbatch_size,
         "grad_accum": plan.num_microbatches, "optimizer": job.optimizer.value + " offload" * plan.optimizer_offload,
         "recompute": again if plan.recompute_layers < 0 else f"{plan.recompute_layers} layers",
-        "flash_attention": int(job.attention_kernel.value == "flash"),
+        "flash_attention": int(job.attention_kernel.value == "flash"), "routing_skew": job.routing_skew,
+        "schedule": int(plan.schedule), "stage_layers": "+".join(map(str, plan.stage_layers or ())) or "even",
+        "cluster": cluster.name if cluster.name in CLUSTERS else "", "eager": int(not job.trainer.fused_kernels),
+        "framework_version": str(asked.words.get("framework", "")).partition("@")[2],
+        **({} if job.trainer.lockstep else {name: word for name, word in settings(job).items() if name in STATED}),
     }  # fmt: skip
     path = folder / "training.csv"
     path.write_text("\n".join(",".join(map(str, cells)) for cells in (row.keys(), row.values())) + "\n")
     (case,) = read_training(path)
     if case.job is None or case.cluster is None or replace(case.job, shape=job.shape) != job or case.plan != plan:
+        return None
+    if case.job.shape.vocab_size != job.shape.vocab_size:
         return None
     pairs = zip(case.cluster.tiers, tiers, strict=False)  # a row within one node has its links alone
     if any(replace(tier, name="", span=0) != replace(other, name="", span=0) for tier, other in pairs):
