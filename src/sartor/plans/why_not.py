@@ -106,10 +106,11 @@ EQUAL = 0.02
 def would_fit(run: HeldPlan, calibration: Calibration | None = None) -> tuple[Mapping[str, int | str], ...]:
     """For a plan that does not fit, the changes with which it would and its step is shortest, as one mapping.
 
-    The devices stay as they are. If they are a default, twice, four times, ... as many are tried until something fits,
-    with as many more sequences, and both numbers are part of the change. Empty if nothing fits.
+    Where no change of `NAMED` is enough, the optimizer's states also go to the host's memory. The devices stay as they
+    are. If they are a default, twice, four times, ... as many are tried until something fits, with as many more
+    sequences, and both numbers are part of the change. Empty if nothing fits.
     """
-    for wider in _wider(run):
+    for wider in (offloads for plan in _wider(run) for offloads in _offloading(plan)):
         rows, step_s = _priced(wider, calibration)
         if size_of(rows):
             size = {"num_devices": wider.num_devices, "global_batch_size": wider.job.global_batch_size}
@@ -123,6 +124,13 @@ def _wider(plan: HeldPlan) -> Iterator[HeldPlan]:
         devices, job = plan.num_devices * times, plan.job
         job = replace(job, global_batch_size=job.global_batch_size * times)
         yield replace(plan, job=job, num_devices=devices, cluster=plan.cluster.reached(devices))
+
+
+def _offloading(plan: HeldPlan) -> Iterator[HeldPlan]:
+    """The plan as it is, then with the optimizer's states in the host's memory."""
+    yield plan
+    if not plan.axes["optimizer_offload"]:
+        yield replace(plan, axes={**plan.axes, "optimizer_offload": 1})
 
 
 def _priced(plan: HeldPlan, calibration: Calibration | None) -> tuple[Rows, Array]:
@@ -163,5 +171,6 @@ def _cheapest(plan: HeldPlan, rows: Rows, step_s: Array) -> int:
 
 
 def _change(plan: HeldPlan, rows: Rows, index: int) -> dict[str, int | str]:
-    values = {name: int(rows[name][index]) for name in NAMED if name != "zero_stage" or rows["dp"][index] > 1}
+    names = (*NAMED, "optimizer_offload")
+    values = {name: int(rows[name][index]) for name in names if name != "zero_stage" or rows["dp"][index] > 1}
     return {name: AXES[name].shown(value) for name, value in values.items() if value != plan.axes[name]}
