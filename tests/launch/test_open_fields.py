@@ -196,3 +196,16 @@ def test_a_stated_tp_keeps_the_files_sequence_parallelism(switch: str, tmp_path:
     file = script(tmp_path, f"{REST} --tensor-model-parallel-size $TP{switch}")
     plan = api.lint_launch(file, "dgx-h100", search=False, tp=4).priced.plan
     assert plan.dims.sequence_parallel is bool(switch)
+
+
+@pytest.mark.parametrize("flag", ["--use_peft", "--lora_r 16", "--load_in_4bit True"])
+def test_a_program_s_flag_that_changes_what_is_trained_is_refused_rather_than_dropped(
+    tmp_path: Path, flag: str
+) -> None:
+    script = tmp_path / "train.sh"
+    words = "--per_device_train_batch_size 2 --bf16 True --max_seq_length 4096 --lora_alpha 32 --save_steps 5"
+    script.write_text(f"torchrun --nproc_per_node 8 sft.py {words} {flag}\n")
+    with pytest.raises(InputError, match=flag.split()[0]):
+        api.lint_launch(script, "dgx-h100", model="llama-3.2-1b", search=False)
+    script.write_text(f"torchrun --nproc_per_node 8 sft.py {words} {flag.split()[0]} False\n")
+    assert api.lint_launch(script, "dgx-h100", model="llama-3.2-1b", search=False).fits

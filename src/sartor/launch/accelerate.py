@@ -40,7 +40,7 @@ from sartor.launch.plan import (
 )
 from sartor.launch.script import ScriptCommand, launch_script
 from sartor.launch.shell import Beside, nothing_beside
-from sartor.launch.stated import Flags, StatedDocument, bearing, parse_flags, write_yaml
+from sartor.launch.stated import Flags, StatedDocument, bearing, of_program, parse_flags, write_yaml
 from sartor.model.training import ContextParallel, Optimizer, Recipe, Recompute, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims
 from sartor.step.trainers.fsdp import FSDP
@@ -126,12 +126,14 @@ def read_accelerate(
     check_numbers(plan)
     parts = _parts(fields, flags, values, program, int(dims.dp) * micro * steps)
     unknown, _, ignored = sorted_out(fields, "accelerate")
+    of_price, without_effect = of_program(flags)
+    unknown += of_price
     return LaunchReading(
         kind=KIND,
         plan=canonical(plan),
         parts=parts,
         unknown=tuple(unknown),
-        ignored=(*ignored, *flags.left()),
+        ignored=(*ignored, *without_effect),
         assumptions=(*fields.assumptions, *flags.assumptions),
         open_fields={**fields.open, **flags.open, **bearing(unknown)},
     )

@@ -37,7 +37,7 @@ from sartor.launch.plan import (
     nodes_of,
 )
 from sartor.launch.script import ScriptCommand, beside_script, launch_script
-from sartor.launch.stated import Flags, StatedDocument, bearing, launch_words, parse_flags
+from sartor.launch.stated import Flags, StatedDocument, bearing, launch_words, of_program, parse_flags
 from sartor.model.training import Optimizer, Recipe, Recompute, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.operators import DType
@@ -146,13 +146,15 @@ def read_deepspeed(config: JsonMap, command: ScriptCommand | None, num_devices: 
         ),
     )
     unknown, unpriced, ignored = sorted_out(fields, "deepspeed")
+    of_price, without_effect = of_program(flags)
+    unknown += of_price
     return LaunchReading(
         kind=KIND,
         plan=canonical(plan),
         parts=parts,
         unknown=tuple(unknown),
         unpriced=tuple(unpriced),
-        ignored=(*ignored, *flags.left()),
+        ignored=(*ignored, *without_effect),
         assumptions=(*fields.assumptions, *flags.assumptions),
         open_fields={**fields.open, **flags.open, **bearing(unknown)},
     )

@@ -37,7 +37,9 @@ OF_JOB = {
 OPTIONS = {field: option for option, field in OF_JOB.items()}
 MEANT = re.compile(r"did you mean (\S+)\?")
 OF_SEQUENCE = re.compile(r"seq|max_length|block_size|target_length")
-OF_MODEL = re.compile(r"hidden|heads|layers$|vocab|kv-|lora|head-dim|^base_|^--num-experts|query-groups|router-topk")
+OF_MODEL = re.compile(
+    r"hidden|heads|layers$|vocab|kv-|[qv][-_]lora|head-dim|^base_|^--num-experts|query-groups|router-topk"
+)
 """Names of arguments that say the length of a sequence, and a model's sizes."""
 
 

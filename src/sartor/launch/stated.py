@@ -242,7 +242,7 @@ Stated = Flags | StatedDocument
 
 BEARING = re.compile(
     r"batch|parallel|shard|zero|fsdp|recompute|checkpointing|precision|dtype|fp8|fp16|bf16|quantiz|offload|optim|"
-    r"accumulat|lora|packing|_tp_|_pp_|_cp_|_ep_"
+    r"accumulat|lora|peft|adapter|[48]_?bit|packing|_tp_|_pp_|_cp_|_ep_"
 )
 """In the name of a field that nobody knows: it may change batch, sharding, precision, recomputation or optimizer."""
 
@@ -250,6 +250,19 @@ BEARING = re.compile(
 def bearing(unknown: Iterable[str]) -> dict[str, str]:
     """Fields that the trainer does not have, by whose names they could change the price."""
     return {name: "as given" for name in unknown if BEARING.search(name.lower())}
+
+
+NO_PRICE = re.compile(r"eval|save|kwargs|^--lora_(?!r)")
+"""In the name of a program's flag that does not change a training step, though another word in it might."""
+
+
+def of_program(flags: Flags) -> tuple[list[str], list[str]]:
+    """Unread flags of the program that a launcher starts: those by whose names they could change the price, and those
+    without effect (switched off, or without such a name)."""
+    left = flags.left()
+    bears = [name for name in left if BEARING.search(name.lower()) and not NO_PRICE.search(name)]
+    bears = [name for name in bears if [word.lower() for word in flags.given[name]] not in (["false"], ["none"], ["0"])]
+    return bears, [name for name in left if name not in bears]
 
 
 def _paths(table: JsonMap, prefix: str = "") -> list[str]:

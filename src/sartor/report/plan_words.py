@@ -163,7 +163,8 @@ def if_turned(turns: Sequence[Turn], *, fits: bool, memory: str, unsaid: str = U
         for turn in turned
     ]
     but = ", not with" if fits else f", but {turned[0].verdict.partition(',')[0]} with"
-    return printable(f" with {usual} ({memory}){but} {' or '.join(others)}: {unsaid}")
+    same = " on the same plan" if unsaid == UNSAID else ""
+    return printable(f" with {usual} ({memory}){but} {' or '.join(others)}{same}: {unsaid}")
 
 
 def close_text(peak_bytes: float, limit_bytes: float) -> str:
