@@ -134,17 +134,16 @@ def asked_run(
         must = f"must have fewer than {MOST_PARAMS:.1e} parameters: sizes are counted in 64 bits"
         raise InputError("model", reading.shape.name or "as given", must)
     words = {name: value for name, value in options.items() if name != "set" and value is not None}
-    where, device = cluster_and_device(words.pop("cluster", None), gpu)
+    named = words.pop("cluster", None)
+    where, device = cluster_and_device(named, gpu)
     _train_in_16_bits(device)
     phase = word_of(Phase, "phase", words.pop("phase", "train"))
     run = Run(facts={})
     for name, value, said in (("phase", phase.value, options.get("phase")), ("gpu", device.name, gpu)):
-        run = run.with_(
-            Origin.USUAL if said is None else Origin.STATED, "" if said is None else "option", **{name: value}
-        )
+        run = run.with_(*((Origin.USUAL, "") if said is None else (Origin.STATED, _place(said))), **{name: value})
     if gpu is None and where is not None:
         run = run.with_(Origin.IMPLIED, "the cluster's", gpu=device.name)
-    run = stated_run(run.with_(Origin.STATED, "option", cluster=where and where.name), reading, words)
+    run = stated_run(run.with_(Origin.STATED, _place(named), cluster=where and where.name), reading, words)
     if run.get("eager") and reading.shape.traced is not None:
         must = f"{reading.shape.name} was traced with its kernels as they are; extract it again with --eager"
         raise InputError("eager", True, must)
@@ -157,6 +156,11 @@ def asked_run(
         if run.get("pp", 1) > 1:
             raise InputError("pp", run.get("pp"), "a pass is priced on one stage; phase=train has stages", "1")
     return run, device, where, own_calibration(words.get("calibration"), device)
+
+
+def _place(stated: object) -> str:
+    """What states a device or cluster: its own file, or an option that names one."""
+    return str(stated) if str(stated).endswith(".toml") else "option"
 
 
 def stated_run(run: Run, reading: ModelReading, words: Mapping[str, Any]) -> Run:

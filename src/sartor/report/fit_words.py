@@ -120,9 +120,10 @@ def _plan_would_fit(answer: ModelEstimate, held: HeldPlan) -> str:
 def _command(name: str, answer: ModelEstimate, held: HeldPlan, change: Mapping[str, int | str] | None = None) -> str:
     """The command about the same model, cluster and sizes; a ``change`` is of `sartor estimate`."""
     job, kept = held.job, held.kept_free
-    catalogued = held.cluster.name in CLUSTERS.names()
-    place = {"gpu": _device(answer)} if change is not None else {"cluster": "CLUSTER.toml"}
-    options: dict[str, int | str] = {"cluster": held.cluster.name} if catalogued else {**place}
+    cluster = _named("cluster", held.cluster.name, answer)
+    options: dict[str, int | str] = {"cluster": cluster}
+    if cluster == "CLUSTER.toml" and change is not None:
+        options = {"gpu": _named("gpu", answer.question.gpu.name, answer)}
     if name == "plan" and answer.question.run.states("launch"):  # the file says the rest
         return printable(
             f"sartor plan {shlex.join(answer.question.reading.asked)} {_options(options | _optional(answer))}"
@@ -142,10 +143,10 @@ def _stated_command(name: str, answer: ModelEstimate) -> str:
     """Another command with what the user stated; the phase is the objective of `sartor advise`."""
     run = answer.question.run
     stated = _optional(answer)
-    phase, cluster, gpu = run.get("phase"), run.get("cluster"), _device(answer)
+    phase, gpu = run.get("phase"), _named("gpu", answer.question.gpu.name, answer)
     options = {} if phase == Phase.TRAIN.value else {"objective" if name == "advise" else "phase": phase}
-    options |= {} if "cluster" in stated or gpu == "h100_sxm" else {"gpu": gpu}
-    options |= stated | ({"cluster": "CLUSTER.toml"} if "cluster" in stated and cluster not in CLUSTERS.names() else {})
+    options |= {} if run.states("cluster") or gpu == "h100_sxm" else {"gpu": gpu}
+    options |= stated | ({"cluster": _named("cluster", run.get("cluster"), answer)} if run.states("cluster") else {})
     words = f"sartor {name} {shlex.join(answer.question.reading.asked)} {_options(options)}"
     return printable(words.strip())
 
@@ -157,9 +158,13 @@ def _optional(answer: ModelEstimate) -> dict[str, int | str]:
     return {n: fact.value for n, fact in facts if fact.source == "option" and n not in beside}
 
 
-def _device(answer: ModelEstimate) -> str:
-    name = answer.question.gpu.name
-    return name if name in (*GPUS.names(), *ACCELERATORS.names()) else "DEVICE.toml"
+def _named(field: str, name: str, answer: ModelEstimate) -> str:
+    """A device or cluster as an option takes it: a catalogue's name, or the file that stated it."""
+    fact = answer.question.run.facts.get(field)
+    if fact is not None and fact.source.endswith(".toml"):
+        return fact.source
+    catalogued = CLUSTERS.names() if field == "cluster" else (*GPUS.names(), *ACCELERATORS.names())
+    return name if name in catalogued else f"{'CLUSTER' if field == 'cluster' else 'DEVICE'}.toml"
 
 
 def _options(values: Mapping[str, int | str]) -> str:
