@@ -209,6 +209,24 @@ def test_the_first_line_says_that_the_weights_are_frozen(command: str, capsys: p
 
 
 @pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["--phase", "decode", "--dtype", "fp8"], "advise pythia-410m --dtype fp8 --objective decode"),
+        (["--fix", "train_weights=off,fused_loss=on"], "--fix train_weights=off,fused_loss=on"),
+    ],
+)
+def test_the_command_that_looks_further_can_be_run(
+    words: list[str], command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Switches are repeated as ``--fix``; the phase is the objective."""
+    sartor_command(["estimate", "pythia-410m", "--num-devices", "8"][: 2 if "--phase" in words else 4] + words)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "--fix objective" not in printed
+    for word in command.split():
+        assert word in printed
+
+
+@pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (["--fix", "tp_overlap=maybe"], "--fix tp_overlap=maybe: must be one of on, off"),

@@ -17,6 +17,7 @@ from sartor.hardware.cluster_catalog import CLUSTERS
 from sartor.hardware.gpu import alignment_of
 from sartor.model.plan import AXES
 from sartor.model.workload import Phase
+from sartor.plans.fixed import SWITCHED
 from sartor.report.plan_words import (
     FILE_UNSAID,
     UNSAID,
@@ -168,8 +169,10 @@ def _named(field: str, name: str, answer: ModelEstimate) -> str:
 
 
 def _options(values: Mapping[str, int | str]) -> str:
-    fixed = ",".join(f"{name}={value}" for name, value in values.items() if name not in FIELDS)
-    options = {name: value for name, value in values.items() if name in FIELDS} | ({"fix": fixed} if fixed else {})
+    switches = values.keys() & SWITCHED.keys() - FIELDS.keys()
+    fixed = ",".join(f"{name}={value}" for name, value in values.items() if name in switches)
+    options = {name: value for name, value in values.items() if name not in switches}
+    options |= {"fix": fixed} if fixed else {}
     return " ".join(_option(name.replace("_", "-"), value) for name, value in options.items())
 
 
