@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from sartor.cli import run as sartor_command
 from sartor.errors import InputError
 from sartor.model.plan import AXES
 from sartor.plans.fixed import SWITCHED
+from sartor.rules.rule import Context
+from sartor.rules.shape import RULES
 from sartor.step.footprint import usable_bytes
 from sartor.step.trainers import TRAINERS
 
@@ -241,3 +244,40 @@ def test_a_switch_that_cannot_be_is_refused_by_its_name(
 ) -> None:
     assert sartor_command(["estimate", "pythia-410m", *words]) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_a_finding_that_a_trainer_turns_is_no_error_of_the_run() -> None:
+    """A vocabulary that Megatron pads is a finding with torchtitan alone: named with its gain, and no exit code."""
+    lint = api.lint("gpt2-xl", "h100", num_devices=8, tp=1, microbatch_size=8)
+    (turn,) = [turn for turn in lint.base.question.depends_on if "gain_fraction" in turn.figures]
+    assert (turn.field, turn.usual, turn.value) == ("framework", "megatron", "torchtitan")
+    assert turn.settled_by == "--framework megatron|nemo|torchtitan"
+    assert turn.figures["gain_fraction"] > 0.05
+    assert not [finding for finding in lint.findings if finding.field == "vocab_size"]
+    assert "ragged_vocab" in {finding.rule for finding in lint.on_other_trainers["torchtitan"]}
+    turned = replace(lint, findings=lint.on_other_trainers["torchtitan"], on_other_trainers={"megatron": ()})
+    assert (turned.worst_grade, turned.agreed_grade) == ("error", None)
+
+
+@pytest.mark.parametrize("model", ["gpt2-xl", "pythia-2.8b", "bloom-7.1b", "mixtral-8x7b", "gemma-2-2b"])
+def test_only_rules_that_say_so_are_turned_by_a_trainer(model: str) -> None:
+    """Rules that no trainer turns suspect the same of a vocabulary as it is written and as it is padded."""
+    question = ask(model, "h100", num_devices=8)
+    shapes = [replace(question.workload.shape, vocab_size=size) for size in (50257, 50304)]
+    contexts = [Context.of(replace(question.workload, shape=shape), question.gpu, question.dims) for shape in shapes]
+    for rule in (rule for rule in RULES if "framework" not in rule.turned_by):
+        written, padded = ([(s.field, s.value, s.grade) for s in rule.check(context)] for context in contexts)
+        assert written == padded, rule.name
+
+
+def test_what_another_trainer_finds_is_what_it_finds_when_it_is_stated(shared_dir: Path) -> None:
+    path = shared_dir / "cases" / "vocab_50281.json"
+    if not path.exists():
+        pytest.skip("the shared reference has no such case here")
+    lint = api.lint(path, "h100")
+    (turn,) = [turn for turn in lint.base.question.depends_on if "gain_fraction" in turn.figures]
+    stated = api.lint(path, "h100", framework="torchtitan")
+    (finding,) = [finding for finding in stated.findings if finding.field == "vocab_size"]
+    assert turn.figures["gain_fraction"] == finding.gain_fraction
+    only = api.lint(path, "h100", framework="torchtitan", allow=["ragged_head_dim", "flash_misfit", "ragged_hidden"])
+    assert finding in only.findings

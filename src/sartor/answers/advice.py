@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from dataclasses import field as default
 from typing import TYPE_CHECKING, ClassVar
 
 from sartor.answers.estimate import BATCHES, FIT, INTERVAL, MODEL, QUESTION, SUBJECT, TOTALS, WORKLOAD, ModelEstimate
@@ -72,11 +73,20 @@ class Lint(Answer):
     subject: ClassVar[Fields] = through("base", SUBJECT)
     base: ModelEstimate
     findings: tuple[Finding, ...]
+    on_other_trainers: Mapping[str, tuple[Finding, ...]] = default(default_factory=dict)
+    """All findings under each other plausible trainer that turns some, by its name."""
 
     @property
     def worst_grade(self) -> str | None:
         """``"error"``, ``"warn"``, ``"info"``, or None without findings."""
         return worst_grade_of(self.findings)
+
+    @property
+    def agreed_grade(self) -> str | None:
+        """The worst grade that every plausible trainer has at least: what the exit code is about."""
+        grades = [worst_grade(findings) for findings in (self.findings, *self.on_other_trainers.values())]
+        least = None if None in grades else min(filter(None, grades), key=lambda grade: grade.severity)
+        return least and least.value
 
 
 def worst_grade_of(findings: Iterable[Finding]) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack, overload
@@ -27,7 +26,7 @@ from sartor.api.words import (
     with_library_of,
     word_of,
 )
-from sartor.ask.alternatives import template_words, turn_of_time, with_template_turns
+from sartor.ask.alternatives import template_words, turn_of_time, under_other_trainers, with_template_turns
 from sartor.ask.complete import stated_axes
 from sartor.cost.correction.attention import kernels_measured
 from sartor.cost.correction.calibration import ANY, Calibration, Clock, load_calibration
@@ -49,13 +48,12 @@ from sartor.plans.next import divided_batches
 from sartor.plans.search import HeldPlan
 from sartor.rules.rule import Grade, largest_split
 from sartor.run.fields import FIELDS, GridOptions, RunOptions
-from sartor.run.run import Origin, Turn
+from sartor.run.run import Origin, Run, Turn
 from sartor.step.coefficients import InRun
 from sartor.step.question import as_trained, workload_of
 from sartor.step.serving.inference import serving
 from sartor.step.serving.served import ENGINES, in_an_engine
 from sartor.step.stage_table import of_slowest_stage
-from sartor.step.trainers import record_named
 from sartor.units import Floats, format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -248,8 +246,7 @@ def _one_step(question: Question, held: HeldPlan) -> ModelEstimate:
     """One device's operators of a microbatch as the plan's trainer runs them, and the step they belong to."""
     priced = held.price(question.calibration)
     job, plan, cluster = held.job, priced.plan, held.cluster
-    searched = question.run.of_origin(Origin.SEARCHED).keys() & AXES.keys()
-    run = held.in_run(priced, question.gpu, question.calibration, searched)
+    run = held.in_run(priced, question.gpu, question.calibration, _searched_axes(question))
     graph = lower(workload_of(job, plan.dims.tp, plan.microbatch_size), plan.dims, run.kernels)
     factor = question.reading.interval_factor
     whole = price(graph, question.gpu, run.calibration, sigma_factor=factor, cluster=cluster)
@@ -449,10 +446,11 @@ def lint_question(asked: Question, allow: Sequence[str] = ()) -> Lint:
     """
     base = _base(asked)
     findings = findings_of(asked, base.run, allow)
-    asked = replace(asked, depends_on=(*asked.depends_on, *_on_other_trainers(asked, allow)))
+    others = _on_other_trainers(asked, base.question.held, findings, allow)
+    asked = replace(asked, depends_on=(*asked.depends_on, *_turned_findings(asked.run, findings, others)))
     if feasible(_trained(asked), asked.dims):
         asked = with_template_turns(asked, base, answer_question)
-    return Lint(base=replace(base, question=asked), findings=findings)
+    return Lint(base=replace(base, question=asked), findings=findings, on_other_trainers=others)
 
 
 def findings_of(
@@ -483,26 +481,49 @@ def _trained(question: Question) -> TransformerShape:
     return shape if held is None else as_trained(replace(held.job, shape=shape), question.dims)
 
 
-def _on_other_trainers(question: Question, allow: Sequence[str]) -> Iterator[Turn]:
-    """What the rules would find in the vocabulary as it is written, on a trainer that was not excluded and that does
-    not pad it."""
-    held, run = question.held, question.run
-    if held is None or held.job.shape.vocab_size == question.workload.shape.vocab_size:
-        return
-    stated = {name: value for name, value in run.of_origin(Origin.STATED, Origin.IMPLIED).items() if name != "gpu"}
-    stated |= {"cluster": held.cluster} if run.states("cluster") else {}
-    unpadded = [name for name in run.facts["framework"].alternatives if not record_named(name).vocab_multiple]
-    for trainer in unpadded:
-        with suppress(InputError):
-            fixed = {name: value for name, value in stated.items() if name not in FIELDS}
-            words = {**{n: v for n, v in stated.items() if n in FIELDS}, "framework": trainer, "fix": fixed}
-            lint = lint_question(completed_question(question.reading, question.gpu, words, splits=True), allow)
-            yield from (
-                Turn(field="framework", value=trainer, verdict=finding.message, figures={"gain_fraction": gain})
-                for finding in lint.findings
-                if finding.field == "vocab_size"
-                and ((gain := finding.gain_fraction or 0.0) >= WORTH_A_LINE or finding.grade is Grade.ERROR)
-            )
+def _searched_axes(question: Question) -> set[str]:
+    """Axes of the plan that the search chose."""
+    return {*question.run.of_origin(Origin.SEARCHED)} & AXES.keys()
+
+
+def _on_other_trainers(
+    asked: Question, base: HeldPlan | None, findings: Sequence[Finding], allow: Sequence[str]
+) -> dict[str, tuple[Finding, ...]]:
+    """What lint finds with each other plausible trainer that has another vocabulary, by its name: of the run's plan,
+    with only the rules asked again that a trainer turns."""
+    from sartor.rules.shape import RULES
+
+    if base is None:
+        return {}
+    turned = {rule.name for rule in RULES if "framework" in rule.turned_by}
+    same = [finding for finding in findings if finding.rule not in turned]
+    off = (*allow, *(rule.name for rule in RULES if rule.name not in turned))
+    findings_by_trainer: dict[str, tuple[Finding, ...]] = {}
+    for name, held in under_other_trainers(asked.run, asked.workload.shape, base, asked.calibration):
+        question = replace(asked, held=held)
+        if _trained(question).vocab_size != _trained(asked).vocab_size:
+            run = held.in_run(held.price(), asked.gpu, asked.calibration, _searched_axes(question))
+            findings_by_trainer[name] = (*same, *findings_of(question, run, off))
+    return findings_by_trainer
+
+
+def _turned_findings(
+    run: Run, findings: Sequence[Finding], findings_by_trainer: Mapping[str, Sequence[Finding]]
+) -> Iterator[Turn]:
+    """Findings worth a line that another trainer has and the run's own does not, and those that it alone has."""
+    fact, rules = run.facts.get("framework"), {finding.rule for finding in findings}
+    for name, others in findings_by_trainer.items():
+        assert fact is not None
+        new = [(f.message, f.gain_fraction or 0.0) for f in others if f.rule not in rules and _matters(f)]
+        gone = sorted(rules - {finding.rule for finding in others})
+        settled = f"--framework {'|'.join((fact.value, *fact.alternatives))}"
+        for verdict, gain in (*new, *((f"{rule} is no finding", 0.0) for rule in gone)):
+            turn = Turn(field="framework", value=name, verdict=verdict, figures={"gain_fraction": gain})
+            yield replace(turn, usual=fact.value, settled_by=settled)
+
+
+def _matters(finding: Finding) -> bool:
+    return (finding.gain_fraction or 0.0) >= WORTH_A_LINE or finding.grade is Grade.ERROR
 
 
 WORTH_A_LINE = 0.01

@@ -11,6 +11,7 @@ change a step by a factor of two.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 
@@ -27,7 +28,7 @@ from sartor.model.shape import TransformerShape
 from sartor.model.training import Trainer, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel, ContextParallel
 from sartor.plans.fixed import SWITCHED, other_settings, settings, with_switches
-from sartor.plans.search import known_blocks
+from sartor.plans.search import HeldPlan, known_blocks
 from sartor.plans.space import axes_of, broken
 from sartor.run.fields import FIELDS
 from sartor.run.run import Origin, Run, Turn
@@ -91,13 +92,12 @@ def weighed(
     fields = tuple(open_fields(run, shape, job, plan, cluster.gpu, closed, record))
     if not fields:
         return Weighed(run=run)
-    others = () if run.states("zero_stage") or "zero_stage" in closed else AXES["zero_stage"].common or ()
     price = _Pricer(
         job=job,
         plan=plan,
         cluster=cluster,
         blocks_known=blocks_known or known_blocks(job, cluster, calibration),
-        zero_stages=(int(plan.zero_stage), *others),
+        zero_stages=(int(plan.zero_stage), *_other_stages(run, closed)),
         broken=frozenset(broken(job, plan)),
     )
     base = price({}, ())
@@ -181,6 +181,25 @@ def _trainer(name: str, shape: TransformerShape, run: Run, record: Callable[[str
         return with_switches(changed, run, ())[0]
 
     return changed
+
+
+def _other_stages(run: Run, closed: Container[str] = ()) -> tuple[int, ...]:
+    """ZeRO stages that another trainer may have instead of the plan's, the likeliest first."""
+    stated = run.states("zero_stage") or "zero_stage" in closed
+    return () if stated else AXES["zero_stage"].common or ()
+
+
+def under_other_trainers(
+    run: Run, shape: TransformerShape, held: HeldPlan, calibration: Calibration | None
+) -> Iterator[tuple[str, HeldPlan]]:
+    """The run's plan, priced, under each other plausible trainer that can run it; ``shape`` as in `weighed`."""
+    for name in run.facts["framework"].alternatives if "framework" in run else ():
+        for stage in (held.axes["zero_stage"], *_other_stages(run)):
+            with suppress(InputError):
+                job = _trainer(name, shape, run, partial(trainer_named, gpu=held.cluster.gpu))(held.job)
+                other = replace(held, job=job, axes={**held.axes, "zero_stage": stage}, searched=None)
+                yield name, replace(other, searched=other.price(calibration))
+                break
 
 
 def _setting(name: str, word: str) -> Change:

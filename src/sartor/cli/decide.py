@@ -128,7 +128,7 @@ def lint(
 def _lint_one(
     model: str | None, gpu: str | None, format: str, out: Path | None, question: JsonDict, *, named: bool
 ) -> str | None:
-    """Print one model's findings; its worst grade."""
+    """Print one model's findings; the worst grade that holds for every plausible trainer."""
     from sartor import api
     from sartor.report import lint_formats
     from sartor.report.document import document_text, opening
@@ -152,4 +152,4 @@ def _lint_one(
         for word, sentences in (("assumed", reading.assumptions), ("note", reading.notes)):
             for sentence in sentences:
                 c.say(f"{word}: {printable(sentence)}")
-    return found.worst_grade
+    return found.agreed_grade

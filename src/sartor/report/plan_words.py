@@ -123,11 +123,13 @@ def batches_text(batches: Sequence[DividedBatch]) -> str:
 def turn_lines(turns: Sequence[Turn]) -> Iterator[str]:
     """What another value of something not stated would change (memory stands beside the verdict: `if_turned`), and
     what would settle it."""
-    for turn in (turn for turn in turns if not turn.usual and not turn.of_memory):
+    for turn in (turn for turn in turns if not turn.of_memory and (not turn.usual or "ratio" not in turn.figures)):
         share = turn.figures.get("gain_fraction")
         costs = "" if share is None else f" (costs {format_share(share)})"
-        yield f"With {turn.field}={turn.value}, which was not stated: {printable(turn.verdict).rstrip('.')}{costs}."
-    moved = sorted((turn for turn in turns if turn.usual and not turn.of_memory), key=_least_moving)[-MOST_NAMED:]
+        usual = f"With {turn.field}={turn.usual}, which was not stated, no such finding; with {turn.value}"
+        value = usual if turn.usual else f"With {turn.field}={turn.value}, which was not stated"
+        yield f"{value}: {printable(turn.verdict).rstrip('.')}{costs}."
+    moved = sorted((turn for turn in turns if turn.usual and "ratio" in turn.figures), key=_least_moving)[-MOST_NAMED:]
     times = [f"{turn.field}={turn.value} ({format_seconds(turn.figures['time_s'])})" for turn in reversed(moved)]
     if times:
         yield printable(f"Not stated, within the interval: {', '.join(times)}.")

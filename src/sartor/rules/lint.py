@@ -51,8 +51,11 @@ def run_rules(context: Context, *, allow: Iterable[str] = (), remarks: bool = Tr
     'ragged_vocab'
     """
     rules = [rule for rule in without(RULES, allow, UNKNOWN) if remarks or not rule.remark]
-    suspicions = [(rule, _left_open(context, suspicion)) for rule in rules for suspicion in rule.check(context)]
-    findings = _priced_findings(context, suspicions)
+    suspicions = [(rule, _left_open(context, suspicion)) for rule in RULES for suspicion in rule.check(context)]
+    heard = {
+        (rule.name, suspicion.grade.severity) for rule, suspicion in suspicions
+    }  # no fix brings what is there already
+    findings = _priced_findings(context, [pair for pair in suspicions if pair[0] in rules], heard)
     return tuple(sorted(findings, key=lambda f: (-f.grade.severity, -(f.gain_s or 0.0), int(f.code[1:]))))
 
 
@@ -118,12 +121,14 @@ class _Choice:
 _NO_CHOICE = _Choice(fix={}, offer=_Offer(relative=1.0, spread=1.0, kept=1.0))
 
 
-def _priced_findings(context: Context, suspicions: Sequence[tuple[Rule, Suspicion]]) -> tuple[Finding, ...]:
-    """A finding for every suspicion, in order; opportunities that gain nothing are left out."""
+def _priced_findings(
+    context: Context, suspicions: Sequence[tuple[Rule, Suspicion]], heard: set[tuple[str, int]]
+) -> tuple[Finding, ...]:
+    """A finding for every suspicion, in order; opportunities that gain nothing are left out. ``heard``: the rules that
+    suspect something, switched off or not, and how severe it is."""
     fixes = [fix for _, s in suspicions if not s.blocking for fix in (*s.fixes, *([s.paced_by] if s.paced_by else []))]
     remedies = [s.remedy for _, s in suspicions if s.remedy is not None]
     offers, remedied = _price(context, fixes, remedies)
-    heard = {(rule.name, s.grade.severity) for rule, s in suspicions}
     findings = (
         _finding(
             context, rule, suspicion, _placed(context, suspicion, _choose(context, suspicion, offers, remedied, heard))

@@ -226,6 +226,8 @@ class Rule:
     page: str
     remark: bool = False
     """Whether its findings are architecture choices."""
+    turned_by: tuple[str, ...] = ()
+    """Fields of a run whose other plausible values may turn its findings: a trainer pads the vocabulary."""
 
     @property
     def name(self) -> str:

@@ -72,4 +72,4 @@ def _unsplit(context: Context, vocab: int, tp: int) -> Suspicion:
     )
 
 
-RULE = Rule(code="R1", check=ragged_vocab, worst=Grade.ERROR, page=__doc__ or "")
+RULE = Rule(code="R1", check=ragged_vocab, worst=Grade.ERROR, page=__doc__ or "", turned_by=("framework",))

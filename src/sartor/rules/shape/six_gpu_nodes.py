@@ -89,4 +89,4 @@ def _fixes(context: Context, mixer: AttentionMixer, ways: int, grain: int) -> It
         yield new | ({} if keeps else {"num_kv_heads": kv_heads_for(heads, groups, ways)}) | others
 
 
-RULE = Rule(code="R13", check=six_gpu_nodes, worst=Grade.ERROR, page=__doc__ or "")
+RULE = Rule(code="R13", check=six_gpu_nodes, worst=Grade.ERROR, page=__doc__ or "", turned_by=("framework",))
