@@ -231,7 +231,7 @@ def _gain_text(gain: Comparison) -> str:
     return f"{speedup_text(gain.speedup)} ({float(gain.low):.2f}-{float(gain.high):.2f})"
 
 
-def _quality_word(quality: Quality) -> str:
+def quality_word(quality: Quality) -> str:
     """How much is known about a change's effect on quality."""
     return "worse" if quality.adverse else quality.evidence.value
 
@@ -269,7 +269,7 @@ def _change(changed: Mapping[str, tuple[object, object]]) -> Cell:
 def _quality(quality: Quality) -> Cell:
     """A word; on the page also every quantity with evidence on the loss, changed ones first: its values, studied range
     and source."""
-    return Cell(_quality_word(quality), _evidence(quality))
+    return Cell(quality_word(quality), _evidence(quality))
 
 
 def _evidence(quality: Quality) -> Markup:
@@ -278,7 +278,7 @@ def _evidence(quality: Quality) -> Markup:
         f"{check.name} {_moves(check)} (range {check.low:.3g} to {check.high:.3g}; {check.source})" for check in order
     ]
     items = element("ul", *(element("li", line) for line in [*quality.notes, *checks]))
-    return element("details", element("summary", _quality_word(quality)), element("div", items))
+    return element("details", element("summary", quality_word(quality)), element("div", items))
 
 
 def _moves(check: QualityCheck) -> str:
