@@ -139,8 +139,8 @@ def asked_run(
     _train_in_16_bits(device)
     phase = word_of(Phase, "phase", words.pop("phase", "train"))
     run = Run(facts={})
-    for name, value, said in (("phase", phase.value, options.get("phase")), ("gpu", device.name, gpu)):
-        run = run.with_(*((Origin.USUAL, "") if said is None else (Origin.STATED, _place(said))), **{name: value})
+    for name, value, option in (("phase", phase.value, options.get("phase")), ("gpu", device.name, gpu)):
+        run = run.with_(*((Origin.USUAL, "") if option is None else (Origin.STATED, _place(option))), **{name: value})
     if gpu is None and where is not None:
         run = run.with_(Origin.IMPLIED, "the cluster's", gpu=device.name)
     run = stated_run(run.with_(Origin.STATED, _place(named), cluster=where and where.name), reading, words)

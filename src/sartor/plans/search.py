@@ -320,16 +320,16 @@ class HeldPlan:
         shape: TransformerShape | None,
         changed: Mapping[str, int],
     ) -> float | None:
-        other = self if shape is None else self.with_shape(shape)
+        reshaped = self if shape is None else self.with_shape(shape)
         try:
             if not changed:
-                return other.price(calibration).step_s
+                return reshaped.price(calibration).step_s
             fixed = {name: value for name, value in self.axes.items() if name not in searched and name != "dp"}
             if fixed.get("tp", 1) == 1 or changed.get("tp") == 1:
                 fixed.pop("sequence_parallel", None)
             axes = {**fixed, **changed}
             fastest = fastest_plan(
-                other.job, self.cluster, self.num_devices, axes, calibration=calibration, headroom=self.headroom
+                reshaped.job, self.cluster, self.num_devices, axes, calibration=calibration, headroom=self.headroom
             )
         except InputError:
             return None

@@ -52,9 +52,7 @@ def run_rules(context: Context, *, allow: Iterable[str] = (), remarks: bool = Tr
     """
     rules = [rule for rule in without(RULES, allow, UNKNOWN) if remarks or not rule.remark]
     suspicions = [(rule, _left_open(context, suspicion)) for rule in RULES for suspicion in rule.check(context)]
-    heard = {
-        (rule.name, suspicion.grade.severity) for rule, suspicion in suspicions
-    }  # no fix brings what is there already
+    heard = {(rule.name, suspicion.grade.severity) for rule, suspicion in suspicions}
     findings = _priced_findings(context, [pair for pair in suspicions if pair[0] in rules], heard)
     return tuple(sorted(findings, key=lambda f: (-f.grade.severity, -(f.gain_s or 0.0), int(f.code[1:]))))
 
