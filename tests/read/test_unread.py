@@ -91,6 +91,21 @@ def test_with_a_size_that_no_reader_knows_the_parameter_count_is_unknown(field: 
     assert reading.interval_factor > 1
 
 
+@pytest.mark.parametrize(
+    "more",
+    [{"hc_mult": 4}, {"loop_count": 3}, {"mlp_ratio": 8}, {"cross_attention_layers": [3, 5]}, {"aside": {"rows": 24}}],
+)
+def test_a_field_of_no_known_kind_that_could_be_a_size_leaves_the_count_unknown(more: dict[str, Any]) -> None:
+    reading = read_model({"model_type": "llama", **SIZES, **more})
+    assert not reading.exact
+    assert next(iter(more)) in reading.unread
+
+
+@pytest.mark.parametrize("more", [{"seed": 42}, {"max_sequence_length": 8192}, {"note": "mine"}, {"flag": True}])
+def test_a_field_that_cannot_be_a_size_changes_no_verdict(more: dict[str, Any]) -> None:
+    assert read_model({"model_type": "llama", **SIZES, **more}).exact
+
+
 def test_a_size_that_repeats_one_that_was_read_is_no_new_one() -> None:
     reading = read_model({"model_type": "llama", **SIZES, "text_hidden_size": 2048})
     assert reading.exact

@@ -194,14 +194,32 @@ MIXERS = re.compile(
 )
 """Fields of layers that are not plain attention, by the names that published configs give them."""
 EXPERTS = re.compile(r"experts?(_|$)|(^|_)moe_(?!layer_freq_|aux|z_)")
-SIZES = re.compile(r"_(sizes?|dims?|width|ranks?|layers?|heads?|experts?|interval|channels|groups?)$|^(num|n|d)_")
+SIZES = re.compile(
+    r"_(sizes?|dims?|width|ranks?|layers?|heads?|experts?|interval|channels|groups?|mult|ratio)$|^(num|n|d)_|^dim$"
+)
 NO_STRUCTURE = re.compile(
     r"router|aux|loss|coef|capacity|jitter|dropout|norm_|_norm|_eps|dtype|scal|_bias|overlap|parallel|_impl|backend|act$|"
     r"window|time_step|dt_|_min$|_max$|vocab|position|chunk|max_batch|_batch_size|layer_?norm|residual|_(e|t)p_size|"
     r"^ep_size|sink_size|spatial_patch_size|feature_layer|labels|beam|_sequences$|steps|epochs|train|logits|frames|crops|"
-    r"n_ctx$|n_special|image_tokens|image_size|tokens_per|_per_token$|^num_nextn_|no_rope_layer"
+    r"rope_|kv_source|n_ctx$|n_special|image_tokens|image_size|tokens_per|_per_token$|^num_nextn_|no_rope_layer"
 )
 """What changes neither parameters nor FLOPs, although its name holds one of the words above."""
+
+
+NO_SIZE = re.compile(
+    rf"{NO_STRUCTURE.pattern.replace('vocab|', '').replace('residual|', '')}|seed|version|token|_ids?$|length|context|"
+    r"batch|step|freq|theta|base$|beta|alpha|bits|quant|revision|date|time|seconds|rope|rotary|max_|min_|temperature|"
+    r"top_[kp]$|alibi|sinusoid|^size$|_js$|pad|multiple|cache|interval|gpus?$|nodes?$|workers|flops|num_params|total_params|size_in_bytes"
+)
+"""What is no size in the name of a field that no published class has."""
+
+
+def _may_be_size(value: object, name: str) -> bool:
+    """Whether a field that no published class has could be a size: a whole number above 1, or several."""
+    if NO_SIZE.search(name.lower()):
+        return False
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
+    return any(_is_size(part) for part in inner)
 
 
 def _unread(config: JsonDict, ledger: Ledger, path: str, model_type: str, outer_type: str = "") -> list[str]:
@@ -254,16 +272,21 @@ def say_unread(config: JsonDict, ledger: Ledger, *, sparse: bool, path: str = ""
         lost = f"it may mean {meant[name][0]}, which is not in the file"
         ledger.guess(f"{path}{name[:60]} is ignored: no published class has it; {lost}")
     left = [name for name in left if not meant.get(name)]
-    if sizes := [f"{path}{name[:60]}={config[name]}" for name in left if _is_size(config[name])]:
+    harmless = {*left, *ignored_fields(part_name(model_type, outer_type, path))}
+    strange = [name for name in strange if not meant.get(name) and f"{path}{name}." not in ledger.asked]
+    unknown = [name for name in strange if name not in harmless and _may_be_size(config[name], name)]
+    listed = [name for name in left if name.endswith("_layers") and _may_be_size(config[name], name)]
+    unread = dict.fromkeys((*(name for name in left if _is_size(config[name])), *listed, *unknown))
+    if sizes := [f"{path}{name[:60]}={config[name]!s:.40}" for name in unread]:
         ledger.unread_sizes += sizes
         ledger.guess(unread_words(sizes), UNREAD)
-    if rest := [name for name in left if not _is_size(config[name])]:
+    if rest := [name for name in left if name not in unread]:
         shown = ", ".join(f"{path}{name[:60]}={config[name]!r:.30}" for name in rest[:12])
         suffix = f" and {len(rest) - 12} more" if len(rest) > 12 else ""
         sentence = f"ignored, as the class of this model_type does not read them: {shown}{suffix}"
         changes_layers = any(MIXERS.search(n) for n in rest) or (not sparse and any(EXPERTS.search(n) for n in rest))
         ledger.guess(sentence) if changes_layers else ledger.note(sentence)
-    if strange := [name for name in strange if not meant.get(name) and name not in left]:
+    if strange := [name for name in strange if name not in (*left, *unknown)]:
         suffix = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
         shown = ", ".join(path + name[:60] for name in strange[:5])
         ledger.note(f"ignored, as no published class has such a field: {shown}{suffix}")
