@@ -248,6 +248,9 @@ def plan_sentence(held: HeldPlan) -> str:
     if recompute is not Recompute.NONE:
         words.append(f"{layers} recomputed layers a stage" if layers >= 0 else f"{recompute.word} recomputation")
     words += phrases(axes)
+    placed = () if held.searched is None else held.searched.plan.stage_layers or ()
+    if empty := sum(layers == 0 for layers in placed):
+        words.append(f"{empty} of {len(placed)} chunks without a layer")
     return f"{held.num_devices} {held.cluster.gpu.name} as {', '.join(words)}"
 
 

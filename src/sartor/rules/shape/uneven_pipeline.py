@@ -30,17 +30,22 @@ from sartor.rules.rule import Context, Grade, Rule, Suspicion, around, fixes_of,
 from sartor.units import round_up
 
 
+MOST_CHANGE = 0.1
+"""Share of the layers that a fix may add or take away where another multiple is nearer: a model of about that size."""
+
+
 def uneven_pipeline(context: Context) -> Iterator[Suspicion]:
     layers, pp = int(context.shape.num_layers), int(context.dims.pp)
     if layers % pp == 0:
         return
     near = around(layers, pp)
+    same_size = [value for value in near if abs(value / layers - 1) <= MOST_CHANGE] or near
     yield Suspicion(
         grade=Grade.ERROR if layers < pp else Grade.WARN,
         message=f"num_layers={layers} is not divisible by pp={pp} stages. Use {words(near)}",
         field="num_layers",
         value=layers,
-        fixes=fixes_of("num_layers", near, layers),
+        fixes=fixes_of("num_layers", same_size, layers),
         paced_by={"num_layers": int(round_up(layers, pp))},
         blocking=layers < pp,
         axis="pp",
