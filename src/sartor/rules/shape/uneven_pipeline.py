@@ -29,7 +29,6 @@ from collections.abc import Iterator
 from sartor.rules.rule import Context, Grade, Rule, Suspicion, around, fixes_of, words
 from sartor.units import round_up
 
-
 MOST_CHANGE = 0.1
 """Share of the layers that a fix may add or take away where another multiple is nearer: a model of about that size."""
 
