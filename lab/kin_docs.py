@@ -21,6 +21,7 @@ import numpy as np
 
 from sartor.cost.correction import coefficients as calibration_tables
 from sartor.cost.correction import network as residual
+from sartor.cost.correction import relatives as kin
 from sartor.cost.correction.calibration import load_calibration
 from sartor.hardware.catalog import load_gpu
 from sartor.records.tables import Coded, read_tables
@@ -252,11 +253,13 @@ def unmeasured(gpu: str, lender: str, factor: float, links: str = "") -> Iterato
         return {**table, gpu: entry} if name == "kin.toml" and table else table
 
     calibration_tables._read = without  # type: ignore[assignment]
+    kin.has_table = lambda name: bool(without(name))  # type: ignore[attr-defined]
     forget_calibrations()
     try:
         yield
     finally:
         calibration_tables._read = read
+        kin.has_table = calibration_tables.has_table  # type: ignore[attr-defined]
         forget_calibrations()
 
 
