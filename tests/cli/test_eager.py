@@ -17,7 +17,7 @@ from sartor.validate.predictions import _cost_of
 @pytest.mark.parametrize("phase", ["train", "prefill"])
 def test_eager_is_never_faster_and_says_what_it_takes_for_granted(gpu: str, phase: str) -> None:
     plan = {"num_devices": 64, "tp": 1, "pp": 1, "cp": 1, "zero_stage": 1, "recompute": "none"}
-    words = {"phase": phase, "seq_len": 512, "microbatch_size": 1, **(plan if phase == "train" else {})}
+    words = {"phase": phase, "seq_len": 512, "microbatch_size": 1, **(plan if phase == "train" else {"tp": 2})}
     plain = sartor.estimate("llama-3-8b", gpu, **words)
     eager = sartor.estimate("llama-3-8b", gpu, **words, eager=True)
     fewer, more = (

@@ -81,7 +81,7 @@ def test_what_is_given_beside_a_launch_wins_and_is_said(sartor: Call, tmp_path: 
     assert not any("the file says" in line for line in as_it_is["assumptions"])
 
 
-@pytest.mark.parametrize("option", ["--fix tp=2", "--price 3", "--html x", "--write megatron x"])
+@pytest.mark.parametrize("option", ["--html x", "--write megatron x"])
 def test_what_only_a_search_uses_is_not_taken_beside_a_launch(sartor: Call, option: str, tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text(SCRIPT)
     ran = sartor("plan", "--launch", tmp_path / "run.sh", *option.split())

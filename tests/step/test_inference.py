@@ -80,7 +80,7 @@ def test_a_decode_that_needs_1280_gib_of_cache_per_device_is_said_not_to_fit_fir
     assert found.serving is not None
     assert found.serving.memory.kv_cache_bytes == pytest.approx(1280 * 2**30, rel=1e-4)
     assert not found.fits
-    assert "It would fit with microbatch_size=12" in does_not_fit(found)
+    assert "It would fit with microbatch_size=10" in does_not_fit(found)
 
 
 def test_decode_answers_in_words_of_serving() -> None:

@@ -197,6 +197,8 @@ def under_other_trainers(
         for stage in (held.axes["zero_stage"], *_other_stages(run)):
             with suppress(InputError):
                 job = _trainer(name, shape, run, partial(trainer_named, gpu=held.cluster.gpu))(held.job)
+                if not broken(held.job, plan := held.price().plan) and broken(job, replace(plan, zero_stage=stage)):
+                    continue
                 trained = replace(held, job=job, axes={**held.axes, "zero_stage": stage}, searched=None)
                 yield name, replace(trained, searched=trained.price(calibration))
                 break

@@ -266,7 +266,7 @@ def one_change(job: TrainingJob, num_devices: int, axes: Mapping[str, int]) -> s
     for name in (axis for axis in SEARCHED if axis in axes and axis != "dp"):
         rest = {other: value for other, value in axes.items() if other not in (name, "dp")}
         space = plan_space(job, num_devices, rest)
-        for value in np.unique(with_switches(job, space, structures(job, space).rows, {})[name]).tolist():
+        for value in sorted(set(with_switches(job, space, structures(job, space).rows, {})[name].tolist())):
             changes.append((abs(math.log((value + 1) / (axes[name] + 1))), f"{name}={AXES[name].word(value)}"))
     return " or ".join(words for _, words in sorted(changes)[:2])
 

@@ -10,7 +10,7 @@ from sartor.answers.measured import PLACEMENT, SCHEDULE
 from sartor.api.catalogs import catalog_entries
 from sartor.errors import InputError
 from sartor.json_types import JsonMap
-from sartor.web.arguments import device_of, devices_of, model_of, names_of, plain_name, question_of
+from sartor.web.arguments import device_of, devices_of, model_of, names_of, plain_name, question_of, stated_device
 from sartor.web.reply import Reply, answered, compact
 from sartor.web.routes import GROUPS
 
@@ -21,13 +21,13 @@ MOST_CANDIDATES = 200
 
 
 def estimate(body: Body) -> Reply:
-    answer = api.estimate(model_of(body), device_of(body), **question_of(body))
+    answer = api.estimate(model_of(body), stated_device(body), **question_of(body))
     return answered("estimate", answer.to_dict())
 
 
 def serving(body: Body) -> Reply:
     load = {name: body[name] for name in GROUPS["load"]}
-    return answered("serving", api.serving(model_of(body), device_of(body), **load, **question_of(body)).to_dict())
+    return answered("serving", api.serving(model_of(body), stated_device(body), **load, **question_of(body)).to_dict())
 
 
 def gemm(body: Body) -> Reply:
@@ -38,7 +38,7 @@ def gemm(body: Body) -> Reply:
 
 def lint(body: Body) -> Reply:
     allow = names_of("allow", body["allow"])
-    answer = api.lint(model_of(body), device_of(body), allow=allow, **question_of(body))
+    answer = api.lint(model_of(body), stated_device(body), allow=allow, **question_of(body))
     return answered("lint", answer.to_dict())
 
 
@@ -73,7 +73,7 @@ def report(body: Body) -> Reply:
 def _advice(body: Body) -> Any:
     return api.advise(
         model_of(body),
-        devices_of(body),
+        devices_of(body) if body["gpus"] or body.get("gpu_toml") else None,
         objective=body["objective"],
         params_tolerance=body["params_tolerance"],
         freeze=names_of("freeze", body["freeze"]),

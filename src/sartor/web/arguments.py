@@ -123,8 +123,15 @@ def _gpu_of(name: object) -> Gpu:
 
 def device_of(body: JsonMap) -> Gpu:
     """The device of ``gpu_toml`` (a datasheet's text) or ``gpu`` (a catalogue name). Raises ``InputError``."""
-    text = body.get("gpu_toml")
-    return _gpu_of(body["gpu"]) if text is None else _own_gpu(text)
+    return stated_device(body) or _gpu_of("h100")
+
+
+def stated_device(body: JsonMap) -> Gpu | None:
+    """As `device_of`; None where the body states none."""
+    text, name = body.get("gpu_toml"), body.get("gpu")
+    if text is not None:
+        return _own_gpu(text)
+    return None if name is None else _gpu_of(name)
 
 
 def devices_of(body: JsonMap) -> list[Gpu]:

@@ -23,7 +23,7 @@ from sartor.json_types import JsonDict, JsonMap, plain, record
 from sartor.report.words import printable
 from sartor.traces.read import REPORTS
 from sartor.units import parse_count
-from sartor.web.arguments import cluster_of, device_of, devices_of, model_of, plain_name, question_key, question_of
+from sartor.web.arguments import cluster_of, devices_of, model_of, plain_name, question_key, question_of, stated_device
 
 MOST_TOP = 100
 REMEMBERED = 4
@@ -171,7 +171,7 @@ def _asked(body: JsonMap) -> JsonDict:
         **{name: body[name] for name in SAID},
         "model": None if body["model"] is None and body["config"] is None else model_of(body),
         "cluster": None if cluster is None else plain_name("cluster", cluster),
-        "gpu": None if body["gpu"] is None and body["gpu_toml"] is None else device_of(body),
+        "gpu": stated_device(body),
     }
 
 

@@ -25,6 +25,7 @@ from sartor.engine.study import StudyPoint, StudyRecord, read_study
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator, Dataflow, Memory
 from sartor.json_types import JsonDict, JsonMap, picked, plain, record
+from sartor.model.traced import TracedModel
 from sartor.model.workload import Phase
 from sartor.pareto import is_pareto
 from sartor.report.design_points import layer_bars, pipeline_bars
@@ -115,7 +116,7 @@ def _revived(kind: Any, value: Any) -> Any:
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         if not isinstance(value, Mapping) or value.get("is") != kind.__name__:
             raise ValueError(f"no {kind.__name__}")
-        hints = get_type_hints(kind)
+        hints = get_type_hints(kind, localns={"TracedModel": TracedModel})
         names = [kinds.name for kinds in dataclasses.fields(kind) if kinds.init and kinds.name in value]
         return kind(**{name: _revived(hints[name], value[name]) for name in names})
     if isinstance(kind, type) and issubclass(kind, Enum):
