@@ -303,7 +303,7 @@ def test_ctrl_c_before_a_point_was_found_says_that_there_is_none(
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(search, "_search", stop)
+    monkeypatch.setattr(search, "run_in_time", stop)
     ran = sartor(*small, "--json")
     assert (ran.code, ran.body["status"], ran.body["best"]) == (130, "unknown", None)
     assert "nothing found yet" in ran.err
