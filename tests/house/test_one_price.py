@@ -46,6 +46,11 @@ STEP = (
 )
 
 
+LAST_BIT = 1e-14
+"""Serving prices several numbers of sequences as one array, whose powers and sums NumPy may round in the last bit other
+than those of a single number; every answer shows nine digits."""
+
+
 @st.composite
 def jobs(draw: st.DrawFn) -> dict[str, Any]:
     """A small model's training on up to 32 devices, every degree a power of two, as words of the command line."""
@@ -203,8 +208,9 @@ def test_an_estimate_of_inference_is_serving_with_one_sequence_in_flight(
     except InputError:
         assume(False)
     assume(one.fits)
-    assert float(decoding.time_s) == one.loads[0].tpot_s == one.loads[0].step_s
-    assert float(prefilling.time_s) == one.loads[0].prompt_s
+    assert one.loads[0].tpot_s == one.loads[0].step_s
+    assert one.loads[0].step_s == pytest.approx(float(decoding.time_s), rel=LAST_BIT)
+    assert one.loads[0].prompt_s == pytest.approx(float(prefilling.time_s), rel=LAST_BIT)
     for phase, asked, estimated in (("decode", sizes, decoding), ("prefill", {"seq_len": prompt}, prefilling)):
         linted = api.lint(model, gpu, phase=phase, **{"microbatch_size": 1, **asked}, **words)
         assert float(linted.base.time_s) == float(estimated.time_s)
