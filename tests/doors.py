@@ -26,7 +26,7 @@ from sartor.errors import InputError
 from sartor.hardware.accelerator_catalog import load_device
 from sartor.hardware.cluster_catalog import CLUSTERS, usual_cluster
 from sartor.launch.files import save_files
-from sartor.plans.fixed import settings
+from sartor.plans.fixed import SWITCHED, settings
 from sartor.run.fields import FIELDS
 from sartor.step.serving.served import cache_bytes, server_weight_bytes
 from sartor.validate.training_predictions import predict_training
@@ -40,7 +40,7 @@ HYBRID = {
     "conv_kernel": 4, "chunk_size": 256, "mlp_hidden_act": "relu2", "max_position_embeddings": 8192,
 }  # fmt: skip
 DENSE = ("t5-large", "gpt2", "pythia-410m", "qwen2.5-0.5b", "llama-3.2-1b", "bloom-560m", "gemma-2-2b")
-MIXTURES = ("qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v2-lite", "gpt-oss-20b")
+MIXTURES = ("qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v2-lite", "gpt-oss-20b", "nemotron-3-nano")
 GPUS = ("h100_sxm", "a100_sxm", "b200_sxm", "l40s", "mi300x", "v100_sxm", "a40")
 CHIPS = ("tpu_v5p", "tpu_v5e", "tpu_v4_like")
 TRAINERS = ("torchtitan", "torchtitan@2026", "deepspeed", "megatron", "nemo", "megatron-bridge", "maxtext", "fsdp")
@@ -258,9 +258,10 @@ def restated(asked: Asked, answer: ModelEstimate, folder: Path) -> Price | None:
     """The estimate of the finished run, every completed field stated as an option."""
     facts = answer.question.run.facts
     words = {name: fact.value for name, fact in facts.items() if name in FIELDS and name not in ("gpu", "price")}
-    switches = {name: fact.value for name, fact in facts.items() if name not in FIELDS}
-    words |= {"cluster": asked.cluster, "fix": switches} if asked.trains else {}
-    return _priced(api.estimate(asked.subject, asked.gpu, **{**words, **asked.words}))
+    switches = {name: fact.value for name, fact in facts.items() if name in SWITCHED and name not in FIELDS}
+    words |= {"cluster": asked.cluster} if asked.trains else {}
+    words |= {"fix": {**switches, **asked.words.get("fix", {})}} if asked.trains else {}
+    return _priced(api.estimate(asked.subject, asked.gpu, **{**words, **asked.without("fix")}))
 
 
 def in_a_grid(asked: Asked, answer: ModelEstimate, folder: Path) -> Price | None:
@@ -403,8 +404,9 @@ def served(asked: Asked, answer: ModelEstimate, folder: Path) -> Price | None:
 
 
 def validated(asked: Asked, answer: ModelEstimate, folder: Path) -> Price | None:
-    """The run as a row of a table of published runs."""
-    if answer.priced is None or asked.gpu in CHIPS or asked.model == "hybrid":
+    """The run as a row of a table of published runs. No column says which layers of a hybrid are of which kind: a row
+    has a hybrid of the zoo by its name, and none of a config.json."""
+    if answer.priced is None or asked.model == "hybrid":
         return None
     held = answer.question.held
     assert held is not None
@@ -412,15 +414,16 @@ def validated(asked: Asked, answer: ModelEstimate, folder: Path) -> Price | None
 
 
 def row_price(asked: Asked, job: Any, plan: Any, cluster: Any, folder: Path) -> Price | None:
-    """What `validate` predicts for the row of a run; None if the columns cannot tell it all: a model that is not in the
-    zoo, a vocabulary that the trainer pads (a row has it as it was
-    run), a network of three tiers that no catalogue names; `validated` leaves out chips, whose links have no column."""
+    """What `validate` predicts for the row of a run; None if the columns cannot tell it all: a network of three tiers
+    that no catalogue names."""
     tiers, d = cluster.tiers, plan.dims
     near, far = tiers[0], tiers[-1]
     both_ways = 1 + (near.kind in ("nvswitch", "nvlink", "xgmi"))
     again = {0: "none", 1: "selective"}.get(plan.recompute, "full")
+    stated = {*STATED, *asked.words.get("fix", {})}
     row = {
-        "model": asked.model, "gpu": asked.gpu, "n_gpu": d.num_devices, "gpus_per_node": near.span or d.num_devices,
+        "model": asked.model, "gpu": asked.gpu,
+        "n_gpu": plan.num_devices, "gpus_per_node": near.span or plan.num_devices,
         "intra_node": f"{near.kind} {near.bytes_per_s * both_ways / 1e9:.10g} GB/s", "inter_node": far.kind,
         "inter_gbps_per_gpu": far.bytes_per_s * 8 / 1e9, "framework": job.trainer.names[0],
         "compile": int(job.trainer.fused_kernels), "run_kind": "pretrain" if job.trains_weights else "lora",
@@ -433,14 +436,12 @@ def row_price(asked: Asked, job: Any, plan: Any, cluster: Any, folder: Path) -> 
         "schedule": int(plan.schedule), "stage_layers": "+".join(map(str, plan.stage_layers or ())) or "even",
         "cluster": cluster.name if cluster.name in CLUSTERS else "", "eager": int(not job.trainer.fused_kernels),
         "framework_version": str(asked.words.get("framework", "")).partition("@")[2],
-        **({} if job.trainer.lockstep else {name: word for name, word in settings(job).items() if name in STATED}),
+        **({} if job.trainer.lockstep else {name: word for name, word in settings(job).items() if name in stated}),
     }  # fmt: skip
     path = folder / "training.csv"
     path.write_text("\n".join(",".join(map(str, cells)) for cells in (row.keys(), row.values())) + "\n")
     (case,) = read_training(path)
     if case.job is None or case.cluster is None or replace(case.job, shape=job.shape) != job or case.plan != plan:
-        return None
-    if case.job.shape.vocab_size != job.shape.vocab_size:
         return None
     pairs = zip(case.cluster.tiers, tiers, strict=False)  # a row within one node has its links alone
     if any(replace(tier, name="", span=0) != replace(other, name="", span=0) for tier, other in pairs):

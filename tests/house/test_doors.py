@@ -55,6 +55,28 @@ ONCE_APART = {
             words={"num_devices": 16, "global_batch_size": 96, "microbatch_size": 1, "dtype": "fp8", "ep": 1},
         ),
     ),
+    "a vocabulary padded as its trainer does": (
+        "validate",
+        Asked(
+            model="gpt2",
+            gpu="a100_sxm",
+            words={"num_devices": 8, "global_batch_size": 32, "seq_len": 512, "framework": "nemo", "tp": 1, "pp": 1},
+        ),
+    ),
+    "a fact of a trainer's file that no switch states": (
+        "restated",
+        Asked(
+            model="gpt2",
+            gpu="a100_sxm",
+            words={
+                "num_devices": 8,
+                "global_batch_size": 32,
+                "seq_len": 512,
+                "framework": "deepspeed",
+                "zero_stage": 2,
+            },
+        ),
+    ),
 }
 
 

@@ -123,6 +123,15 @@ def test_dropout_follows_the_model_where_the_row_is_silent() -> None:
     assert [job is not None and job.dropout for job in dropped] == [True, False]
 
 
+@pytest.mark.parametrize(("framework", "vocab"), [("Megatron-LM", 50304), ("DeepSpeed", 50258), ("MyTrainer", 50304)])
+def test_a_vocabulary_is_as_its_trainer_pads_it(framework: str, vocab: int) -> None:
+    """To a multiple of 128, or where it pads none to what tp divides."""
+    case = _training_case(made(vocab=50257, framework=framework))
+    assert case.job is not None
+    assert case.shape is not None
+    assert (case.shape.vocab_size, case.job.shape.vocab_size) == (50257, vocab)
+
+
 def test_attention_that_is_not_flash_is_unfused() -> None:
     job = _training_case(made(flash_attention=0)).job
     assert job is not None

@@ -144,13 +144,11 @@ def _outcome(
 def _weighed(case: TrainingCase, calibration: Calibration, blocks_known: KnownBlocks | None) -> Weighed:
     """The run with every other plausible value of what its row does not state, as `sartor estimate` prices them; their
     steps are compared under the packaged constants."""
-    job, plan, cluster = case.priceable
+    job, _, cluster = case.priceable
     return weighed(
         case.run,
-        job.shape,
-        job,
-        plan,
-        cluster,
+        case.shape or job.shape,
+        *case.priceable,
         calibration,
         limit_bytes=cluster.gpu.hbm_bytes,
         record=partial(recorded, case.words, job, cluster.gpu),

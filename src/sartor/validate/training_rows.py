@@ -22,6 +22,7 @@ from sartor.model.workload import AttentionKernel, ParallelDims, PipelineSchedul
 from sartor.plans.fixed import named_values
 from sartor.records.rows import Unexpressed
 from sartor.run.run import Run
+from sartor.step.question import padded_shape
 from sartor.units import ceil_div, round_up
 from sartor.validate.answer import read_rows
 from sartor.validate.row_shapes import number, training_shape, whole
@@ -47,6 +48,8 @@ class TrainingCase:
     """One row. With a ``reason`` there is nothing to predict; ``assumed`` has a phrase per assumption."""
 
     words: Mapping[str, str]
+    shape: TransformerShape | None = None
+    """The model with the vocabulary that the row has; the job's is padded as its trainer does."""
     job: TrainingJob | None = None
     plan: TrainingPlan | None = None
     open_runs: tuple[OpenRun, ...] = ()
@@ -141,7 +144,6 @@ def _case(row: Mapping[str, str]) -> TrainingCase:
     recipe, said_recipe = recipe_of(row, trainer, cluster.gpu)
     assumed = [*said_shape, *said_cluster, *said_trainer, *said_recipe]
     dims, share = _dims(row, cluster, assumed)
-    shape = _padded(shape, int(dims.tp), assumed)
     plan = _plan(row, dims, trainer, int(shape.num_layers), assumed)
     seq = whole(row, "seq")
     if not seq:
@@ -152,7 +154,7 @@ def _case(row: Mapping[str, str]) -> TrainingCase:
     if "packed" in kind:
         assumed.append("packed sequences attend over their whole length")
     job = TrainingJob(
-        shape=shape,
+        shape=_padded(shape, trainer, int(dims.tp), assumed),
         seq_len=seq,
         global_batch_size=int(plan.dims.dp * plan.microbatch_size * plan.num_microbatches),
         recipe=recipe,
@@ -168,6 +170,7 @@ def _case(row: Mapping[str, str]) -> TrainingCase:
     job, run = with_stated_switches(row, job, cluster.gpu), stated_run(row, trainer, cluster.gpu)
     return TrainingCase(
         words=row,
+        shape=shape,
         job=job,
         plan=plan,
         open_runs=open_runs(row, run, job, plan, cluster.gpu),
@@ -194,18 +197,17 @@ def _has_dropout(row: Mapping[str, str], shape: TransformerShape, assumed: list[
     """Models like GPT-2 and GPT-3 (not gated, learned positions) were trained with dropout, the trainers' default."""
     dense = shape.dense_ffn
     gated = row["gated"] == "1" if row.get("gated") else dense is None or dense.gated
-    learned = (
-        row["learned_pos"] != "0" if row.get("learned_pos") else bool(np.any(np.greater(shape.learned_positions, 0)))
-    )
+    learned = row["learned_pos"] != "0" if row.get("learned_pos") else np.any(np.greater(shape.learned_positions, 0))
     if gated or not learned:
         return False
     assumed.append("dropout of 0.1, the trainer's default for models without gates and rotary positions")
     return True
 
 
-def _padded(shape: TransformerShape, tp: int, assumed: list[str]) -> TransformerShape:
-    """The shape with a vocabulary that tp divides, padded as trainers do."""
-    if int(shape.vocab_size) % tp == 0:
+def _padded(shape: TransformerShape, trainer: Trainer, tp: int, assumed: list[str]) -> TransformerShape:
+    """The shape with the vocabulary as the trainer pads it; where it pads none, as one that tp divides."""
+    shape = padded_shape(shape, trainer)
+    if trainer.vocab_multiple or int(shape.vocab_size) % tp == 0:
         return shape
     assumed.append("vocabulary padded to a multiple of tp")
     return replace(shape, vocab_size=round_up(shape.vocab_size, tp))
