@@ -108,3 +108,10 @@ def test_a_layout_of_amd_is_refused_on_another_gpu(sartor: Callable[..., Any]) -
     assert ran.code == 2
     assert "--layout=TILED: is of pre-shuffled weights on AMD GPUs, not of h100_sxm" in ran.err
     assert sartor(*asked, "mi300x").code == 0
+
+
+def test_every_size_is_read_as_those_of_a_run(sartor: Callable[..., Any]) -> None:
+    assert sartor("gemm", "4k", 4096, "4,096", "--json").body["m"] == 4096
+    of_design = ("design", "--model", "gpt2", "--num-devices", 8, "--global-batch-size")
+    tokens = "'4M' counts sequences, not tokens: divide the tokens by seq_len; nearest: 1024, if tokens"
+    assert tokens in sartor(*of_design, "4M", "--json").refusal()

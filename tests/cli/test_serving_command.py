@@ -55,6 +55,16 @@ def test_without_an_engine_the_intervals_hold_every_other_engine_and_one_that_mo
     assert not named["depends_on"]
 
 
+def test_lengths_and_loads_are_read_as_the_options_of_a_run_are(sartor) -> None:
+    words = ("serving", "llama-3.1-8b", "--gpu", "h100", "--input-len", "32k", "--output-len", "0.5k")
+    body = sartor(*words, "--concurrency", "2,1k", "--json").body
+    assert [each["concurrency"] for each in body["loads"]] == [2, 1024]
+    assert (body["input_len"], body["output_len"]) == (32768, 512)
+    assert "32,768 tokens in, 512 out" in " ".join(sartor(*words, "--concurrency", 1).out.split())
+    for word, reason in (("100B", "must be a whole number of tokens"), ("8 requests", "counts tokens, not requests")):
+        assert reason in sartor("serving", "llama-3.1-8b", "--input-len", word, "--json").refusal()
+
+
 def test_one_load_is_said_once(sartor) -> None:
     assert "in flight a token takes" not in sartor(*WORDS[:-1], "1").out
 

@@ -190,6 +190,14 @@ def test_a_gpu_that_the_trace_denies_is_refused_with_both_named(tmp_path: Path, 
     assert same.device == "v100_sxm_32gb"
 
 
+def test_the_heading_of_a_trace_says_that_weights_are_frozen_as_that_of_a_log_does(tmp_path: Path) -> None:
+    path = traced(tmp_path, "NVIDIA H100 80GB HBM3")
+    sizes = {"model": "gpt2", "num_devices": 8, "global_batch_size": 64, "seq_len": 1024, "best_plan": False}
+    frozen = api.diagnose(path, **sizes, fix={"train_weights": "off"})
+    assert "steady steps, fine-tuning with frozen weights" in diagnose_answer(frozen)[0]
+    assert "frozen" not in diagnose_answer(api.diagnose(path, **sizes))[0]
+
+
 def test_a_trace_with_a_model_but_no_plan_names_what_is_open(tmp_path: Path) -> None:
     path = traced(tmp_path, "NVIDIA H100 80GB HBM3")
     found = api.diagnose(path, model="gpt2", num_devices=8, global_batch_size=64, seq_len=1024, best_plan=False)

@@ -313,6 +313,30 @@ def test_errors_stand_at_their_field_with_the_sentence_of_the_command_line(open_
     assert page.locator("#ask-seq_len").get_attribute("aria-invalid") == "true"
 
 
+def test_the_shape_view_takes_fixed_values_of_the_plan_and_a_link_keeps_them(
+    open_page: Callable[..., Any], server: Any
+) -> None:
+    page = open_page()
+    page.locator("#ask-fix").fill("recompute=full, tp_overlap=on")
+    page.locator("#ask-fix").press("Enter")
+    settled(page)
+    fixed = server.post(
+        "/api/estimate", {"model": "llama-3.1-8b", "fix": {"recompute": "full", "tp_overlap": "on"}}
+    ).json()
+    shown = page.locator("#step-time").inner_text()
+    assert float(shown.split()[0]) == pytest.approx(fixed["totals"]["time_s"], rel=5e-3)
+    page.locator("#link").click()
+    until(page, "document.querySelector('#status').textContent.toLowerCase().includes('link')")
+    again = open_page(path=page.evaluate("location.pathname + location.hash"))
+    settled(again)
+    assert again.locator("#ask-fix").input_value() == "recompute=full, tp_overlap=on"
+    assert again.locator("#step-time").inner_text() == shown
+    page.locator("#ask-fix").fill("recompute=half")
+    page.locator("#ask-fix").press("Enter")
+    until(page, "document.querySelector('#banner').textContent.includes('recompute=half')")
+    assert page.locator("#ask-fix").get_attribute("aria-invalid") == "true"
+
+
 def test_a_link_brings_everything_back(open_page: Callable[..., Any], pythia: dict[str, Any]) -> None:
     page = open_page()
     page.locator("#open-config").click()

@@ -104,9 +104,16 @@ def test_a_ragged_vocabulary_is_offered_the_next_round_one() -> None:
 
 
 def test_a_shape_that_does_not_split_is_shown_and_says_so() -> None:
-    body = shape_body(asked(model="gpt2-xl", tp=7))
+    body = shape_body(asked(model="gpt2-xl", tp=10))
     assert body["runs"] is False
+    assert body["split"] == {"tp": 5, "ep": 1}  # 25 heads
     assert any(finding["grade"] == "error" for finding in body["findings"])
+
+
+def test_a_vocabulary_that_the_trainer_pads_splits() -> None:
+    body = shape_body(asked(model="gpt2-xl", tp=5))
+    assert body["runs"] is True
+    assert body["split"] == {"tp": 5, "ep": 1}
 
 
 def test_the_baseline_stays_when_sizes_change() -> None:

@@ -428,6 +428,8 @@ class TraceDiagnosis(Answer):
     assumptions: tuple[str, ...]
     cost: RunCost | None = None
     """Cost of the tokens of one measured step, where those are known."""
+    job: TrainingJob | None = None
+    """What was trained, if a model and its sizes were given."""
 
     @property
     def unknown_share(self) -> float:

@@ -39,6 +39,7 @@ from sartor.model.workload import ModelReading, ParallelDims, Phase, Workload
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBound, Operator, OperatorGraph, kind_name
 from sartor.run.run import Run, Turn
 from sartor.step.footprint import usable_of
+from sartor.step.question import as_trained
 from sartor.step.results import near_limit, step_source
 from sartor.step.run_cost import RunCost, run_cost
 from sartor.units import Floats
@@ -250,6 +251,12 @@ class Question(Answer):
         if self.engine is None:
             return Kernels(fused=not self.eager)
         return self.engine.kernels
+
+    @property
+    def trained_shape(self) -> TransformerShape:
+        """The shape with the vocabulary that the trainer pads for the stated degrees."""
+        shape = self.workload.shape
+        return shape if self.held is None else as_trained(replace(self.held.job, shape=shape), self.dims)
 
     def with_shape(self, shape: TransformerShape) -> Question:
         """The same question about another shape."""

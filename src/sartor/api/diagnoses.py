@@ -221,6 +221,7 @@ def _divided(
             *_skewed(traces),
         ),
         assumptions=found.assumptions if found else (),
+        job=found.job if found else None,
         cost=run_cost(found.job, there, devices, (divided.step_s,) * 3, found.job.tokens_per_step)
         if found and there
         else None,

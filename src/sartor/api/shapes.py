@@ -50,7 +50,7 @@ from sartor.rules.rule import Grade, largest_split
 from sartor.run.fields import FIELDS, GridOptions, RunOptions
 from sartor.run.run import Origin, Run, Turn
 from sartor.step.coefficients import InRun
-from sartor.step.question import as_trained, workload_of
+from sartor.step.question import workload_of
 from sartor.step.serving.inference import serving
 from sartor.step.serving.served import ENGINES, in_an_engine
 from sartor.step.stage_table import of_slowest_stage
@@ -58,7 +58,6 @@ from sartor.units import Floats, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from sartor.answers.grid import EstimateGrid
-    from sartor.model.shape import TransformerShape
     from sartor.rules.rule import Finding
     from sartor.shapes.search import CoDesign
 
@@ -448,7 +447,7 @@ def lint_question(asked: Question, allow: Sequence[str] = ()) -> Lint:
     findings = findings_of(asked, base.run, allow)
     others = _on_other_trainers(asked, base.question.held, findings, allow)
     asked = replace(asked, depends_on=(*asked.depends_on, *_turned_findings(asked.run, findings, others)))
-    if feasible(_trained(asked), asked.dims):
+    if feasible(asked.trained_shape, asked.dims):
         asked = with_template_turns(asked, base, answer_question)
     return Lint(base=replace(base, question=asked), findings=findings, on_other_trainers=others)
 
@@ -464,7 +463,7 @@ def findings_of(
     if question.reading.shape.traced is not None:
         return ()
     context = Context.of(
-        replace(question.workload, shape=_trained(question)),
+        replace(question.workload, shape=question.trained_shape),
         question.gpu,
         question.dims,
         question.calibration,
@@ -473,12 +472,6 @@ def findings_of(
         sigma_factor=question.reading.interval_factor,
     )
     return added_up(run_rules(context, allow=tuple(allow), remarks=remarks))
-
-
-def _trained(question: Question) -> TransformerShape:
-    """The shape with the vocabulary that the trainer pads for the stated degrees."""
-    shape, held = question.workload.shape, question.held
-    return shape if held is None else as_trained(replace(held.job, shape=shape), question.dims)
 
 
 def _searched_axes(question: Question) -> set[str]:
@@ -501,7 +494,7 @@ def _on_other_trainers(
     findings_by_trainer: dict[str, tuple[Finding, ...]] = {}
     for name, held in under_other_trainers(asked.run, asked.workload.shape, base, asked.calibration):
         question = replace(asked, held=held)
-        if _trained(question).vocab_size != _trained(asked).vocab_size:
+        if question.trained_shape.vocab_size != asked.trained_shape.vocab_size:
             run = held.in_run(held.price(), asked.gpu, asked.calibration, _searched_axes(question))
             findings_by_trainer[name] = (*same, *findings_of(question, run, off))
     return findings_by_trainer
@@ -535,7 +528,7 @@ def _base(asked: Question) -> ModelEstimate:
     if asked.held is None:
         return answer_question(replace(asked, dims=largest_split(asked.workload.shape, asked.dims)))
     held = asked.held  # completed at a split of the shape as it was asked for, not of one that was changed since
-    split = largest_split(_trained(asked), replace(asked.dims, tp=held.axes["tp"], ep=held.axes["ep"]))
+    split = largest_split(asked.trained_shape, replace(asked.dims, tp=held.axes["tp"], ep=held.axes["ep"]))
     if (int(split.tp), int(split.ep)) != (held.axes["tp"], held.axes["ep"]):
         held = held.split(tp=int(split.tp), ep=int(split.ep))
     return answer_question(replace(asked, dims=split, held=held))
@@ -602,7 +595,7 @@ def advise(
     reading = model_asked(model, options, changed_by="advise")
     words = {**options, "phase": options.get("phase") or (None if objective == Phase.TRAIN.value else objective)}
     asked = completed_question(reading, first, words, splits=True)
-    padded = _trained(asked).vocab_size != reading.shape.vocab_size
+    padded = asked.trained_shape.vocab_size != reading.shape.vocab_size
     asked, checked = _that_splits(lint_question(asked), first, words)
     gpus = (asked.gpu, *(device_of(name) for name in others if name is not None))
     runs = _runs(checked.base, gpus[1:], words)
@@ -648,8 +641,8 @@ def _that_splits(lint: Lint, gpu: GpuLike | None, words: JsonMap) -> tuple[Quest
     question = lint.base.question
     if feasible(question.workload.shape, question.dims):
         return question, lint
-    if feasible(trained := _trained(question), question.dims):
-        return question.with_shape(trained), lint
+    if feasible(question.trained_shape, question.dims):
+        return question.with_shape(question.trained_shape), lint
     fix = {name: value for finding in lint.findings if finding.axis for name, value in finding.fix.items()}
     workload, dims, of_shape = changed(question.workload, question.dims, fix)
     sets = ", ".join(f"{name}={value}" for name, value in fix.items())
@@ -659,7 +652,7 @@ def _that_splits(lint: Lint, gpu: GpuLike | None, words: JsonMap) -> tuple[Quest
     runnable = completed_question(reading, gpu, {**words, **degrees})
     note = f"the shape does not split as requested: the search starts from {sets}"
     runnable = replace(runnable, assumptions=(note, *runnable.assumptions))
-    runnable = runnable.with_shape(_trained(runnable))
+    runnable = runnable.with_shape(runnable.trained_shape)
     return runnable, replace(lint, base=_base(runnable))
 
 

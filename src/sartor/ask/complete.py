@@ -25,6 +25,7 @@ from sartor.plans.space import axes_of
 from sartor.run.run import Origin, Run, Turn
 from sartor.step.question import as_trained, training_job, within_files
 from sartor.step.trainers import PLAUSIBLE_TRAINERS, default_trainer, trainer_named
+from sartor.units import format_count
 
 TOKENS_PER_STEP = 4 * 2**20
 """Usual tokens of a training step: those of Llama 2 (arXiv 2307.09288, table 1) and of Llama 3's start (arXiv
@@ -261,7 +262,7 @@ def size_words(run: Run, job: TrainingJob) -> Iterator[str]:
         yield f"num_devices={devices}: the fewest nodes on which a plan fits (set --num-devices)"
     if not run.states("global_batch_size"):
         tokens = job.global_batch_size * job.seq_len
-        size = f"{tokens / 1e6:.3g}M tokens per step"
+        size = f"{format_count(tokens)} tokens per step"
         yield f"global_batch_size={job.global_batch_size}: {size} (usual; set --global-batch-size)"
 
 

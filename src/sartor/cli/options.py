@@ -6,6 +6,7 @@ commands; the variants follow it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -16,12 +17,23 @@ from sartor.cli.common import declare
 from sartor.errors import InputError
 
 
-def whole_number(text: str) -> int:
-    """Parse an integer from the command line."""
-    try:
-        return int(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} must be a whole number") from None
+def size_of(field: str) -> Callable[[str], int]:
+    """A parser of sizes as the options of a run are read (``4096``, ``8k``), in the unit of one of its fields."""
+
+    def size(text: str) -> int:
+        from sartor.run.fields import parse_size  # loads numpy, which `serve` does without
+
+        try:
+            return parse_size(field, text)
+        except InputError as error:
+            near = f"; nearest: {error.nearest}" if error.nearest else ""
+            raise typer.BadParameter(f"{text!r} {error.must}{near}") from None
+
+    return size
+
+
+whole_number = size_of("")
+tokens = size_of("seq_len")
 
 
 def writable(context: typer.Context, param: typer.CallbackParam, value: Path | None) -> Path | None:
@@ -124,9 +136,9 @@ PhaseToWin = Annotated[
 
 SEQ_LEN = partial(typer.Option, "--seq-len")
 TOKENS = "Tokens per sequence. [default: 4096, or the model's maximum]"
-SeqLen = Annotated[int | None, SEQ_LEN(metavar="N", parser=whole_number, help=TOKENS)]
+SeqLen = Annotated[int | None, SEQ_LEN(metavar="N", parser=tokens, help=TOKENS)]
 TracedSeqLen = Annotated[
-    int | None, SEQ_LEN(metavar="N", parser=whole_number, help="[default: 4096, or the model's maximum]")
+    int | None, SEQ_LEN(metavar="N", parser=tokens, help="[default: 4096, or the model's maximum]")
 ]
 ParitySeqLen = Annotated[int | None, SEQ_LEN(metavar="N", min=8, help="[default: 64 on cpu, else 512]")]
 
@@ -217,7 +229,7 @@ DeviceCounts = Annotated[
         help="Number of devices; several (64,128 or 8..1024, doubling) are compared.",
     ),
 ]
-EqualDevices = Annotated[int | None, NUM_DEVICES(metavar="N", parser=whole_number, help="Equal devices.")]
+EqualDevices = Annotated[int | None, NUM_DEVICES(metavar="N", parser=size_of("num_devices"), help="Equal devices.")]
 
 # How much to search and list, and what makes a check fail.
 

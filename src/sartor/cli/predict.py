@@ -204,10 +204,10 @@ def serving(
         str, typer.Option("--concurrency", metavar="N,...", help="Sequences always in flight.")
     ] = "1,4,16,64,256",
     input_len: Annotated[
-        int, typer.Option("--input-len", metavar="TOKENS", parser=o.whole_number, help="Tokens of a prompt.")
+        int, typer.Option("--input-len", metavar="TOKENS", parser=o.tokens, help="Tokens of a prompt.")
     ] = 1024,
     output_len: Annotated[
-        int, typer.Option("--output-len", metavar="TOKENS", parser=o.whole_number, help="Tokens of an answer.")
+        int, typer.Option("--output-len", metavar="TOKENS", parser=o.tokens, help="Tokens of an answer.")
     ] = 1024,
     copies: Annotated[
         int,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
@@ -121,9 +121,10 @@ def _flag_of(name: str) -> str:
 
 
 def numbers(field: str, text: str, kind: Callable[[str], Any]) -> list[Any]:
-    """``"1,2,4"`` -> ``[1, 2, 4]``."""
+    """``"1,2,4"`` -> ``[1, 2, 4]``, and ``"4k"`` -> ``[4096]``."""
+    read = partial(parse_size, field.removeprefix("--").replace("-", "_")) if kind is int else kind
     try:
-        values = [kind(word) for word in text.split(",") if word.strip()]
+        values = [read(word) for word in text.split(",") if word.strip()]
     except ValueError:
         values = []
     if not values:
@@ -138,7 +139,7 @@ def _declared_parameter(name: str, row: Declared) -> inspect.Parameter:
         flag = f"{flag}/--no-{flag.removeprefix('--')}"
     extras: dict[str, Any] = {"metavar": row.metavar or None}
     if row.kind is Spelling.WHOLE:
-        extras["parser"] = o.whole_number
+        extras["parser"] = o.size_of(name)
     if row.kind is Spelling.FILE:
         extras["callback"] = o.writable
     default = row.default if row.terminal_default is ... else row.terminal_default

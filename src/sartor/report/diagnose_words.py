@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from sartor.answers.diagnosis import TraceDiagnosis
     from sartor.answers.plan import LaunchAnswer
-    from sartor.model.training import TrainingPlan
+    from sartor.model.training import TrainingJob, TrainingPlan
     from sartor.rules.plan.rule import PlanFinding
     from sartor.step.measured_run import TracePart
 
@@ -66,8 +66,12 @@ def _run_heading(name: str, trainer: str, answer: LaunchAnswer | LogDiagnosis, p
     return (
         f"{printable(name)}: {trainer} on {devices_text(cluster, int(plan.num_devices))} "
         f"({printable(cluster.name)}), global batch {job.global_batch_size:,} x {job.seq_len:,} tokens, "
-        f"{job.recipe.value}{'' if job.trains_weights else ', fine-tuning with frozen weights'}"
+        f"{job.recipe.value}{_frozen(job)}"
     )
+
+
+def _frozen(job: TrainingJob | None) -> str:
+    return "" if job is None or job.trains_weights else ", fine-tuning with frozen weights"
 
 
 def _lines(answer: LaunchAnswer) -> Iterator[str]:
@@ -285,7 +289,8 @@ def _trace_heading(answer: TraceDiagnosis) -> str:
     world = f" of {answer.world_size}" if answer.rank is not None and answer.world_size else ""
     more = f" ({answer.num_ranks} ranks read)" if answer.num_ranks > 1 else ""
     steps = count_text(answer.num_steps, "steady step")
-    return f"{printable(answer.path)}: {printable(answer.gpu) or 'GPU not named'}{rank}{world}{more}, {steps}"
+    device = printable(answer.gpu) or "GPU not named"
+    return f"{printable(answer.path)}: {device}{rank}{world}{more}, {steps}{_frozen(answer.job)}"
 
 
 def _trace_headline(answer: TraceDiagnosis) -> str:

@@ -278,7 +278,7 @@ def parse_size(field: str, text: str) -> int:
         near = f"{sequences}, if tokens at seq_len=4096 were meant" if suffix == "m" else example
         raise InputError(field, text, "counts sequences, not tokens: divide the tokens by seq_len", near)
     if suffix not in ("", *_BINARY):
-        raise InputError(field, text, f"must be a whole number of {unit.value or 'units'}", example)
+        raise InputError(field, text, f"must be a whole number{f' of {unit.value}' if unit.value else ''}", example)
     value = float(number) * _BINARY.get(suffix, 1)
     if value != int(value):
         raise InputError(field, text, "must be a whole number", str(max(round(value), 1)))

@@ -53,7 +53,8 @@ NEARLY = 0.8
 def shape_body(body: JsonMap) -> JsonDict:
     """The answer of POST /api/shape: see ``routes``. Raises ``InputError``."""
     gpu, question = device_of(body), _question(body)
-    runs = largest_split(question.workload.shape, question.dims) == question.dims
+    split = largest_split(question.trained_shape, question.dims)
+    runs = split == question.dims
     checked = None if body["moving"] and runs else api.lint_question(question)
     answer = replace(api.answer_question(question), question=question) if checked is None else checked.base
     return {
@@ -63,6 +64,7 @@ def shape_body(body: JsonMap) -> JsonDict:
         "totals": to_json(answer, TOTALS_WITHOUT_REMEDIES if body["moving"] else TOTALS),
         "baseline": _baseline(body) if body["set"] else _unchanged(answer) if runs else None,
         "runs": runs,
+        "split": {"tp": int(split.tp), "ep": int(split.ep)},
         "operators": to_json(answer.pairs, ListOf(OPERATOR)),
         "findings": [] if checked is None else to_json(checked.findings, ListOf(FINDING)),
         "sweeps": [] if body["moving"] else _sweeps_of(question, body["around"] or {}, answer.run),

@@ -2,6 +2,7 @@
 
 import { h, put, term } from "./dom.js";
 import { catalog } from "./api.js";
+import { axesOf, axesWords } from "./format.js";
 import { state, update } from "./state.js";
 import { nameIn } from "./upload.js";
 
@@ -23,7 +24,8 @@ export async function questionBar(element, { onConfig, onDevice }) {
     labelled("context_len", "context_len", number("context_len", "own")),
     labelled("microbatch_size", "microbatch_size", number("microbatch_size", "own")),
     labelled("tp", "tp", number("tp", "auto")),
-    labelled("attention", "attention", select("attention", ["flash", "unfused"])));
+    labelled("attention", "attention", select("attention", ["flash", "unfused"])),
+    labelled("fix", "fix", text("fix", { placeholder: "pp=4, recompute=none", size: 16 }, (value) => set("fix", value ? axesOf(value) : null))));
 }
 
 function labelled(field, key, input) {
@@ -87,12 +89,13 @@ export function refreshBar(workload) {
   const q = state.q;
   for (const [field, input] of INPUTS) {
     if (field === "gpu") { showDevice(input); continue; }
-    const value = field === "model" && q.config !== null ? "" : q[field];
+    const value = field === "model" && q.config !== null ? "" : field === "fix" ? axesWords(q.fix) : q[field];
     if (field === "model") input.firstChild.textContent = q.config !== null ? q.name || "config.json" : "config.json";
     if (!input.dataset.dirty) input.value = value ?? "";
     if (last && input.placeholder && field in last) input.placeholder = String(last[field]);
   }
   INPUTS.get("context_len")?.closest("label").classList.toggle("faint", q.phase === "train");
+  INPUTS.get("fix")?.closest("label").classList.toggle("faint", q.phase !== "train");
 }
 
 /** Mark the input an error speaks of; true where there is one. */

@@ -37,4 +37,8 @@ export function chance(value) {
   return value > 0.99 ? ">99%" : value < 0.01 ? "<1%" : `${Math.round(100 * value)}%`;
 }
 
+/** "tp=8, pp=2" as an object, and back. */
+export const axesOf = (text) => Object.fromEntries(String(text ?? "").split(",").filter((x) => x.trim()).map((x) => { const [k, ...v] = x.split("="); return [k.trim(), v.join("=").trim()]; }));
+export const axesWords = (fix) => Object.entries(fix ?? {}).map(([name, value]) => `${name}=${value}`).join(", ");
+
 export const interval = (low, high) => `${seconds(low)} to ${seconds(high)}`;

@@ -3,7 +3,7 @@
 import { card, download, h, put, s, sized, table, term } from "./dom.js";
 import { ask, catalog, Refused } from "./api.js";
 import { axes, box, COLOURS, figure, HELD, legend, linear, parts, path, rem, secondsTicks, paint, SPENT, ticks, timeUnit } from "./charts.js";
-import { bytes, count, interval, seconds, share, whole } from "./format.js";
+import { axesOf, bytes, count, interval, seconds, share, whole } from "./format.js";
 import { fixWords } from "./sawtooth.js";
 import { question, state, update } from "./state.js";
 import { gantt } from "./timeline.js";
@@ -78,9 +78,6 @@ export function planView({ banner, status }) {
   }
 
   const number = (value) => (typeof value === "string" && /^-?\d+$/.test(value.replaceAll(/[,_ ]/g, "")) ? Number(value.replaceAll(/[,_ ]/g, "")) : value);
-
-  /** "tp=8, pp=2" as an object. */
-  const axesOf = (text) => Object.fromEntries(String(text ?? "").split(",").filter((x) => x.trim()).map((x) => { const [k, ...v] = x.split("="); return [k.trim(), v.join("=").trim()]; }));
 
   function asked() {
     const p = state.plan, { model, config, name, set } = question();

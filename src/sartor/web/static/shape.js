@@ -12,7 +12,8 @@ import { canRedo, canUndo, devices, question, redo, redoing, state, undo, undoin
 const next = line("/api/shape");
 const ROWS = 12;
 const AT_GPU = ["gpu_toml", "calibration"];
-const ASKED = ["seq_len", "microbatch_size", "context_len", "tp", "gpu", "dtype", "phase", "attention", "model"];
+const ASKED = ["seq_len", "microbatch_size", "context_len", "tp", "gpu", "dtype", "phase", "attention", "fix", "model"];
+const AXES = ["pp", "dp", "cp", "ep"]; // of the plan, without an input of their own
 
 export function shapeView({ banner, status }) {
   const fields = new Map(), anchors = {};
@@ -78,7 +79,8 @@ export function shapeView({ banner, status }) {
   }
 
   function refuse(error) {
-    const field = error.field.replace(/^--/, "").replaceAll("-", "_");
+    const said = error.field.replace(/^--/, "").replaceAll("-", "_");
+    const field = said.startsWith("fix") || AXES.includes(said) || said in (state.q.fix ?? {}) ? "fix" : said;
     for (const [name, one] of fields) one.error(name === field ? error.message : "");
     const known = ASKED.includes(field) || fields.has(field);
     const atBar = markBar(AT_GPU.includes(field) || (state.q.gpu_toml && !known) ? "gpu" : ASKED.includes(field) ? field : "", error.message);
@@ -141,6 +143,7 @@ export function shapeView({ banner, status }) {
     update((s) => {
       for (const [field, value] of Object.entries(fix)) {
         if (ASKED.includes(field)) s.q[field] = value;
+        else if (AXES.includes(field)) s.q.fix = { ...s.q.fix, [field]: value };
         else s.q.set = { ...s.q.set, [field]: value };
       }
       tidy(s);
@@ -157,7 +160,7 @@ export function shapeView({ banner, status }) {
       h("p", { class: "lead", id: "headline" }, `${says.takes} `, h("strong", { id: "step-time" }, seconds(totals.time_s)), ` (80%: ${interval(totals.low_s, totals.high_s)}). `,
         moved ? ["That is ", delta, " against the model's own sizes. "] : null,
         h("span", { class: totals.fits ? "" : "wrong", id: "fit" }, says.memory), totals.would_fit.length ? ` It would with ${totals.would_fit.map(settings).join(", or with ")}.` : "",
-        answer.runs ? "" : h("span", { class: "wrong" }, ` It does not split over tp=${answer.workload.tp}: shown for tp=1.`),
+        answer.runs ? "" : h("span", { class: "wrong" }, ` It does not split over tp=${answer.workload.tp}: shown for tp=${answer.split.tp}.`),
         h("span", { id: "best-says" }, best ? ` ${best}` : "")),
       h("div", { class: "halves" },
         h("div", {}, h("h2", {}, term("step", "Time"), ` ${seconds(totals.time_s)}`), parts(spent, { ...SPENT, [answer.workload.phase]: "operators" }, totals.time_s, seconds)),

@@ -2,7 +2,7 @@
 
 export const START = {
   view: "shape",
-  q: { model: "Llama 3.1 8B", config: null, name: "", gpu: "h100_sxm", gpu_toml: null, calibration: null, phase: "train", seq_len: null, microbatch_size: null, context_len: null, tp: null, dtype: null, attention: "flash", set: {} },
+  q: { model: "Llama 3.1 8B", config: null, name: "", gpu: "h100_sxm", gpu_toml: null, calibration: null, phase: "train", seq_len: null, microbatch_size: null, context_len: null, tp: null, dtype: null, attention: "flash", fix: null, set: {} },
   gpus: [],
   pins: [],
   plan: { cluster: "dgx-h100", cluster_toml: null, num_devices: "64", global_batch_size: 512, seq_len: null, dtype: null, framework: "megatron", optimizer: "adam", fix: "", trainer: "megatron", ran: false },

@@ -40,7 +40,7 @@ export const TERMS = {
   cluster: ["Cluster", "Devices, nodes, and the links between them.", "bandwidth of a group = its slowest link"],
   num_devices: ["Devices", "Devices of the job; several numbers, separated by commas, are compared.", "dp·tp·pp·cp = devices"],
   global_batch_size: ["Global batch B", "Sequences in one optimizer step over all devices.", "B = b · microbatches · dp"],
-  fix: ["Fixed", "Plan fields with fixed values: tp=8, pp=4, recompute=none.", "name = value, …"],
+  fix: ["Fixed", "Axes of the plan, and switches of trainer and job, with fixed values: tp=8, recompute=none, tp_overlap=on.", "name = value, …"],
   framework: ["Trainer", "Its options, overlap and sharding decide which plans are valid and how long they take.", "step = compute + exposed communication"],
   optimizer: ["Optimizer", "Optimizer state in memory: Adam keeps 8 bytes per parameter in addition to the master weights.", "Adam: 4 (master) + 4 + 4 bytes per parameter"],
   pp: ["Pipeline parallel p", "Consecutive stages, each on its own devices.", "bubble ≈ (p − 1) / (microbatches · v)"],
