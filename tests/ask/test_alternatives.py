@@ -237,9 +237,11 @@ def test_the_command_that_looks_further_can_be_run(
         (["--fix", "tp_overlap=on", "--phase", "decode"], "--fix tp_overlap=on: applies only to training"),
         (["--fix", "tp=2", "--tp", "4"], "--tp=4: fix says tp=2: must be stated once"),
         (["--fix", "deepep=on"], "--fix deepep=on: the model has no experts"),
+        (["--framework", "vllm", "--phase", "decode"], "nearest: kernels, for the serving framework"),
+        (["--framework", "llama"], "nemo, pytorch, torchtitan\n"),  # a trainer of one publication is no suggestion
     ],
 )
-def test_a_switch_that_cannot_be_is_refused_by_its_name(
+def test_what_a_run_cannot_have_is_refused_by_its_name(
     words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert sartor_command(["estimate", "pythia-410m", *words]) == 2

@@ -199,8 +199,9 @@ def _refuse_plan(phase: Phase, run: Run) -> None:
     """Reject what applies to training alone."""
     for name, value in run.of_origin(Origin.STATED).items():
         if not FIELDS.get(name, FIELDS["fix"]).inference:
+            nearest = "kernels, for the serving framework" if name == "framework" else "phase=train"
             name = name if name in FIELDS else f"fix {name}"
-            raise InputError(name, value, f"applies only to training; this is phase={phase.value}", "phase=train")
+            raise InputError(name, value, f"applies only to training; this is phase={phase.value}", nearest)
 
 
 def _training(

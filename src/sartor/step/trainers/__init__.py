@@ -64,7 +64,7 @@ def trainer_named(name: str, gpu: Gpu) -> Trainer:
     trainer = next((trainer for trainer in TRAINERS.values() if stated in trainer.names), None)
     if trainer is None:
         choices = sorted(key for key, trainer in TRAINERS.items() if not trainer.of_one_source)
-        nearest = ", ".join(difflib.get_close_matches(stated, TRAINERS, n=1, cutoff=0.3))
+        nearest = ", ".join(difflib.get_close_matches(stated, choices, n=1, cutoff=0.5))
         raise InputError("framework", name, f"must be one of {', '.join(choices)}", nearest)
     return of_release(as_launched(trainer), release, gpu.generation)
 
