@@ -54,7 +54,7 @@ def test_what_a_trainer_refuses_is_an_error_of_the_plan() -> None:
     plan = replace(GOOD, dims=ParallelDims(tp=4, pp=4, dp=8, ep=8, sequence_parallel=False), num_microbatches=16)
     plan = replace(plan, virtual_stages=1)
     (reason,) = broken(job, plan)
-    context = PlanContext(job=job, plan=plan, cluster=CLUSTER, best=best_remedy(GOOD), broken=(reason,))
+    context = PlanContext(job=job, plan=plan, cluster=CLUSTER, best=best_remedy(GOOD, plan), broken=(reason,))
     finding = {f.rule: f for f in lint_plan(context)}["cannot_run"]
     assert reason == "experts and tp together need sequence parallelism"
     assert (finding.grade.value, finding.gain_s, finding.fix["tp"]) == ("error", None, 8)
@@ -98,11 +98,11 @@ def test_a_good_plan_is_left_alone(rule: str) -> None:
 
 def test_a_better_plan_is_said_with_what_it_saves() -> None:
     slow = replace(GOOD, recompute=Recompute.FULL)
-    finding = found(slow, best=best_remedy(GOOD))["slower_than_best"]
+    finding = found(slow, best=best_remedy(GOOD, slow))["slower_than_best"]
     assert finding.gain_fraction is not None
     assert finding.gain_fraction > 0.1
-    assert finding.fix["tp"] == 8
-    assert "slower_than_best" not in found(GOOD, best=best_remedy(GOOD))
+    assert finding.fix == {"recompute": "none"}
+    assert "slower_than_best" not in found(GOOD, best=best_remedy(GOOD, GOOD))
 
 
 def test_a_plan_that_does_not_fit_is_an_error_whose_fix_fits() -> None:

@@ -502,7 +502,7 @@ def _linted_launch(
         plan=plan,
         cluster=where,
         calibration=calibration,
-        best=best_remedy(best.best.plan) if best and best.best else None,
+        best=best_remedy(best.best.plan, plan) if best and best.best else None,
         headroom=headroom,
         broken=broken(stated, plan),
         unpriced=tuple(turn.field for turn in open_run.turns if turn.of_memory),

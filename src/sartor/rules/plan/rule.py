@@ -19,7 +19,7 @@ from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.json_types import JsonMap
 from sartor.model.plan import AXES
-from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
+from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.rules.rule import Grade, rules_in, without
 from sartor.step.footprint import footprint, usable_bytes
 from sartor.step.results import Footprint, StepEstimate
@@ -152,17 +152,16 @@ def changed(context: PlanContext, **fields: Any) -> Iterator[Remedy]:
     )
 
 
-def best_remedy(plan: TrainingPlan) -> Remedy:
-    """A whole plan as a remedy: every field that differs from its default."""
-    d, plain = plan.dims, TrainingPlan()
-    words = {"recompute": Recompute(int(plan.recompute)).word, "schedule": PipelineSchedule(int(plan.schedule)).word}
-    fix: dict[str, Any] = {name: int(getattr(d, name)) for name in ("tp", "pp", "dp", "cp", "ep")}
-    fix |= {name: int(getattr(plan, name)) for name in ("microbatch_size", "num_microbatches")}
-    for name, row in AXES.items():
-        if name not in (*fix, *words) and plan.columns[name] != plain.columns[name]:
-            fix[name] = row.shown(int(plan.columns[name]))
-    cuts = {} if plan.stage_layers is None else {"stage_layers": list(plan.stage_layers)}
-    return Remedy(fix={**fix, **words, "sequence_parallel": bool(d.sequence_parallel), **cuts}, plan=plan)
+def best_remedy(best: TrainingPlan, launched: TrainingPlan) -> Remedy:
+    """The best plan as a remedy: every field in which it differs from the one launched."""
+    old, new = (
+        {name: row.shown(int(plan.columns[name])) for name, row in AXES.items()}
+        | {"num_microbatches": int(plan.num_microbatches)}
+        for plan in (launched, best)
+    )
+    cuts = {} if best.stage_layers in (None, launched.stage_layers) else {"stage_layers": _word(best.stage_layers)}
+    alike = {"sequence_parallel"} if best.dims.tp == 1 else set()
+    return Remedy(fix={n: new[n] for n in new if n not in alike and new[n] != old[n]} | cuts, plan=best)
 
 
 def switched(context: PlanContext, **switches: Any) -> Iterator[Remedy]:
