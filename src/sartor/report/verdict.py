@@ -105,10 +105,9 @@ def why_to_keep(advice: Advice, *, brief: bool = False) -> str:
     """Why to keep the shape, but for what lint calls an error, and the best alternative tried; ``brief``: its gain
     alone."""
     faults = [f for f in advice.findings if f.grade is Grade.ERROR and f.fix]
-    fixes = " and ".join(f"{f.field}={f.fix.get(f.field, f.value)}" for f in faults)
-    search = advice.search
+    fixes = " and ".join(f"{name}={value}" for fault in faults for name, value in fault.fix.items())
     keep = f"Set {fixes}, as lint calls the present value an error, and keep the rest" if faults else "Keep this shape"
-    return f"{keep}: {_kept(search, brief)}"
+    return f"{keep}: {_kept(advice.search, brief)}"
 
 
 def _kept(search: ShapeSearch, brief: bool) -> str:
