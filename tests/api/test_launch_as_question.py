@@ -71,8 +71,19 @@ def test_an_option_wins_over_the_launch_and_says_so(tmp_path: Path) -> None:
     answer = api.estimate(cluster=CLUSTER, launch=launch_file(tmp_path, ""), tp=2, global_batch_size=128)
     run = answer.question.run
     assert (run.get("tp"), run.get("dp"), run.get("global_batch_size")) == (2, 8, 128)
-    assert "tp=2 as stated; the file says 1" in answer.question.assumptions
+    assert "tp=2 as stated; the file says nothing (1 by default)" in answer.question.assumptions
     assert "global_batch_size=128 as stated; the file says 64" in answer.question.assumptions
+
+
+@pytest.mark.parametrize("name", ["torchtitan", "accelerate", "maxtext"])
+def test_a_trainer_whose_files_have_another_format_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match=f"framework={name}: a file for Megatron-LM does not start it"):
+        api.lint(cluster=CLUSTER, launch=launch_file(tmp_path, ""), framework=name)
+
+
+@pytest.mark.parametrize("name", ["nemo", "megatron-bridge", "megatron-deepspeed", "megatron@2021", "internevo"])
+def test_a_fork_of_the_launchs_trainer_prices_its_file(tmp_path: Path, name: str) -> None:
+    assert api.lint(cluster=CLUSTER, launch=launch_file(tmp_path, ""), framework=name).base.time_s > 0
 
 
 def test_a_model_beside_a_launch_replaces_its_sizes(tmp_path: Path) -> None:

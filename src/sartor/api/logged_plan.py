@@ -152,7 +152,7 @@ class AskedPlan:
             ran = {} if batch is None else {"global_batch_size": str(batch)}
             reading = replace(read_dump({**self.run.arguments, **ran}, devices), open_fields={})
         else:
-            reading = read_launch(self.launch, num_devices=devices, shape=self.shape)
+            reading = read_launch(self.launch, num_devices=devices, shape=self.shape, run=self.stated)
         _check_model(self.shape, reading, self.path)
         job, plan, assumptions = self._with_stated(reading)
         notes = () if self.reading is None else (*self.reading.assumptions, *self.reading.notes)
@@ -369,7 +369,9 @@ def model_of_launch(model: Model | None, options: Mapping[str, Any], changed_by:
     launch = options["launch"]
     beside = ("--launch", str(launch))
     if model is None:
-        job = read_launch(launch, num_devices=options.get("num_devices") or 0).job(seq_len=1)
+        words = {name: value for name, value in options.items() if name in STATED and np.ndim(value) == 0}
+        stated = Run.stated(**checked_words({name: value for name, value in words.items() if name in FIELDS}))
+        job = read_launch(launch, num_devices=options.get("num_devices") or 0, run=stated).job(seq_len=1)
         shape = replace(job.shape, name=Path(launch).stem)
         return read(ModelReading(shape=shape, asked=beside), options.get("set"), changed_by)
     reading = read(model, options.get("set"), changed_by)
@@ -429,7 +431,7 @@ def launched_question(
     path, cluster = run.get("launch"), (where or usual_cluster(gpu)).with_price(run.get("price"))
     from_file = reading.asked[:1] == ("--launch",) and "--set" not in reading.asked
     shape = None if from_file else reading.shape
-    launch = read_launch(path, num_devices=run.get("num_devices", 0), shape=shape)
+    launch = read_launch(path, num_devices=run.get("num_devices", 0), shape=shape, run=run)
     stated, plan, reached, notes = launched_on(launch, run, shape, cluster)
     job, axes = within_files(stated, launch.kind.value), axes_of(plan)
     held = HeldPlan(
@@ -450,7 +452,9 @@ def launched_question(
         **{name: getattr(job, field) for name, field in FIELDS_OF_JOB.items()},
     }
     facts = {name: getattr(value, "value", value) for name, value in facts.items() if name not in run}
+    assumed = {name: facts.pop(name) for name in launch.assumed if name in facts}
     run = open_run.run.with_(Origin.STATED, Path(path).name, **facts)
+    run = run.with_(Origin.USUAL, "left to the program that the file starts", **assumed)
     return Asked(
         reading=reading,
         run=run.with_(

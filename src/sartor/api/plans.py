@@ -449,9 +449,9 @@ def lint_launch(
     if model is None and options.get("set"):
         raise InputError("set", str(options["set"]), "changes sizes of MODEL, and the launch says the model's", "MODEL")
     shape = None if model is None else read(model, options.get("set")).shape
-    reading = read_launch(launch, num_devices=num_devices or 0, shape=shape)
-    whole = cluster_of(cluster).with_price(price)
     run = Run.stated(**checked_words(options))
+    reading = read_launch(launch, num_devices=num_devices or 0, shape=shape, run=run)
+    whole = cluster_of(cluster).with_price(price)
     for name in ("seq_len", "global_batch_size"):
         size_of(name, options.get(name), 1)
     stated, plan, where, assumptions = launched_on(reading, run, shape, whole)

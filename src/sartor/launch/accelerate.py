@@ -40,7 +40,17 @@ from sartor.launch.plan import (
 )
 from sartor.launch.script import ScriptCommand, launch_script
 from sartor.launch.shell import Beside, nothing_beside
-from sartor.launch.stated import Flags, StatedDocument, bearing, of_program, parse_flags, write_yaml
+from sartor.launch.stated import (
+    NO_OPTIONS,
+    NOT_IN_FILE,
+    Flags,
+    Options,
+    StatedDocument,
+    bearing,
+    of_program,
+    parse_flags,
+    write_yaml,
+)
 from sartor.model.training import ContextParallel, Optimizer, Recipe, Recompute, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims
 from sartor.step.trainers.fsdp import FSDP
@@ -51,6 +61,7 @@ ACCELERATE_KEYS = re.compile(
     r"distributed_type|mixed_precision|num_processes|num_machines|(fsdp|deepspeed|parallelism|dynamo|megatron_lm)_config"
 )
 """Keys by which a YAML is accelerate's."""
+BATCH_OF_PROGRAM = "--per_device_train_batch_size"
 RESHARDS = "fsdp_config.fsdp_reshard_after_forward"
 
 
@@ -90,27 +101,25 @@ def accelerate_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int
 
 
 def read_accelerate(
-    config: JsonMap, command: ScriptCommand | None, num_devices: int = 0, beside: Beside = nothing_beside
+    config: JsonMap, command: ScriptCommand | None, options: Options = NO_OPTIONS, beside: Beside = nothing_beside
 ) -> LaunchReading:
-    """The plan of a configuration and the training program's arguments. ``num_devices`` wins over the file; ``beside``
-    returns the text of the DeepSpeed file if one is named. Raises `InputError`."""
-    fields = StatedDocument(raw=dict(config), assumptions=list(command.notes) if command else [])
-    flags = parse_flags(command.arguments if command else ())
+    """The plan of a configuration and the training program's arguments with the ``options`` that win over both;
+    ``beside`` returns the text of the DeepSpeed file if one is named. Raises `InputError`."""
+    fields = StatedDocument(raw=dict(config), options=options, assumptions=list(command.notes) if command else [])
+    flags = parse_flags(command.arguments if command else (), options)
     kind = fields.find("distributed_type") or "NO"
     if str(kind).upper() == "DEEPSPEED":
-        return _read_deepspeed(fields, command, num_devices, beside)
+        return _read_deepspeed(fields, command, beside)
     if str(kind).upper() not in ("FSDP", "MULTI_GPU", "NO"):
         must = "must be FSDP, DEEPSPEED, MULTI_GPU or NO"
         raise InputError("distributed_type", printable(str(kind)), must, "FSDP")
     processes = fields.size("num_processes")
-    devices = num_devices or processes or (command.num_devices if command else 0)
+    devices = options.devices(processes or (command.num_devices if command else 0))
     if not devices:
         raise no_devices(1)
-    dims, zero, shard_group = _read_dims(fields, devices, sharded=str(kind).upper() == "FSDP")
     values, program = read_rows(KIND, fields, "config"), read_rows("huggingface", flags, "trainer")
+    dims, zero, shard_group = _read_dims(fields, values, devices, sharded=str(kind).upper() == "FSDP")
     micro = int(program["microbatch_size"] or 1)
-    if program["microbatch_size"] is None:
-        fields.assumptions.append("microbatch_size=1 (the training program's --per_device_train_batch_size)")
     steps = int(program["num_microbatches"] or fields.size("gradient_accumulation_steps") or 1)
     if values["optimizer_offload"]:
         fields.assumptions.append("fsdp_offload_params: only the offloading of optimizer states is priced")
@@ -124,7 +133,9 @@ def read_accelerate(
         optimizer_offload=bool(values["optimizer_offload"]),
     )
     check_numbers(plan)
-    parts = _parts(fields, flags, values, program, int(dims.dp) * micro * steps)
+    batch = int(dims.dp) * micro * steps
+    parts = _parts(fields, flags, values, program, batch)
+    no_precision = {"mixed_precision": NOT_IN_FILE} if _leaves_precision(fields, flags) else {}
     unknown, _, ignored = sorted_out(fields, "accelerate")
     of_price, without_effect = of_program(flags)
     unknown += of_price
@@ -135,8 +146,25 @@ def read_accelerate(
         unknown=tuple(unknown),
         ignored=(*ignored, *without_effect),
         assumptions=(*fields.assumptions, *flags.assumptions),
-        open_fields={**fields.open, **flags.open, **bearing(unknown)},
+        open_fields={**fields.open, **flags.open, **bearing(unknown), **no_precision},
+        assumed={} if flags.shown(BATCH_OF_PROGRAM) else _assumed(micro, batch),
+        replaced={**flags.replaced, **fields.replaced},
     )
+
+
+def _assumed(micro: int, batch: int) -> dict[str, str]:
+    """What is taken where neither the file nor an argument of the program says the batch."""
+    which = f"the program's {BATCH_OF_PROGRAM} says it, which the file does not have"
+    return {
+        "microbatch_size": f"microbatch_size={micro} is assumed: {which} (set --microbatch-size)",
+        "global_batch_size": f"global_batch_size={batch} is assumed: no accumulation (set --global-batch-size)",
+    }
+
+
+def _leaves_precision(fields: StatedDocument, flags: Flags) -> bool:
+    """Whether only the program decides on the precision, and none of its arguments is known."""
+    flagged = flags.has("--bf16") or flags.has("--fp16")
+    return not (fields.shown("mixed_precision") or flagged)
 
 
 def launcher_config(launcher: Sequence[str]) -> JsonDict:
@@ -170,29 +198,29 @@ def _value(values: Sequence[str]) -> object:
     return int(word) if word.isdigit() and len(word) < 10 else words.get(word.lower(), word)
 
 
-def _read_deepspeed(
-    fields: StatedDocument, command: ScriptCommand | None, num_devices: int, beside: Beside
-) -> LaunchReading:
+def _read_deepspeed(fields: StatedDocument, command: ScriptCommand | None, beside: Beside) -> LaunchReading:
     """DeepSpeed under accelerate: its own file, or accelerate's few fields for it."""
-    devices = num_devices or fields.size("num_processes") or (command.num_devices if command else 0)
+    devices = fields.size("num_processes") or (command.num_devices if command else 0)
+    options = replace(fields.options, num_devices=fields.options.devices(devices))
     if name := fields.find("deepspeed_config.deepspeed_config_file"):
         text = beside(str(name))
         if text is None:
             raise InputError(
                 "deepspeed_config_file", printable(str(name)), "must be in the folder of the file that names it"
             )
-        return read_deepspeed(parse_json(text.encode(), name=printable(str(name))), command, devices)
-    precision = str(fields.find("mixed_precision") or "no")
+        return read_deepspeed(parse_json(text.encode(), name=printable(str(name))), command, options)
+    precision = str(fields.find("mixed_precision") or ("no" if fields.shown("mixed_precision") else "auto"))
+    enabled = {"auto": {"bf16": {"enabled": "auto"}}}.get(precision, {precision: {"enabled": True}})
     offload = fields.find("deepspeed_config.offload_optimizer_device") or "none"
     config: JsonDict = {
         "zero_optimization": {
             "stage": fields.size("deepspeed_config.zero_stage", least=0) or 0,
             **({"offload_optimizer": {"device": offload}} if offload != "none" else {}),
         },
-        **({precision: {"enabled": True}} if precision in ("bf16", "fp16") else {}),
+        **(enabled if precision in ("bf16", "fp16", "auto") else {}),
         **({"gradient_accumulation_steps": steps} if (steps := _steps(fields)) else {}),
     }
-    return read_deepspeed(config, command, devices)
+    return read_deepspeed(config, command, options)
 
 
 def _steps(fields: StatedDocument) -> int:
@@ -201,19 +229,24 @@ def _steps(fields: StatedDocument) -> int:
     return count if isinstance(count, int) else 0
 
 
-def _read_dims(fields: StatedDocument, devices: int, *, sharded: bool) -> tuple[ParallelDims, int, int]:
+def _read_dims(
+    fields: StatedDocument, values: Quantities, devices: int, *, sharded: bool
+) -> tuple[ParallelDims, int, int]:
     """(dims, ZeRO stage, devices the shards are spread over or 0)."""
     path = "parallelism_config.parallelism_config_"
-    tp, cp = fields.size(f"{path}tp_size") or 1, fields.size(f"{path}cp_size") or 1
+    tp, cp = int(values["tp"] or 1), int(values["cp"] or 1)
     if (sp := fields.size(f"{path}sp_size") or 1) > 1:
         fields.assumptions.append(f"parallelism_config_sp_size={sp} (Ulysses) is priced as context parallelism")
         cp *= sp
+    fields.options.check_degrees(devices, tp * cp)
     if devices % (tp * cp):
         below = devices // (tp * cp) * tp * cp
         raise InputError("num_processes", devices, f"must be a multiple of tp x cp = {tp * cp}", str(below or tp * cp))
     dp = devices // (tp * cp)
     replicas = fields.size(f"{path}dp_replicate_size") or 1
     shards = fields.size(f"{path}dp_shard_size") or dp // max(replicas, 1)
+    if fields.options.sizes.keys() & {"tp", "cp"}:  # other degrees, other shards
+        shards = dp // max(replicas, 1)
     if replicas * shards != dp and sharded:
         must = f"times dp_replicate_size {replicas} must be num_processes over tp x cp = {dp}"
         raise InputError(f"{path}dp_shard_size", shards, must, str(dp // replicas))
@@ -229,6 +262,8 @@ def _read_dims(fields: StatedDocument, devices: int, *, sharded: bool) -> tuple[
 
 def _parts(fields: StatedDocument, flags: Flags, values: Quantities, program: Quantities, batch: int) -> JobParts:
     recipe = Recipe(values["recipe"])
+    if recipe is Recipe.FP32 and fields.shown("mixed_precision") and not (program["bf16"] or program["fp16"]):
+        fields.assumptions.append("trained in fp32: mixed_precision is no, and no --bf16 or --fp16 is given")
     if recipe is Recipe.FP32 and (program["bf16"] or program["fp16"]):
         recipe = Recipe.BF16 if program["bf16"] else Recipe.FP16
     backend = fields.find("dynamo_config.dynamo_backend")

@@ -18,6 +18,7 @@ from sartor.launch.fields import NOT, Argument, release_of, row_of, rows, value_
 from sartor.launch.megatron import megatron_groups, read_megatron
 from sartor.launch.plan import LaunchFile, LaunchFiles, LaunchKind, LaunchReading, nodes_of, refuser
 from sartor.launch.script import ScriptCommand, beside_script, launch_script
+from sartor.launch.stated import NO_OPTIONS, Options
 from sartor.model.training import Recipe, TrainingJob, TrainingPlan
 from sartor.step.trainers.nemo import MEGATRON_BRIDGE
 
@@ -217,18 +218,17 @@ def _recipe_text(about: str, entries: Fields, mixed: str, reduced: bool) -> str:
 # -- reading ------------------------------------------------------------------------------------------------------
 
 
-def read_bridge(text: str, name: str, command: ScriptCommand | None, num_devices: int = 0) -> LaunchReading:
+def read_bridge(text: str, name: str, command: ScriptCommand | None, options: Options = NO_OPTIONS) -> LaunchReading:
     """The model, job and plan of a recipe, from assignments to ``config`` (or ``cfg``) and the arguments of its model
     provider. Raises `InputError`."""
     entries, notes = _read_fields(text, name)
     if "model.num_layers" not in entries:
         must = "must give the model by a provider with its sizes (GPTModelProvider(num_layers=...))"
         raise InputError("launch", printable(name), must)
-    arguments, unknown = _arguments(entries)
+    longest = options.sizes.get("seq_len", entries.get("model.seq_length", 4096))
+    arguments, unknown = _arguments(entries, longest)
     devices = command.num_devices if command else 0
-    reading = read_megatron(
-        ScriptCommand(launcher=(), program="", arguments=arguments, num_devices=devices), num_devices
-    )
+    reading = read_megatron(ScriptCommand(launcher=(), program="", arguments=arguments, num_devices=devices), options)
     trainer = reading.parts.trainer
     switches = ("tp_overlap", "dp_overlap", "p2p_overlap", "cuda_graphs", "grad_dtype", "grad_fusion", "fused_loss")
     switches_read = {
@@ -270,9 +270,9 @@ def _read(node: ast.expr) -> object:
         return _Code(ast.unparse(node).replace(" ", ""))
 
 
-def _arguments(entries: Fields) -> tuple[tuple[str, ...], list[str]]:
-    """A recipe as Megatron-LM arguments, and the fields without one."""
-    words: list[str] = ["--max-position-embeddings", str(entries.get("model.seq_length", 4096))]
+def _arguments(entries: Fields, longest: object) -> tuple[tuple[str, ...], list[str]]:
+    """A recipe as Megatron-LM arguments for sequences as long as ``longest``, and the fields without one."""
+    words: list[str] = ["--max-position-embeddings", str(longest)]
     words += _precision(entries)
     if entries.get("model.num_query_groups"):
         words.append("--group-query-attention")

@@ -37,7 +37,18 @@ from sartor.launch.plan import (
     nodes_of,
 )
 from sartor.launch.script import ScriptCommand, beside_script, launch_script
-from sartor.launch.stated import Flags, StatedDocument, bearing, launch_words, of_program, parse_flags
+from sartor.launch.stated import (
+    LEFT_TO_PROGRAM,
+    NO_OPTIONS,
+    NOT_IN_FILE,
+    Flags,
+    Options,
+    StatedDocument,
+    bearing,
+    launch_words,
+    of_program,
+    parse_flags,
+)
 from sartor.model.training import Optimizer, Recipe, Recompute, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.operators import DType
@@ -101,23 +112,26 @@ def _notes(job: TrainingJob, plan: TrainingPlan) -> tuple[str, ...]:
     return (filled, leaves) if plan.zero_stage == 3 and job.shape.moe_ffn is not None else (filled,)
 
 
+TRAINED_IN = {Recipe.BF16: DType.BF16, Recipe.FP16: DType.FP16, Recipe.FP32: DType.FP32}
+
+
 def _trained_in(recipe: Recipe) -> DType:
     """The type that gradients are reduced in unless ``communication_data_type`` says otherwise (runtime/engine.py)."""
-    return {Recipe.BF16: DType.BF16, Recipe.FP16: DType.FP16}.get(recipe, DType.FP32)
+    return TRAINED_IN.get(recipe, DType.FP32)
 
 
 # -- reading ------------------------------------------------------------------------------------------------------
 
 
-def read_deepspeed(config: JsonMap, command: ScriptCommand | None, num_devices: int = 0) -> LaunchReading:
-    """The plan of a configuration and the training program's arguments. ``num_devices`` wins over the script's. Raises
+def read_deepspeed(config: JsonMap, command: ScriptCommand | None, options: Options = NO_OPTIONS) -> LaunchReading:
+    """The plan of a configuration and the training program's arguments with the ``options`` beside them. Raises
     `InputError`."""
-    fields = StatedDocument(raw=dict(config), assumptions=list(command.notes) if command else [])
-    flags = parse_flags(command.arguments if command else ())
-    devices = num_devices or (command.num_devices if command else 0)
+    fields = StatedDocument(raw=dict(config), options=options, assumptions=list(command.notes) if command else [])
+    flags = parse_flags(command.arguments if command else (), options)
+    devices = options.devices(command.num_devices if command else 0)
     values, program = read_rows(KIND, fields, "config"), read_rows("huggingface", flags, "trainer")
     tp, zero = int(values["tp"] or 1), int(values["zero_stage"] or 0)
-    dp, microbatch, count = _read_batch(fields, values, program, devices, tp)
+    dp, microbatch, count = _read_batch(fields, flags, values, program, devices, tp)
     configured = fields.find("activation_checkpointing") is not None
     if configured and not program["recomputed"]:
         fields.assumptions.append("activation_checkpointing is configured: all layers taken as recomputed")
@@ -130,7 +144,7 @@ def read_deepspeed(config: JsonMap, command: ScriptCommand | None, num_devices: 
         optimizer_offload=bool(values["optimizer_offload"]),
     )
     check_numbers(plan)
-    recipe = _read_recipe(fields, flags)
+    recipe, left = _read_recipe(fields, flags)
     flags.on("--deepspeed", "--deepspeed_config")
     parts = JobParts(
         seq_len=read_length(program),
@@ -156,7 +170,9 @@ def read_deepspeed(config: JsonMap, command: ScriptCommand | None, num_devices: 
         unpriced=tuple(unpriced),
         ignored=(*ignored, *without_effect),
         assumptions=(*fields.assumptions, *flags.assumptions),
-        open_fields={**fields.open, **flags.open, **bearing(unknown)},
+        open_fields={**fields.open, **flags.open, **bearing(unknown), **left, **_left_batch(fields, flags)},
+        assumed=_assumed(fields, flags, dp * microbatch * count),
+        replaced={**flags.replaced, **fields.replaced},
     )
 
 
@@ -178,7 +194,7 @@ def read_length(program: Quantities) -> int | None:
 
 
 def _read_batch(
-    fields: StatedDocument, values: Quantities, program: Quantities, devices: int, tp: int
+    fields: StatedDocument, flags: Flags, values: Quantities, program: Quantities, devices: int, tp: int
 ) -> tuple[int, int, int]:
     """(dp, microbatch size, accumulation steps); a missing one follows from the others and the whole batch."""
     total, micro, steps = (
@@ -189,6 +205,10 @@ def _read_batch(
             values["num_microbatches"] or program["num_microbatches"],
         )
     )
+    stated = fields.options.sizes.keys() & {"global_batch_size", "microbatch_size"}
+    if total and stated:  # the steps follow
+        steps = None
+    fields.options.check_degrees(devices, tp)
     if devices % tp:
         raise InputError("num_devices", devices, f"must be a multiple of autotp_size {tp}", str(devices // tp * tp))
     dp = devices // tp
@@ -200,11 +220,10 @@ def _read_batch(
     if not dp:
         raise no_devices(tp)
     if micro is None:
-        micro = 1 if not total else max(total // (dp * (steps or 1)), 1)
-        fields.assumptions.append(f"train_micro_batch_size_per_gpu={micro} (default)")
+        micro = 1 if not total or _left_batch(fields, flags) else max(total // (dp * (steps or 1)), 1)
     if steps is None:
         steps = 1 if not total else max(total // (dp * micro), 1)
-    if total and total != dp * micro * steps:
+    if total and total != dp * micro * steps and not stated:
         must = f"must be micro-batch size x accumulation steps x data ranks = {micro} x {steps} x {dp}"
         raise InputError("train_batch_size", total, must, str(dp * micro * steps))
     return dp, micro, steps
@@ -213,19 +232,49 @@ def _read_batch(
 def read_attention(flags: Flags, program: Quantities, assumptions: list[str]) -> AttentionKernel:
     """The attention kernel that the program is told to use; dropout is in the model's configuration."""
     assumptions.append("no dropout (the model's own configuration sets it)")
-    if not flags.has("--attn_implementation"):
+    if not flags.has("--attn_implementation") and "attention_kernel" not in flags.options.words:
         assumptions.append("flash attention (the program's --attn_implementation)")
     return AttentionKernel.UNFUSED if program["attention_kernel"] == "unfused" else AttentionKernel.FLASH
 
 
-def _read_recipe(fields: StatedDocument, flags: Flags) -> Recipe:
-    """The precision; ``"auto"``, or nothing, leaves it to the program's own flag, as in Hugging Face's Trainer."""
+def _left_batch(fields: StatedDocument, flags: Flags) -> dict[str, str]:
+    """The microbatch size, if the program sets it and none of its arguments is known."""
+    name, whole = "train_micro_batch_size_per_gpu", "train_batch_size"
+    if fields.shown(name) or flags.shown("--per_device_train_batch_size"):
+        return {}
+    if name in fields.left_to_program:
+        return {name: LEFT_TO_PROGRAM}
+    return {} if fields.shown(whole) else {name: NOT_IN_FILE}
 
-    def on(name: str) -> bool:
-        enabled = fields.find(f"{name}.enabled")
-        return bool(enabled) or (enabled is None and flags.flag(f"--{name}"))
 
-    return Recipe.BF16 if on("bf16") else Recipe.FP16 if on("fp16") else Recipe.FP32
+def _assumed(fields: StatedDocument, flags: Flags, batch: int) -> dict[str, str]:
+    """That there is no accumulation, if the program decides on it and none of its arguments is known."""
+    name = "gradient_accumulation_steps"
+    if fields.shown(name) or flags.shown(f"--{name}") or fields.shown("train_batch_size") or flags.given:
+        return {}
+    return {"global_batch_size": f"global_batch_size={batch}: {name} is {LEFT_TO_PROGRAM}, 1 is assumed"}
+
+
+def _read_recipe(fields: StatedDocument, flags: Flags) -> tuple[Recipe, dict[str, str]]:
+    """The precision, and the field that leaves it to the program if no argument of the program says it, as with
+    ``"auto"`` in Hugging Face's Trainer."""
+    stated = next((recipe for recipe in TRAINED_IN if recipe.value == fields.options.words.get("recipe")), None)
+    if stated is None:
+        return _recipe_of_file(fields, flags)
+    recipe, left = _recipe_of_file(fields, flags)
+    fields.replaced |= {"recipe": recipe.value} if recipe is not stated and not left else {}
+    return stated, {}
+
+
+def _recipe_of_file(fields: StatedDocument, flags: Flags) -> tuple[Recipe, dict[str, str]]:
+    enabled = {name: fields.find(f"{name}.enabled") for name in ("bf16", "fp16")}
+    for name, value in enabled.items():
+        if value or (value is None and flags.flag(f"--{name}")):
+            return Recipe(name), {}
+    left = [name for name in enabled if f"{name}.enabled" in fields.left_to_program and not flags.has(f"--{name}")]
+    if not left and None in enabled.values() and not (flags.has("--bf16") or flags.has("--fp16")):
+        fields.assumptions.append("neither bf16 nor fp16 is enabled: trained in fp32, DeepSpeed's default")
+    return Recipe.FP32, {f"{name}.enabled": LEFT_TO_PROGRAM for name in left[:1]}
 
 
 def _read_optimizer(fields: StatedDocument) -> Optimizer:

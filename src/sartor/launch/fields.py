@@ -80,6 +80,12 @@ class Row:
             return True if value == self.flag else None
         return value if self.words is None else self.words.get(text_of(value))
 
+    @property
+    def rates(self) -> dict[str, float]:
+        """The rates by which it is on or off, if its words are numbers: any rate above 0 is on."""
+        numbers = [word for word in (self.words or {}).values() if re.fullmatch(r"\d\.\d+", str(word))]
+        return {name: float(word) for name, word in (self.words or {}).items()} if numbers else {}
+
     def arguments(self, value: Value | None) -> Iterator[Argument]:
         """The words of a command line for a value."""
         word = self.spelled(value)
@@ -99,12 +105,16 @@ class Row:
         names = (self.argument, *self.older)
         if not self.argument or self.by_code:
             return self.default
+        if self.field in flags.options.sizes and not (self.when and not any(flags.shown(name) for name in names)):
+            return self._stated(flags, names)
         if self.flag is not None:
             return self.flag if flags.on(*names) else self.default
         if "" in (self.words or {}).values():  # given for several values: which one is for the reader to say
             flags.on(*names)
             return self.default
         name = next((name for name in names if flags.has(name)), self.argument)
+        if self.rates:
+            return flags.number(name, self.rates[text_of(bool(self.default))]) > 0
         if self.words is not None or isinstance(self.default, str):
             return self._meant(flags, name)
         if self.whole or isinstance(self.default, float):
@@ -114,12 +124,28 @@ class Row:
             return flags.flag(name, self.default)
         return flags.size(name, self.default, least=self.least, most=self.most)
 
-    def _meant(self, flags: Stated, name: str) -> Value | None:
-        """The value of a word."""
+    def _stated(self, flags: Stated, names: Iterable[str]) -> Value:
+        """The number that an option states; what the file says instead is kept, in words."""
+        number = flags.options.sizes[self.field]
+        value = bool(number) if isinstance(self.default, bool) else number
+        words = next((text for name in names if (text := flags.shown(name))), "")
+        meant = text_of(self._meanings().get(words, words))
+        if words and meant != text_of(value):
+            flags.replaced.setdefault(self.field, meant)
+        elif not words and self.default not in (None, value):
+            flags.replaced.setdefault(self.field, f"nothing ({text_of(self.default)} by default)")
+        return value
+
+    def _meanings(self) -> dict[str, Value]:
+        """Values by their words."""
         meanings: dict[str, Value] = {}
         for text, spelled in (self.words or {}).items():
             meanings.setdefault(text_of(spelled), value_of(text))  # the first of several values with one word is meant
-        meanings |= self.also or {}
+        return meanings | dict(self.also or {})
+
+    def _meant(self, flags: Stated, name: str) -> Value | None:
+        """The value of a word."""
+        meanings = self._meanings()
         word = flags.word(name, () if self.part == "numerics" else tuple(meanings))
         return self.default if word is None else meanings.get(word, word)
 
@@ -255,11 +281,18 @@ def written_fields(
 def read_rows(kind: LaunchKind | str, flags: Stated, *parts: str) -> dict[str, Value | None]:
     """Every quantity that a command line gives, or its default; of rows with one quantity the first counts."""
     values: dict[str, Value | None] = {}
+    flags.unchecked = _unchecked(kind, flags.options.fields)
     for row in rows(kind, *parts):
         if row.argument and row.field and not row.by_code:
             value = row.read(flags)
             values.setdefault(row.field, value if not row.follows else row.default)
     return values
+
+
+@cache
+def _unchecked(kind: LaunchKind | str, fields: frozenset[str]) -> frozenset[str]:
+    """Arguments that say fields which options state."""
+    return frozenset(name for row in rows(kind) if row.field in fields for name in (row.argument, *row.older))
 
 
 # -- releases -----------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from sartor.launch.fields import argument_names
 from sartor.launch.maxtext import PROGRAM, is_maxtext, keys_of, read_maxtext
 from sartor.launch.megatron import megatron_files, read_megatron
 from sartor.launch.megatron_dialects import is_nemo, overrides, read_nemo
+from sartor.launch.options import options_of
 from sartor.launch.plan import (
     JobParts,
     LaunchFile,
@@ -36,12 +37,13 @@ from sartor.launch.plan import (
     launch_kind,
 )
 from sartor.launch.script import NEAREST, ScriptCommand, check_pretraining, find_command
-from sartor.launch.stated import launch_words, read_yaml
+from sartor.launch.stated import Options, launch_words, read_yaml
 from sartor.launch.torchtitan import torchtitan_files
 from sartor.launch.torchtitan_read import TORCHTITAN_TABLES, read_torchtitan, read_torchtitan_python
 from sartor.launch.torchtitan_source import read_named, read_source
 from sartor.model.shape import TransformerShape
 from sartor.model.training import TrainingJob, TrainingPlan
+from sartor.run.run import Run
 
 MAX_BYTES = 1_000_000
 """Largest launch file accepted."""
@@ -98,68 +100,73 @@ def save_files(written: LaunchFiles, directory: str | os.PathLike[str], *, overw
 
 
 def read_launch(
-    path: str | os.PathLike[str], *, num_devices: int = 0, shape: TransformerShape | None = None
+    path: str | os.PathLike[str],
+    *,
+    num_devices: int = 0,
+    shape: TransformerShape | None = None,
+    run: Run | None = None,
 ) -> LaunchReading:
     """Read an existing launch as model, job and plan: a shell script, a file of arguments, torchtitan TOML, DeepSpeed
     JSON, accelerate YAML, or a folder with a ``launch.sh``. Nothing in it is run.
 
     ``num_devices`` is used if the file lacks the number of devices, and wins over it; ``shape`` is the model if the
-    file only names it. Raises `InputError`.
+    file only names it; what ``run`` states wins over the file, which may then say something impossible. Raises
+    `InputError`.
     """
     target = Path(path)
     try:
         if target.is_dir():
             target = target / "launch.sh"
-        return _dispatch(target, _text(target), num_devices, shape)
+        return _dispatch(target, _text(target), options_of(run, num_devices, shape))
     except RecursionError:
         raise InputError("launch", printable(str(path)), "must nest less deeply") from None
 
 
-def _dispatch(path: Path, text: str, num_devices: int, shape: TransformerShape | None) -> LaunchReading:
+def _dispatch(path: Path, text: str, options: Options) -> LaunchReading:
     suffix, name = path.suffix.lower(), path.name
     if suffix == ".py" and MODULE in text:
-        return read_bridge(text, name, None, num_devices)
+        return read_bridge(text, name, None, options)
     if suffix == ".py" and "nemo" in text and "torchtitan" not in text:
         must = "must hold the model's sizes; a recipe of NeMo is a function whose values are not in the file"
         raise InputError("launch", printable(name), must, "NeMo's YAML, or a recipe written out for Megatron Bridge")
     if suffix == ".py":
-        return read_torchtitan_python(read_source(text, "train", name), None, num_devices, shape)
+        return read_torchtitan_python(read_source(text, "train", name), None, options)
     if suffix == ".toml":
         _check_claimed(name, parse_toml(text, "--launch", name), TORCHTITAN_TABLES, "torchtitan's ([parallelism] ...)")
-        return read_torchtitan(text, None, num_devices, shape, name=name)
+        return read_torchtitan(text, None, options, name=name)
     if suffix in (".json", ".yaml", ".yml") and (script := _starter(path)):
-        reading = _dispatch(script, _text(script), num_devices, shape)
+        reading = _dispatch(script, _text(script), options)
         return replace(reading, assumptions=(f"read with {script.name}, which starts it", *reading.assumptions))
     if suffix == ".json":
         config = parse_json(text.encode(), name=name)
         _check_claimed(name, config, DEEPSPEED_KEYS, "DeepSpeed's (zero_optimization, train_batch_size ...)")
-        return read_deepspeed(config, None, num_devices)
+        return read_deepspeed(config, None, options)
     if suffix in (".yaml", ".yml"):
-        return _yaml(path, text, num_devices, shape)
+        return _yaml(path, text, options)
     command = find_command(text, lambda name: _beside(path, name))
-    reading = _script(path, command, num_devices, shape)
-    if not num_devices or command.num_devices in (0, num_devices):
+    reading = _script(path, command, options)
+    if not options.num_devices or command.num_devices in (0, options.num_devices):
         return reading
-    note = f"num_devices={num_devices} as stated; the script starts {command.num_devices}"
+    note = f"num_devices={options.num_devices} as stated; the script starts {command.num_devices}"
     return replace(reading, assumptions=(note, *reading.assumptions))
 
 
-def _script(path: Path, command: ScriptCommand, num_devices: int, shape: TransformerShape | None) -> LaunchReading:
+def _script(path: Path, command: ScriptCommand, options: Options) -> LaunchReading:
     """Read a script: as the config file that it names, with its batch and devices, or else as Megatron's arguments."""
     check_pretraining(command, path.name)
     words = (*command.launcher, *command.arguments)
     if PROGRAM.fullmatch(command.program):
-        return read_maxtext(_maxtext_keys(path, command), command, num_devices, shape)
+        return read_maxtext(_maxtext_keys(path, command), command, options)
     if recipe := _recipe_of(path, command):
-        return read_bridge(recipe, command.program.rpartition("/")[2], command, num_devices)
+        return read_bridge(recipe, command.program.rpartition("/")[2], command, options)
     if (module := _after(words, "--module")) and (config := _after(words, "--config")):
         beside = path.parent / f"{module.rpartition('.')[2]}.py"
         source = read_source(_text(beside), config, beside.name) if beside.exists() else read_named(module, config)
-        return read_torchtitan_python(source, command, num_devices, shape)
+        return read_torchtitan_python(source, command, options)
     if "--num-layers" in words:  # Megatron's own flags are the launch, even if DeepSpeed runs them.
-        return read_megatron(command, num_devices)
+        return read_megatron(command, options)
     if is_nemo(settings := overrides(command.arguments, _config_named(path, words))):
-        return read_nemo(settings, num_devices)
+        return read_nemo(settings, options)
     for option, reader in (
         ("--job.config_file", "torchtitan"),
         ("--deepspeed_config", "deepspeed"),
@@ -172,20 +179,20 @@ def _script(path: Path, command: ScriptCommand, num_devices: int, shape: Transfo
         inner = path.parent / Path(named).name if not (path.parent / named).exists() else path.parent / named
         text = _text(inner)
         if reader == "torchtitan":
-            return read_torchtitan(text, command, num_devices, shape, name=inner.name)
+            return read_torchtitan(text, command, options, name=inner.name)
         if reader == "deepspeed":
-            return read_deepspeed(parse_json(text.encode(), name=inner.name), command, num_devices)
+            return read_deepspeed(parse_json(text.encode(), name=inner.name), command, options)
         settings = {**read_yaml(text, name=inner.name), **launcher_config(command.launcher)}
-        return read_accelerate(settings, command, num_devices, partial(_beside, path))
+        return read_accelerate(settings, command, options, partial(_beside, path))
     if "--per_device_train_batch_size" in words or "accelerate" in [word.rpartition("/")[2] for word in words]:
-        return read_accelerate(_told_alone(command), command, num_devices, partial(_beside, path))
+        return read_accelerate(_told_alone(command), command, options, partial(_beside, path))
     if not any(word.startswith("--") for word in command.arguments):
         must = "must hold a training command with its arguments (torchrun pretrain_gpt.py --num-layers ...)"
         raise InputError("launch", printable(path.name), must)
     if not any(word.partition("=")[0] in argument_names() for word in command.arguments):
         must = "must hold arguments of a trainer that is known; a recipe by name does not say what it sets"
         raise InputError("launch", printable(command.program or path.name), must, NEAREST)
-    return read_megatron(command, num_devices)
+    return read_megatron(command, options)
 
 
 def _told_alone(command: ScriptCommand) -> JsonDict:
@@ -253,25 +260,25 @@ def _value_of(words: tuple[str, ...], option: str) -> str | None:
     return None
 
 
-def _yaml(path: Path, text: str, num_devices: int, shape: TransformerShape | None) -> LaunchReading:
+def _yaml(path: Path, text: str, options: Options) -> LaunchReading:
     """Read a YAML file: accelerate's, NeMo's for a GPT, MaxText's, or Megatron's test recipes (``MODEL_ARGS:`` with
     flags as keys)."""
     value = read_yaml(text, name=path.name)
     if is_maxtext(value):
-        return read_maxtext(value, None, num_devices, shape)
+        return read_maxtext(value, None, options)
     if is_nemo(value):
-        return read_nemo(value, num_devices)
+        return read_nemo(value, options)
     arguments = value.get("MODEL_ARGS")
     if not isinstance(arguments, dict):
         _check_claimed(path.name, value, ACCELERATE_KEYS, "accelerate's (distributed_type, mixed_precision ...)")
-        return read_accelerate(value, None, num_devices, partial(_beside, path))
+        return read_accelerate(value, None, options, partial(_beside, path))
     words: list[str] = []
     for flag, values in arguments.items():
         if values is False:
             continue
         items = values if isinstance(values, list) else [values]
         words += [flag, *(str(item) for item in items if item is not True and item is not None)]
-    return read_megatron(ScriptCommand(launcher=(), program="", arguments=tuple(words)), num_devices)
+    return read_megatron(ScriptCommand(launcher=(), program="", arguments=tuple(words)), options)
 
 
 def _check_claimed(name: str, config: JsonMap, keys: re.Pattern[str], dialect: str) -> None:

@@ -20,7 +20,7 @@ from sartor.launch.maxtext_model import shape_of
 from sartor.launch.plan import JobParts, LaunchKind, LaunchReading, canonical, check_numbers, no_devices
 from sartor.launch.script import ScriptCommand
 from sartor.launch.shell_words import HOLE
-from sartor.launch.stated import StatedDocument, read_yaml
+from sartor.launch.stated import NO_OPTIONS, Options, StatedDocument, read_yaml
 from sartor.model.shape import TransformerShape
 from sartor.model.training import (
     ContextParallel,
@@ -98,16 +98,17 @@ def keys_of(words: tuple[str, ...]) -> JsonDict:
     return keys
 
 
-def read_maxtext(
-    raw: JsonDict, command: ScriptCommand | None, num_devices: int = 0, shape: TransformerShape | None = None
-) -> LaunchReading:
-    """The model, job and plan of MaxText's keys; missing ones have base.yml's defaults. Raises `InputError`."""
+def read_maxtext(raw: JsonDict, command: ScriptCommand | None, options: Options = NO_OPTIONS) -> LaunchReading:
+    """The model, job and plan of MaxText's keys, with the ``options`` beside them; missing keys have base.yml's
+    defaults. Raises `InputError`."""
     keys = StatedDocument(
         raw={name: value for name, value in raw.items() if value not in ("", None)},
+        options=options,
+        unchecked=_replaced(options),
         assumptions=list(command.notes) if command else [],
     )
-    shape = _shape(keys, shape)
-    dims, zero, group, repeats = _dims(keys, num_devices or (command.num_devices if command else 0))
+    shape = _shape(keys, options.shape)
+    dims, zero, group, repeats = _dims(keys, options.devices(command.num_devices if command else 0))
     microbatch, count = _batch(keys, dims)
     recompute, again, away = _read_remat(keys, shape)
     plan = TrainingPlan(
@@ -125,7 +126,8 @@ def read_maxtext(
     parts = _parts(keys, int(dims.dp) * microbatch * count)
     parts = replace(parts, recompute_modules=again, offload_modules=away)
     model = keys.text("model_name", "default")
-    rest, open_fields = keys.left(), dict(keys.open)
+    rest = keys.left()
+    open_fields = {name: words for name, words in keys.open.items() if name not in keys.unchecked}
     return LaunchReading(
         kind=KIND,
         plan=canonical(plan, None if shape is None else int(shape.num_layers)),
@@ -135,6 +137,7 @@ def read_maxtext(
         model="" if model == "default" else printable(model),
         unpriced=tuple(printable(f"{name}={keys.find(name)}") for name in rest if PRICED.match(name)),
         open_fields=open_fields,
+        replaced=keys.replaced,
         ignored=tuple(printable(name) for name in rest if not PRICED.match(name)),
         assumptions=tuple(keys.assumptions),
     )
@@ -168,6 +171,7 @@ def _dims(keys: StatedDocument, devices: int) -> tuple[ParallelDims, int, int, i
         for net in ("ici", "dcn")
         for name in MESH
     }
+    mesh, devices = _with_degrees(keys, mesh, devices)
     slices = _slices(keys, mesh, devices)
     for net, whole in (("dcn", slices), ("ici", devices // slices if devices else 0)):
         degree_product = math.prod(n for (kind_of_net, _), n in mesh.items() if kind_of_net == net and n > 0)
@@ -190,6 +194,42 @@ def _dims(keys: StatedDocument, devices: int) -> tuple[ParallelDims, int, int, i
     tp = size["tensor"] * size["tensor_sequence"]
     dims = ParallelDims(tp=tp, pp=size["pipeline"], dp=dp, cp=cp, ep=ep, sequence_parallel=True)
     return dims, zero, shards if zero and 1 < shards < dp * cp else 0, max(keys.count("num_pipeline_repeats", -1), 0)
+
+
+DEGREES = {
+    "tp": ("tensor", "tensor_sequence"),
+    "cp": ("context", "context_usp_ulysses", "sequence"),
+    "ep": ("expert",),
+    "pp": ("pipeline",),
+}
+"""Axes of the mesh whose product is a degree."""
+
+
+def _replaced(options: Options) -> frozenset[str]:
+    """Keys whose value an option states."""
+    axes = [axis for name in options.sizes for axis in DEGREES.get(name, ())]
+    batch = ("per_device_batch_size",) if "global_batch_size" in options.sizes else ()
+    length = ("max_target_length",) if "seq_len" in options.sizes else ()
+    return frozenset([*(f"{net}_{axis}_parallelism" for net in ("ici", "dcn") for axis in axes), *batch, *length])
+
+
+def _with_degrees(
+    keys: StatedDocument, mesh: Mapping[tuple[str, str], int], devices: int
+) -> tuple[dict[tuple[str, str], int], int]:
+    """The mesh with the degrees that are stated beside the launch, within a slice; its devices stay, and sharding takes
+    those left."""
+    changed, stated = dict(mesh), [name for name in DEGREES if name in keys.options.sizes]
+    for name in stated:
+        axes, degree = DEGREES[name], keys.options.sizes[name]
+        words = [keys.open[f"ici_{axis}_parallelism"] for axis in axes if f"ici_{axis}_parallelism" in keys.open]
+        before = math.prod(mesh[net, axis] for net in ("ici", "dcn") for axis in axes)
+        keys.replaced |= {name: words[0] if words else str(before)} if words or before != degree else {}
+        changed |= {(net, axis): 1 for net in ("ici", "dcn") for axis in axes} | {("ici", axes[0]): degree}
+    if stated and min(mesh.values()) > 0:
+        devices = devices or math.prod(mesh.values())
+    if stated and all(size > 0 for (net, _), size in changed.items() if net == "ici"):
+        changed["ici", "fsdp"] = -1
+    return changed, devices
 
 
 def _slices(keys: StatedDocument, mesh: Mapping[tuple[str, str], int], devices: int) -> int:
@@ -217,7 +257,13 @@ GPUS = 8
 def _batch(keys: StatedDocument, dims: ParallelDims) -> tuple[int, int]:
     """Microbatch size of one pipeline, and number of microbatches: one pass is ``per_device_batch_size`` times devices,
     and a pipeline splits it into ``num_pipeline_microbatches``."""
+    steps = keys.count("gradient_accumulation_steps", 1)
     per_device = keys.find("per_device_batch_size")
+    if stated := keys.options.sizes.get("global_batch_size"):
+        of_file = keys.shown("per_device_batch_size") or "12"
+        devices = int(dims.tp) * int(dims.cp) * int(dims.pp) * int(dims.dp)
+        keys.replaced["global_batch_size"] = f"per_device_batch_size={of_file}"
+        per_device = stated / steps / devices
     if per_device is None:
         keys.assumptions.append("per_device_batch_size=12 (default)")
     per_device = 12.0 if per_device is None else per_device
@@ -227,13 +273,12 @@ def _batch(keys: StatedDocument, dims: ParallelDims) -> tuple[int, int]:
     devices = int(dims.tp) * int(dims.cp) * pp * dp
     rounds = max(keys.count("num_pipeline_microbatches", -1), 0) or pp
     cut, whole = dp * (rounds if pp > 1 else 1), int(per_device * devices * (1 + 1e-9))
-    if whole % cut or whole < cut:
+    if (whole % cut or whole < cut) and not stated:
         near = max(int(whole // cut), 1) * cut / devices
         raise InputError(
             "per_device_batch_size", per_device, f"must give each of {cut} parts a whole sequence", f"{near:g}"
         )
-    steps = keys.count("gradient_accumulation_steps", 1)
-    return int(whole // cut), steps * (rounds if pp > 1 else 1)
+    return max(int(whole // cut), 1), steps * (rounds if pp > 1 else 1)
 
 
 def _repeats(keys: StatedDocument, dims: ParallelDims, shape: TransformerShape | None, repeats: int) -> int:

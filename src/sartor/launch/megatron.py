@@ -40,9 +40,9 @@ from sartor.launch.plan import (
     refuser,
 )
 from sartor.launch.script import ScriptCommand, launch_script
-from sartor.launch.stated import Flags, hole_text, parse_flags
+from sartor.launch.stated import NO_OPTIONS, Flags, Options, hole_text, parse_flags
 from sartor.model.layer import AttentionMixer, LatentAttentionMixer, VectorRole
-from sartor.model.shape import Value
+from sartor.model.shape import TransformerShape, Value
 from sartor.model.training import (
     ContextParallel,
     OffloadModule,
@@ -192,23 +192,24 @@ EXCLUSIVE = (
 """Pairs of arguments that Megatron-LM rejects together (``validate_args``)."""
 
 
-def read_megatron(command: ScriptCommand, num_devices: int = 0) -> LaunchReading:
-    """The model, job and plan of a Megatron-LM command. ``num_devices`` wins over the script's.
+def read_megatron(command: ScriptCommand, options: Options = NO_OPTIONS) -> LaunchReading:
+    """The model, job and plan of a Megatron-LM command with the ``options`` beside it.
 
     Raises `InputError` for invalid values; unknown flags are listed in the reading.
     """
-    flags = parse_flags(command.arguments)
+    flags = parse_flags(command.arguments, options)
     flags.assumptions += command.notes
     for argument, excluded in EXCLUSIVE:
         if argument in flags.given and excluded in flags.given:
             raise InputError(argument, f"with {excluded}", "Megatron-LM takes one of the two", excluded)
     values = read_rows(KIND, flags, "parallel")
     tp, pp, cp, ep = (int(values[name] or 1) for name in ("tp", "pp", "cp", "ep"))
-    shape = read_model(flags, tp)
+    shape = _model(flags, tp)
     values |= read_rows(KIND, flags, "training")
-    layers = None if shape is None else int(shape.num_layers)
+    layers = None if (model := options.shape or shape) is None else int(model.num_layers)
     splits = _splits_experts(flags, tp, int(values["expert_tp"] or tp))
-    dp = _data_parallel(flags, command, num_devices, tp * pp * cp, ceil_div(ep, 1 if splits else tp), cp)
+    options.check_degrees(options.devices(command.num_devices), tp * pp * cp)
+    dp = _data_parallel(options.devices(command.num_devices), tp * pp * cp, ceil_div(ep, 1 if splits else tp), cp)
     microbatch, count = _batch(flags, values, dp)
     stages, virtual = read_stages(flags, pp, layers)
     instances = int(values["instances"] or 1)
@@ -250,7 +251,20 @@ def read_megatron(command: ScriptCommand, num_devices: int = 0) -> LaunchReading
         ignored=tuple(ignored),
         assumptions=tuple(flags.assumptions),
         open_fields={**_bearing(flags), **_misspelt(flags)},
+        replaced=flags.replaced,
     )
+
+
+def _model(flags: Flags, tp: int) -> TransformerShape | None:
+    """The file's model; None where a model beside the file replaces sizes that are not known or wrong."""
+    try:
+        return read_model(flags, tp)
+    except InputError as error:
+        if flags.options.shape is None:
+            raise
+        flags.replaced["model"] = f"{error.field}={flags.open.get(error.field, error.value)}"
+    flags.read |= {row.argument for part in ("sizes", "numerics") for row in rows(KIND, part)}
+    return None
 
 
 def _bearing(flags: Flags) -> dict[str, str]:
@@ -277,9 +291,8 @@ def _splits_experts(flags: Flags, tp: int, expert_tp: int) -> bool:
     return expert_tp > 1 or tp == 1
 
 
-def _data_parallel(flags: Flags, command: ScriptCommand, num_devices: int, model: int, ep: int, cp: int) -> int:
+def _data_parallel(devices: int, model: int, ep: int, cp: int) -> int:
     """Data-parallel degree: devices over tp x pp x cp. Raises `InputError` if the number of devices is unknown."""
-    devices = num_devices or command.num_devices
     if not devices:
         raise no_devices(model * max(ep // cp, 1))
     if devices % model:
@@ -298,12 +311,12 @@ def _batch(flags: Flags, values: Mapping[str, Value | None], dp: int) -> tuple[i
     if not total:
         total = microbatch * dp
         flags.assumptions.append(f"--global-batch-size={total} (Megatron's default: micro-batch-size x dp)")
-    if total % (microbatch * dp):
+    if total % (microbatch * dp) and "global_batch_size" not in flags.options.sizes:
         step = microbatch * dp
         must = f"must be a multiple of micro-batch-size x dp = {microbatch} x {dp}"
         below = total // step * step
         raise InputError("--global-batch-size", total, must, f"{below} and {below + step}" if below else str(step))
-    return microbatch, total // (microbatch * dp)
+    return microbatch, max(total // (microbatch * dp), 1)
 
 
 def _read_zero(flags: Flags, values: Mapping[str, Value | None]) -> int:

@@ -15,7 +15,7 @@ from sartor.launch.fields import NOT, argument_names, rows
 from sartor.launch.megatron import read_megatron
 from sartor.launch.plan import LaunchKind, LaunchReading, no_devices
 from sartor.launch.script import ScriptCommand
-from sartor.launch.stated import read_yaml
+from sartor.launch.stated import NO_OPTIONS, Options, read_yaml
 from sartor.step.trainers.nemo import NEMO
 
 NORMS = {
@@ -50,14 +50,14 @@ def overrides(words: Iterable[str], config: JsonMap) -> JsonDict:
     return out
 
 
-def read_nemo(value: JsonMap, num_devices: int = 0) -> LaunchReading:
+def read_nemo(value: JsonMap, options: Options = NO_OPTIONS) -> LaunchReading:
     """The model, job and plan of a configuration. Raises `InputError`."""
     model, trainer = value["model"], value["trainer"]
-    devices = num_devices or _nemo_devices(trainer)
+    devices = options.devices(_nemo_devices(trainer))
     if not devices:
         raise no_devices(1)
     words = tuple(_nemo_words(_resolved(model), trainer))
-    reading = read_megatron(ScriptCommand(launcher=(), program="", arguments=words, num_devices=devices), num_devices)
+    reading = read_megatron(ScriptCommand(launcher=(), program="", arguments=words, num_devices=devices), options)
     read = reading.parts.trainer
     trainer_of_nemo = replace(
         NEMO, tp_overlap=read.tp_overlap, grad_fusion=read.grad_fusion, dispatch_once=False, ep_overlap=False

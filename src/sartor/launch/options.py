@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sartor.errors import InputError
+from sartor.errors import InputError, Stated
 from sartor.json_types import JsonDict
 from sartor.launch.fields import quantities, row_of, text_of
+from sartor.launch.plan import LaunchKind
+from sartor.launch.stated import LEFT_TO_PROGRAM, NOT_IN_FILE, Options
 from sartor.model.plan import AXES
 from sartor.model.shape import Value
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.plans.fixed import named_values, settings, with_switches
 from sartor.plans.space import axes_of, plan_at
 from sartor.run.fields import check_batch
+from sartor.run.run import Run
 from sartor.step.question import training_job
+from sartor.step.trainers import record_named, trainer_named
 
 if TYPE_CHECKING:
     from sartor.hardware.gpu import Gpu
     from sartor.launch.plan import LaunchReading
     from sartor.model.shape import TransformerShape
-    from sartor.run.run import Run
 
 OF_JOB = {
     "dtype": "recipe",
@@ -35,12 +38,48 @@ OF_JOB = {
 }
 """Options of the job, and the field of `TrainingJob` (and of the launch table) that each states."""
 OPTIONS = {field: option for option, field in OF_JOB.items()}
+SAID_BY = {
+    "dtype": ("bf16", "fp16", "param_dtype"),
+    "recompute": ("recomputed",),
+    "recompute_layers": ("recompute",),
+    "virtual_stages": ("stages",),
+    "zero_stage": ("sharded", "fsdp", "reshards"),
+    "microbatch_size": ("local_batch_size",),
+    "global_batch_size": ("num_microbatches",),
+}
+"""Further fields of the launch table that say what an option states."""
+BY_FORMAT = {LaunchKind.MEGATRON: ("nemo", "megatron-deepspeed")}
+"""Trainers without a format of their own, by the one whose files they read."""
+FAMILIES = {
+    LaunchKind.MEGATRON: (LaunchKind.MEGATRON, LaunchKind.MEGATRON_BRIDGE, LaunchKind.DEEPSPEED),
+    LaunchKind.MEGATRON_BRIDGE: (LaunchKind.MEGATRON_BRIDGE, LaunchKind.MEGATRON),
+    LaunchKind.DEEPSPEED: (LaunchKind.DEEPSPEED, LaunchKind.ACCELERATE),
+    LaunchKind.ACCELERATE: (LaunchKind.ACCELERATE, LaunchKind.DEEPSPEED),
+    LaunchKind.TORCHTITAN: (LaunchKind.TORCHTITAN,),
+    LaunchKind.MAXTEXT: (LaunchKind.MAXTEXT,),
+}
+"""Formats of trainers that a launch of a format may start: Megatron's arguments run under its forks and DeepSpeed too,
+and Hugging Face's programs under both of its launchers."""
+SIZES = ("tp", "pp", "cp", "ep", "sequence_parallel", "zero_stage", "optimizer_offload", "microbatch_size")
+"""Axes that a launch says in one argument each; with them a file is read in place of its own values."""
 MEANT = re.compile(r"did you mean (\S+)\?")
 OF_SEQUENCE = re.compile(r"seq|max_length|block_size|target_length")
 OF_MODEL = re.compile(
     r"hidden|heads|layers$|vocab|kv-|[qv][-_]lora|head-dim|^base_|^--num-experts|query-groups|router-topk"
 )
 """Names of arguments that say the length of a sequence, and a model's sizes."""
+
+
+def options_of(run: Run | None, num_devices: int, shape: TransformerShape | None) -> Options:
+    """What a run states, by the fields of the launch table. Raises ``InputError``."""
+    run = run or Run(facts={})
+    names = [name for name in (*AXES, *OF_JOB, "global_batch_size", "seq_len") if name in run]
+    axes = named_values({name: str(run.get(name)).lower() for name in names if name in AXES}, "launch")
+    numbers = {**axes, **{name: run.get(name) for name in ("global_batch_size", "seq_len") if name in run}}
+    fields = {field for name in names for field in (OF_JOB.get(name, name), *SAID_BY.get(name, ()))}
+    sizes = {name: int(number) for name, number in numbers.items() if name not in AXES or name in SIZES}
+    words = {field: str(run.get(name)) for name, field in OF_JOB.items() if name in run}
+    return Options(num_devices=num_devices, shape=shape, sizes=sizes, words=words, fields=frozenset(fields))
 
 
 def with_options(
@@ -51,7 +90,9 @@ def with_options(
 
     Raises ``InputError`` for what neither says, and for what the launch's devices do not allow.
     """
-    unsaid = _settled(reading, run, has_model=shape is not None)
+    _check_trainer(reading.kind, run, gpus)
+    replaced = {OPTIONS.get(name, name): words for name, words in reading.replaced.items()}
+    unsaid = {**replaced, **_settled(reading, run, has_model=shape is not None)}
     file_job = reading.job(shape, run.get("seq_len"))
     job, _ = with_switches(_with_job_options(file_job, run, gpus), run, gpus)
     plan, batch = _with_axes(reading, file_job, run)
@@ -63,12 +104,28 @@ def with_options(
     notes = [
         f"{name}={text_of(after[name])} as stated; the file says {unsaid.get(name) or text_of(before[name])}"
         for name in after
-        if name in run and (name in unsaid or after[name] != before[name])
+        if name in run and (name in unsaid or (name not in reading.assumed and after[name] != before[name]))
     ]
-    if shape is not None and reading.shape is not None:
-        notes.append(f"the model is {shape.name or 'the one given'}, not the file's sizes")
+    if shape is not None and (reading.shape is not None or "model" in reading.replaced):
+        wrong = f" ({reading.replaced['model']})" if "model" in reading.replaced else ""
+        notes.append(f"the model is {shape.name or 'the one given'}, not the file's sizes{wrong}")
     open_names = tuple(f"{name} is " for name in reading.open_fields)
-    return job, plan, (*notes, *(text for text in reading.assumptions if not text.startswith(open_names)))
+    assumed = [text for name, text in reading.assumed.items() if name not in run]
+    return job, plan, (*notes, *assumed, *(text for text in reading.assumptions if not text.startswith(open_names)))
+
+
+def _check_trainer(kind: LaunchKind, run: Run, gpus: Sequence[Gpu]) -> None:
+    """Raise ``InputError`` for a stated trainer that such a file does not start."""
+    name = run.get("framework")
+    if name is None:
+        return
+    trainer_named(name, gpus[0])  # which must be known
+    word = name.strip().lower().partition("@")[0].replace("_", "-")
+    kinds = FAMILIES[kind]
+    formats = [other for other in LaunchKind if word in (*record_named(other.value).names, *BY_FORMAT.get(other, ()))]
+    if formats and not set(formats) & set(kinds):
+        must = f"a file for {kind.title} does not start it; {record_named(word).called} has files of its own"
+        raise InputError("framework", name, must, " or ".join(kind.value for kind in kinds))
 
 
 def _settled(reading: LaunchReading, run: Run, *, has_model: bool) -> dict[str, str]:
@@ -76,16 +133,41 @@ def _settled(reading: LaunchReading, run: Run, *, has_model: bool) -> dict[str, 
 
     Raises ``InputError`` for an argument without a value that no option states either.
     """
-    settled = {}
+    settled, left = dict[str, str](), dict[str, str]()
     for name, words in reading.open_fields.items():
         row = row_of(reading.kind, name)
-        field = "" if row is None else OPTIONS.get(row.field, row.field)
+        field = "" if row is None else _option_of(row.field, run)
         field = "seq_len" if OF_SEQUENCE.search(name) else field
         if field in run:
-            settled[field] = words
+            if words not in (LEFT_TO_PROGRAM, NOT_IN_FILE):
+                settled[field] = words
+        elif words in (LEFT_TO_PROGRAM, NOT_IN_FILE):
+            left[name] = field
         elif not (has_model and OF_MODEL.search(name)):
             raise _unsaid(reading, name, words, field)
+    if left:
+        raise _left_open(reading, run, left)
     return settled
+
+
+def _left_open(reading: LaunchReading, run: Run, left: Mapping[str, str]) -> InputError:
+    """The error for arguments that a program fills in, with every option that has to be stated."""
+    first, *others = left
+    also = f", as is {' and '.join(others)}" if others else ""
+    lacks = ["seq_len"] if reading.parts.seq_len is None and "seq_len" not in run else []
+    options = " and ".join(dict.fromkeys([*left.values(), *lacks]))
+    value, must = Stated(f"is {reading.open_fields[first]}{also}"), "step and memory depend on it"
+    return InputError(
+        first, value, must, f"{options} stated beside the file, or the script that starts it in its folder"
+    )
+
+
+def _option_of(field: str, run: Run) -> str:
+    """The option that states a field of the launch table: of several, the one that is stated."""
+    options = [name for name, fields in SAID_BY.items() if field in fields]
+    first = OPTIONS.get(field, field)
+    names = [first, *options] if first in (*AXES, *OF_JOB, "seq_len", "global_batch_size") else options
+    return next((name for name in names if name in run), next(iter(names), field))
 
 
 def _unsaid(reading: LaunchReading, name: str, words: str, field: str) -> InputError:

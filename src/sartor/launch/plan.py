@@ -121,6 +121,10 @@ class LaunchReading:
     open_fields: Mapping[str, str] = field(default_factory=dict)
     """Arguments that bear on the price and whose value the file does not say (a variable that nothing sets), or that
     are not understood, with the words that stand there; the plan has their defaults."""
+    assumed: Mapping[str, str] = field(default_factory=dict)
+    """What the file leaves to the program that it starts, by option, with a sentence on what the plan has instead."""
+    replaced: Mapping[str, str] = field(default_factory=dict)
+    """What the file says of fields for which an option was read instead, in words."""
 
     @property
     def num_devices(self) -> int:

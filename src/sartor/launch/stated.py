@@ -10,12 +10,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sartor.bounded import packaged_toml, printable
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
 from sartor.launch.shell_words import HOLE
+
+if TYPE_CHECKING:
+    from sartor.model.shape import TransformerShape
 
 MAX_SIZE = 2**40
 PLACEHOLDER = re.compile(rf"{HOLE}|\$\{{|\{{\{{|\$\w+$")
@@ -28,14 +31,51 @@ def launch_words() -> JsonDict:
     return packaged_toml("launch", "words.toml")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What is stated beside a launch, and wins over it."""
+
+    num_devices: int = 0
+    """0: as many as the launch says."""
+    shape: TransformerShape | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Numbers by field of the launch table, read in place of the file's before they are checked."""
+    words: Mapping[str, str] = field(default_factory=dict)
+    """Words by field of the table: recipe, optimizer, attention."""
+    fields: frozenset[str] = frozenset()
+    """All stated fields of the launch table; what a file says of them may be wrong."""
+
+    def devices(self, of_launch: int) -> int:
+        """The devices of the run: the stated number, else the launch's."""
+        return self.num_devices or of_launch
+
+    def check_degrees(self, num_devices: int, product: int) -> None:
+        """Raise `InputError` if stated degrees do not divide the devices; ``product`` is of all degrees but dp."""
+        stated = [name for name in ("tp", "pp", "cp") if name in self.sizes]
+        if stated and num_devices % product:
+            must = f"the launch has {num_devices} devices, and tp x pp x cp is {product}"
+            raise InputError(stated[0], self.sizes[stated[0]], must, "--num-devices, to state another number")
+
+
+NO_OPTIONS = Options()
+LEFT_TO_PROGRAM = 'left to the program ("auto")'
+NOT_IN_FILE = "left to the program"
+"""The words of a field whose value the program fills in that reads the file, whether the file says so or nothing."""
+
+
 @dataclass(slots=True)
 class Flags:
     """Flags by name, each with its values."""
 
     given: dict[str, list[str]]
+    options: Options = NO_OPTIONS
     assumptions: list[str] = field(default_factory=list)
     read: set[str] = field(default_factory=set)
     open: dict[str, str] = field(default_factory=dict)
+    replaced: dict[str, str] = field(default_factory=dict)
+    """Words of the file for a field that an option states."""
+    unchecked: frozenset[str] = frozenset()
+    """Names whose value may be wrong, as an option states what they say."""
     odd: list[str] = field(default_factory=list)
     """Words that belong to no flag."""
 
@@ -60,10 +100,18 @@ class Flags:
         if text is None:
             return default
         if not re.fullmatch(r"[+-]?\d{1,15}", text) or int(text) < least:
-            raise InputError(name, printable(text), f"must be an integer of at least {least}")
+            self._refused(name, text, f"must be an integer of at least {least}")
+            return default
         if int(text) > most:
-            raise InputError(name, printable(text), f"must be at most {most}")
+            self._refused(name, text, f"must be at most {most}")
+            return default
         return int(text)
+
+    def _refused(self, name: str, text: str, must: str, nearest: str = "") -> None:
+        """Raise `InputError` for a value that is wrong, or leave it open where an option states what it says."""
+        if name not in self.unchecked:
+            raise InputError(name, printable(text), must, nearest)
+        self.open[name] = printable(text)
 
     def number(self, name: str, default: float) -> float:
         """A finite number."""
@@ -82,12 +130,20 @@ class Flags:
         values = self.given[name]
         if not values:
             raise InputError(name, "no value", "must be followed by its value", ", ".join(choices[:6]))
-        if HOLE in values[0]:
+        if PLACEHOLDER.search(values[0]):
             if name not in self.open:
                 self.assumptions.append(f"{name} is {hole_text(values[0])}, which the file does not set: ignored")
             self.open[name] = hole_text(values[0])
             return None
-        return values[0] if not choices else _one_of(name, values[0], choices)
+        if not choices or values[0] in choices:
+            return values[0]
+        self._refused(name, values[0], f"must be one of {', '.join(choices)}", _near(values[0], choices))
+        return None
+
+    def shown(self, name: str) -> str:
+        """The words of a flag, for display; empty if it is absent."""
+        self.read.add(name)
+        return hole_text(" ".join(self.given[name])) or "true" if name in self.given else ""
 
     def words(self, name: str) -> list[str]:
         """All values of a flag."""
@@ -99,16 +155,13 @@ class Flags:
         return [name for name in self.given if name not in self.read]
 
 
-def _one_of(name: str, word: str, choices: Sequence[str], cutoff: float = 0.6) -> str:
-    if word in choices:
-        return word
-    near = difflib.get_close_matches(word, choices, 1, cutoff)
-    raise InputError(name, printable(word), f"must be one of {', '.join(choices)}", "".join(near))
+def _near(word: str, choices: Sequence[str], cutoff: float = 0.6) -> str:
+    return "".join(difflib.get_close_matches(word, choices, 1, cutoff))
 
 
-def parse_flags(words: Iterable[str]) -> Flags:
+def parse_flags(words: Iterable[str], options: Options = NO_OPTIONS) -> Flags:
     """Parse ``--flag value value`` and ``--flag=value``; the last one wins if a flag is repeated."""
-    flags = Flags(given={})
+    flags = Flags(given={}, options=options)
     current: list[str] | None = None
     for word in words:
         if word.startswith("--") and len(word) > 2 and HOLE not in word.partition("=")[0]:
@@ -145,29 +198,51 @@ class StatedDocument:
     maps a section to sections that held its fields in earlier versions."""
 
     raw: JsonDict
+    options: Options = NO_OPTIONS
     assumptions: list[str] = field(default_factory=list)
     older: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: NO_OTHERS)
     read: set[str] = field(default_factory=set)
     open: dict[str, str] = field(default_factory=dict)
+    replaced: dict[str, str] = field(default_factory=dict)
+    unchecked: frozenset[str] = frozenset()
+    """As of `Flags`."""
+    left_to_program: set[str] = field(default_factory=set)
+    """Paths where ``"auto"`` stands."""
 
     def find(self, path: str) -> Any:
         """The value at a path, or None."""
+        place, value = self._at(path)
+        if value is None:
+            return None
+        self.read.add(place)
+        if isinstance(value, str) and PLACEHOLDER.search(value):
+            if place not in self.open:
+                self.assumptions.append(f"{place} is {hole_text(value)}, which the file does not set: ignored")
+            self.open[place] = hole_text(value)
+            return None
+        if value == "auto":
+            self.left_to_program.add(place)
+            return None
+        return value
+
+    def shown(self, path: str) -> str:
+        """What stands at a path, for display; empty if nothing does."""
+        place, value = self._at(path)
+        self.read.add(place)
+        if value is None or value == "auto":
+            return ""
+        return str(value).lower() if isinstance(value, bool) else hole_text(str(value))
+
+    def _at(self, path: str) -> tuple[str, Any]:
+        """Where a field is, in its section or an older one, and what stands there."""
         section, _, rest = path.partition(".")
         for place in (path, *(f"{section_name}.{rest}" for section_name in self.older.get(section, ()))):
             value: Any = self.raw
             for part in place.split("."):
                 value = value.get(part) if isinstance(value, dict) else None
-            if value is None:
-                continue
-            self.read.add(place)
-            if isinstance(value, str) and PLACEHOLDER.search(value):
-                if place not in self.open:
-                    note = f"{place} is {hole_text(value)}, which the file does not set: ignored"
-                    self.assumptions.append(note)
-                self.open[place] = hole_text(value)
-                return None
-            return None if value == "auto" else value
-        return None
+            if value is not None:
+                return place, value
+        return path, None
 
     def has(self, path: str) -> bool:
         return self.find(path) is not None
@@ -191,10 +266,18 @@ class StatedDocument:
         if value is None:
             return default
         if isinstance(value, bool) or not isinstance(value, int) or not (least <= value <= MAX_SIZE or value in also):
-            raise InputError(path, value, f"must be an integer of at least {least}")
+            self._refused(path, value, f"must be an integer of at least {least}")
+            return default
         if value > most:
-            raise InputError(path, value, f"must be at most {most}", str(most))
+            self._refused(path, value, f"must be at most {most}", str(most))
+            return default
         return value
+
+    def _refused(self, path: str, value: object, must: str, nearest: str = "") -> None:
+        """As of `Flags`."""
+        if path not in self.unchecked:
+            raise InputError(path, value, must, nearest)
+        self.open[path] = printable(str(value))
 
     def count(self, path: str, default: int, *, least: int = 1) -> int:
         """`size` with a default; -1 (all) is allowed if it is the default."""
@@ -211,7 +294,8 @@ class StatedDocument:
         """A boolean."""
         value = self.find(path)
         if value is not None and not isinstance(value, bool):
-            raise InputError(path, value, "must be true or false")
+            self._refused(path, value, "must be true or false")
+            return default
         return default if value is None else value
 
     def word(self, path: str, choices: Sequence[str] = ()) -> str | None:
@@ -222,8 +306,13 @@ class StatedDocument:
         if value is False and "no" in choices:  # as YAML 1.1 reads it
             return "no"
         if not isinstance(value, (str, int)) or isinstance(value, bool):
-            raise InputError(path, value, "must be a string")
-        return _one_of(path, str(value), choices, 0.3) if choices else str(value)
+            self._refused(path, value, "must be a string")
+            return None
+        if not choices or str(value) in choices:
+            return str(value)
+        must = f"must be one of {', '.join(choices)}"
+        self._refused(path, printable(str(value)), must, _near(str(value), choices, 0.3))
+        return None
 
     def text(self, path: str, default: str) -> str:
         word = self.word(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from sartor.json_types import JsonDict
 from sartor.launch.fields import Quantities, read_rows, rows
 from sartor.launch.plan import JobParts, LaunchReading, canonical, check_numbers, device_layers, even_stages, no_devices
 from sartor.launch.script import ScriptCommand
-from sartor.launch.stated import StatedDocument, bearing, launch_words, parse_flags
+from sartor.launch.stated import NO_OPTIONS, Options, StatedDocument, bearing, launch_words, parse_flags
 from sartor.launch.torchtitan import KIND
 from sartor.launch.torchtitan_source import Flavor, RecipeSource, named_flavor
 from sartor.model.shape import Numerics, TransformerShape
@@ -28,28 +29,26 @@ TORCHTITAN_TABLES = re.compile(r"job|model|training|parallelism|activation_check
 def read_torchtitan(
     text: str,
     command: ScriptCommand | None,
-    num_devices: int = 0,
-    shape: TransformerShape | None = None,
+    options: Options = NO_OPTIONS,
     *,
     name: str = "train.toml",
 ) -> LaunchReading:
-    """The plan of a TOML, with the command line's overrides. ``num_devices`` wins over the script's; ``shape`` over the
-    model that the file names. Raises `InputError`."""
+    """The plan of a TOML, with the command line's overrides and the ``options`` beside it. Raises `InputError`."""
     tables = parse_toml(text, "--launch", name)
-    config = StatedDocument(raw=tables, older=OLDER)
+    config = StatedDocument(raw=tables, options=options, older=OLDER)
     _override(config, command)
     model = (config.text("model.name", "llama3"), config.text("model.flavor", "debugmodel"))
-    flavor = named_flavor(*model)
+    flavor, shape = named_flavor(*model), options.shape
     if shape is None and flavor:
         shape = replace(flavor.shape, numerics=flavor.computes)
-    return _reading(config, command, num_devices, shape, " ".join(model))
+    return _reading(config, command, shape, " ".join(model))
 
 
 def read_torchtitan_python(
-    source: RecipeSource, command: ScriptCommand | None, num_devices: int = 0, shape: TransformerShape | None = None
+    source: RecipeSource, command: ScriptCommand | None, options: Options = NO_OPTIONS
 ) -> LaunchReading:
-    """The plan of a Python configuration. Raises `InputError`."""
-    config = StatedDocument(raw={})
+    """The plan of a Python configuration with the ``options`` beside it. Raises `InputError`."""
+    config = StatedDocument(raw={}, options=options)
     for path, value in source.values.items():
         section, _, field = path.rpartition(".")
         _table(config.raw, section)[field] = value
@@ -61,10 +60,10 @@ def read_torchtitan_python(
         _table(config.raw, "parallelism")["enable_async_tensor_parallel"] = True
     if config.count("parallelism.expert_parallel_degree", 1) > 1:  # it reuses the ranks of tp: experts stay whole
         _table(config.raw, "parallelism")["expert_tensor_parallel_degree"] = 1
-    flavor = named_flavor(source.module, source.flavor)
+    flavor, shape = named_flavor(source.module, source.flavor), options.shape
     if shape is None and flavor:
         shape = _with_settings(flavor, source)
-    reading = _reading(config, command, num_devices, shape, f"{source.module} {source.flavor}".strip())
+    reading = _reading(config, command, shape, f"{source.module} {source.flavor}".strip())
     return replace(reading, unknown=(*reading.unknown, *source.unknown))
 
 
@@ -89,10 +88,10 @@ def _with_settings(flavor: Flavor, source: RecipeSource) -> TransformerShape:
 
 
 def _reading(
-    config: StatedDocument, command: ScriptCommand | None, num_devices: int, shape: TransformerShape | None, model: str
+    config: StatedDocument, command: ScriptCommand | None, shape: TransformerShape | None, model: str
 ) -> LaunchReading:
     layers = None if shape is None else int(shape.num_layers)
-    devices = num_devices or (command.num_devices if command else 0)
+    devices = config.options.devices(command.num_devices if command else 0)
     values = read_rows(KIND, config, "config")
     plan = _read_plan(config, values, devices, layers)
     parts = _parts(config, values, plan.dims)
@@ -111,12 +110,16 @@ def _reading(
         unpriced=tuple(f"{name}={word}" for name, word in set_otherwise.items() if word != without_price[name]),
         ignored=tuple(name for name in config.left() if _no_bearing(name)),
         open_fields={**config.open, **bearing(unknown)},
+        replaced=config.replaced,
         assumptions=(*config.assumptions, *(command.notes if command else ())),
     )
 
 
 def _read_plan(config: StatedDocument, values: Quantities, devices: int, layers: int | None) -> TrainingPlan:
     tp, pp, cp, ep, replicas, shards = (int(values[n] or 0) for n in ("tp", "pp", "cp", "ep", "replicas", "shards"))
+    if config.options.sizes.keys() & {"tp", "pp", "cp"}:  # the launch's devices stay: other degrees, other shards
+        devices, shards = devices or _devices_of_file(config), 0
+        config.options.check_degrees(devices, replicas * tp * pp * cp)
     if shards < 1:
         shards = _leftover(config, devices, replicas * tp * pp * cp, ep)
     dp = replicas * shards
@@ -141,6 +144,12 @@ def _read_plan(config: StatedDocument, values: Quantities, devices: int, layers:
         stage_layers=stages,
     )
     return _with_recompute(config, plan, layers)
+
+
+def _devices_of_file(config: StatedDocument) -> int:
+    """The product of the degrees in the file, without what is stated beside it; 0 if one takes the rest."""
+    values = read_rows(KIND, StatedDocument(raw=config.raw, older=config.older), "config")
+    return max(math.prod(int(values[name] or 0) for name in ("tp", "pp", "cp", "replicas", "shards")), 0)
 
 
 def _leftover(config: StatedDocument, devices: int, others: int, ep: int) -> int:
@@ -220,6 +229,10 @@ def _module_stages(modules: object) -> tuple[int, ...]:
 def _read_batch(config: StatedDocument, values: Quantities, dp: int, pp: int) -> tuple[int, int]:
     """Microbatch size, and number of microbatches of one pipeline per step."""
     local, total = int(values["local_batch_size"] or 8), int(values["global_batch_size"] or -1)
+    if pp == 1 and "microbatch_size" in config.options.sizes:  # a pass over all layers is a local batch
+        stated = config.options.sizes["microbatch_size"]
+        config.replaced |= {"microbatch_size": str(local)} if local != stated else {}
+        local = stated
     total = local * dp if total == -1 else total
     micro = int(values["microbatch_size"] or 1) if pp > 1 else local
     if total % (local * dp):
@@ -242,6 +255,10 @@ def _with_recompute(config: StatedDocument, plan: TrainingPlan, layers: int | No
     option = config.text("activation_checkpoint.selective_ac_option", "2")
     if mode in ("none", "full"):
         return replace(plan, recompute=Recompute.FULL if mode == "full" else Recompute.NONE)
+    usual = {"mode": "selective", "selective_ac_option": "2"}
+    silent = [f"{name}={word}" for name, word in usual.items() if not config.shown(f"activation_checkpoint.{name}")]
+    if silent and mode == "selective" and "recompute" not in config.options.fields:
+        config.assumptions.append(f"activation_checkpoint {' '.join(silent)} (torchtitan's default)")
     if mode == "memory_budget" or option == "op":
         config.assumptions.append(f"activation_checkpoint {mode} {option}: priced as every second layer recomputed")
         option = "2"
