@@ -476,23 +476,33 @@ def _counted(monkeypatch: pytest.MonkeyPatch, name: str, size: Callable[..., int
 
 
 def test_a_neighbour_of_a_plan_prices_no_operator(monkeypatch: pytest.MonkeyPatch) -> None:
-    job, plan = job_of(), PLANS["pipeline"]
+    job, plan, cluster = job_of(), PLANS["pipeline"], replace(CLUSTER)  # of which nothing is remembered
     operators = _counted(monkeypatch, "sartor.cost.price.operator_costs", lambda operators, *_: len(operators))
     exchanges = _counted(monkeypatch, "sartor.step.stage_seconds.grad_exchange", lambda *_: 1)
-    base = step(job, plan, CLUSTER)
+    base = step(job, plan, cluster)
     priced = len(operators), len(exchanges)
     assert priced == (1, 1)
     for more in (replace(plan, recompute=Recompute.FULL), replace(plan, num_microbatches=16)):
-        assert step(job, more, CLUSTER).step_s > base.step_s
+        assert step(job, more, cluster).step_s > base.step_s
     assert (len(operators), len(exchanges)) == priced
 
 
 def test_equal_operators_of_blocks_are_priced_once(monkeypatch: pytest.MonkeyPatch) -> None:
     job = job_of(shape_of(experts=True))
     operators = _counted(monkeypatch, "sartor.cost.price.operator_costs", lambda operators, *_: len(operators))
-    step(job, PLANS["one device"], CLUSTER)
+    step(job, PLANS["one device"], replace(CLUSTER))
     whole = lower(workload_of(job), ParallelDims(), kernels_of(job, CLUSTER))
-    assert sum(operators) < len(whole.operators) / 3
+    assert 0 < sum(operators) < len(whole.operators) / 3
+
+
+def test_another_switch_prices_only_the_operators_that_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    job, cluster = job_of(), replace(CLUSTER)
+    operators = _counted(monkeypatch, "sartor.cost.price.operator_costs", lambda operators, *_: len(operators))
+    step(job, PLANS["pipeline"], cluster)
+    trainer = replace(job.trainer, accumulation=Accumulation.ADDED)
+    step_s = step(replace(job, trainer=trainer), PLANS["pipeline"], cluster).step_s
+    assert 0 < operators[1] < operators[0] / 3
+    assert step_s == step(replace(job, trainer=trainer), PLANS["pipeline"], replace(CLUSTER)).step_s
 
 
 def test_pipelines_do_not_depend_on_how_replicas_share_states(monkeypatch: pytest.MonkeyPatch) -> None:

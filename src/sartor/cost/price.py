@@ -383,20 +383,27 @@ def costs_together(
     *,
     sigma_factor: float = 1.0,
     cluster: Cluster | None = None,
+    known: dict[Key, Cost] | None = None,
 ) -> list[Cost]:
     """Time [s] and spread of each operator, in the shape of its own sizes: equal ones are priced once, and those that
-    differ in sizes alone as one array. Arguments as in ``price``."""
+    differ in sizes alone as one array. ``known`` keeps the costs of operators in a model, with all else unchanged.
+    Other arguments as in ``price``."""
+    costs = {} if known is None else known
     keys, groups = [_key(op) for op in operators], dict[Key, dict[Key, Operator]]()
     for key, op in zip(keys, operators, strict=True):
-        groups.setdefault(key[0], {})[key] = op
+        if key not in costs:
+            groups.setdefault(key[0], {})[key] = op
     shapes = [
         {key: np.broadcast_shapes(*map(np.shape, _sizes(op))) for key, op in group.items()} for group in groups.values()
     ]
     joined = [
         _joined(list(group.values()), list(of.values())) for group, of in zip(groups.values(), shapes, strict=True)
     ]
-    whole = operator_costs(joined, gpu, calibration, details=False, sigma_factor=sigma_factor, cluster=cluster)
-    costs: dict[Key, Cost] = {}
+    whole = (
+        operator_costs(joined, gpu, calibration, details=False, sigma_factor=sigma_factor, cluster=cluster)
+        if joined
+        else ()
+    )
     for cost, of_group in zip(whole, shapes, strict=True):
         costs |= _parted(cost, of_group)
     return [costs[key] for key in keys]

@@ -19,7 +19,7 @@ import numpy as np
 
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.cost import Cost, total_deviation
-from sartor.cost.price import costs_together
+from sartor.cost.price import Key, costs_together
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.cluster import Cluster
@@ -51,7 +51,7 @@ from sartor.step.mechanisms.mechanism import BlockShare, BlockWork
 from sartor.step.question import check_recipe, kernels_of, workload_of
 from sartor.step.results import BlockTimes
 from sartor.step.stages import BlockRows, block_rows, distinct_rows
-from sartor.units import FloatArray, Floats, IntArray, Ints, ceil_div
+from sartor.units import FEW, FloatArray, Floats, IntArray, Ints, ceil_div, remembered
 
 LOG_SIGMA = float(Cost(time_s=1.0).log_sigma)
 """Standard deviation of ln(measured/predicted): a datasheet's, since no template chip has been measured."""
@@ -153,10 +153,11 @@ def row_times(
         return _chip_row_times(job, rows, cluster), rows
     block_kinds = blocks(job.shape)
     columns: list[dict[str, FloatArray]] = [{f: np.zeros(rows.size) for f in _FIELDS} for _ in block_kinds]
-    for where, dims in _structures(rows):
-        workload = workload_of(job, dims.tp, rows.microbatch_size[where])
-        graph = lower(workload, dims, kernels_of(job, cluster))
-        costs = _distinct_costs(graph, _groupings(job, rows, where), cluster, calibration)
+    structures = list(_structures(rows))
+    graphs = [_lowered(job, rows, where, dims, cluster) for where, dims in structures]
+    groupings = [_groupings(job, rows, where) for where, _ in structures]
+    every_cost = _distinct_costs(graphs, groupings, cluster, calibration)
+    for (where, dims), graph, costs in zip(structures, graphs, every_cost, strict=True):
         for column, priced in zip(columns, _by_block(block_kinds, graph, costs), strict=True):
             for name, value in _times(priced, dims, job).items():
                 column[name][where] = value
@@ -178,6 +179,10 @@ def _structures(rows: BlockRows) -> Iterator[tuple[Any, ParallelDims]]:
                 yield where, ParallelDims(tp=rows.tp[where], cp=cp, ep=rows.ep[where], sequence_parallel=sequence)
 
 
+def _lowered(job: TrainingJob, rows: BlockRows, where: IntArray, dims: ParallelDims, cluster: Cluster) -> OperatorGraph:
+    return lower(workload_of(job, dims.tp, rows.microbatch_size[where]), dims, kernels_of(job, cluster))
+
+
 Grouping = tuple[IntArray, IntArray]
 """The first row of each group of rows, and the group of each row."""
 
@@ -196,17 +201,35 @@ def _groupings(job: TrainingJob, rows: BlockRows, where: IntArray) -> list[Group
 
 
 def _distinct_costs(
-    graph: OperatorGraph, groupings: Sequence[Grouping], cluster: Cluster, calibration: Calibration | None
-) -> tuple[Cost, ...]:
-    """Costs of the operators in the shape of all rows; each operator is priced once for every distinct set of sizes."""
-    few = [_grouped(operator, groupings) for operator in graph.operators]
-    costs = costs_together([op for op, _ in few], cluster.gpu, calibration, cluster=cluster)
-    return tuple(
-        cost
-        if group is None
-        else replace(cost, time_s=_spread(cost.time_s, group), log_sigma=_spread(cost.log_sigma, group))
-        for cost, (_, group) in zip(costs, few, strict=True)
-    )
+    graphs: Sequence[OperatorGraph],
+    groupings: Sequence[Sequence[Grouping]],
+    cluster: Cluster,
+    calibration: Calibration | None,
+) -> Iterator[tuple[Cost, ...]]:
+    """Costs of each graph's operators in the shape of all its rows; each operator is priced once for every distinct set
+    of sizes, and all graphs' operators together."""
+    few = [
+        [_grouped(operator, ways) for operator in graph.operators]
+        for graph, ways in zip(graphs, groupings, strict=True)
+    ]
+    operators = [operator for of_graph in few for operator, _ in of_graph]
+    are_few = all(np.size(graph.tokens) <= FEW for graph in graphs) and all(op.role is not None for op in operators)
+    known = _known_costs(cluster, calibration) if are_few else {}
+    if len(known) > MOST_KNOWN:
+        known.clear()
+    costs = iter(costs_together(operators, cluster.gpu, calibration, cluster=cluster, known=known))
+    for of_graph in few:
+        yield tuple(next(costs) if group is None else _spread(next(costs), group) for _, group in of_graph)
+
+
+MOST_KNOWN = 1 << 14
+"""Costs that are remembered at once: about 20 MB."""
+
+
+@remembered
+def _known_costs(cluster: Cluster, calibration: Calibration | None) -> dict[Key, Cost]:
+    """Costs of operators on a device of the cluster: a plan under another switch runs most of them too."""
+    return {}
 
 
 def _grouped(operator: Operator, groupings: Sequence[Grouping]) -> tuple[Operator, IntArray | None]:
@@ -222,8 +245,12 @@ def _grouped(operator: Operator, groupings: Sequence[Grouping]) -> tuple[Operato
     return operator, None
 
 
-def _spread(values: Floats, group: IntArray) -> Floats:
-    return values[group] if isinstance(values, np.ndarray) and values.ndim else values
+def _spread(cost: Cost, group: IntArray) -> Cost:
+    """The cost of each group's first row for all rows of the group."""
+    time_s, log_sigma = (
+        term[group] if isinstance(term, np.ndarray) and term.ndim else term for term in (cost.time_s, cost.log_sigma)
+    )
+    return replace(cost, time_s=time_s, log_sigma=log_sigma)
 
 
 @dataclass(frozen=True, slots=True)

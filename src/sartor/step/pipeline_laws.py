@@ -16,7 +16,7 @@ sampled durations, the plan's own durations are used: exact.
 Further rounds are extrapolated: of 500 random pipelines 3 came out too long, by 5% at most.
 
 Longest paths are found for many task durations at once. Every device works through its tasks in the order of `orders`.
-Which tasks can run together does not depend on how long they take: they are sorted into waves once, a task's inputs
+Which tasks can run together does not depend on how long they take: they are laid out in waves once, a task's inputs
 always in an earlier one, and every wave is one array operation under all durations. `simulation` does the same task by
 task for one set of durations.
 """
@@ -250,9 +250,9 @@ def longest_paths(forward_s: FloatArray, backward_s: FloatArray, microbatches: i
     """Longest paths of ``microbatches`` (a multiple of pp) through chunks with these durations [n, pp, v]."""
     count, pp, virtual = forward_s.shape
     tasks = _tasks(pp, virtual, microbatches)
-    waited = np.zeros((tasks.kind.size, count), dtype=bool)
+    waited = np.zeros((*tasks.kind.shape, count), dtype=bool)
     final = _finished(tasks, forward_s, backward_s, waited)
-    passed = _passed(tasks, tasks.last[final.argmax(axis=0)], waited)
+    passed = _passed(tasks, final.argmax(axis=0), waited)
     return _LongestPaths(makespan_s=final.max(axis=0), tasks=passed.reshape(count, 2, pp, virtual))
 
 
@@ -265,44 +265,43 @@ def _makespan_s(forward_s: FloatArray, backward_s: FloatArray, microbatches: int
 def _finished(
     tasks: _Tasks, forward_s: FloatArray, backward_s: FloatArray, waited: BoolArray | None = None
 ) -> FloatArray:
-    """When every device is done [pp, n]; ``waited`` [tasks + 1, n] is set where a task waits for another device."""
-    seconds = (
-        np.stack([forward_s, backward_s]).reshape(2, len(forward_s), -1).swapaxes(1, 2).reshape(-1, len(forward_s))
-    )
-    ends = np.zeros((tasks.kind.size, len(forward_s)))  # the last entry: no task
-    for start, end in zip(tasks.waves[:-1], tasks.waves[1:], strict=True):
-        free, arrived = ends.take(tasks.before[start:end], axis=0), ends.take(tasks.needs[start:end], axis=0)
+    """When every device is done [pp, n]; ``waited`` [waves + 1, pp, n] is set where a task waits for another device."""
+    count, (waves, pp) = len(forward_s), tasks.kind.shape
+    of_kinds = np.stack([forward_s, backward_s]).reshape(2, count, -1).swapaxes(1, 2).reshape(-1, count)
+    seconds, depth = np.concatenate([of_kinds, np.zeros((1, count))]), tasks.reach + 1
+    latest = np.zeros((depth * pp + 1, count))  # ends of the last waves, each in place of one that is over; then 0
+    of_waves = latest[:-1].reshape(depth, pp, count)
+    needs = np.where(tasks.needs, tasks.needs % (depth * pp), depth * pp)
+    for wave in range(1, waves):
+        free, ends, arrived = of_waves[(wave - 1) % depth], of_waves[wave % depth], latest.take(needs[wave], axis=0)
         if waited is not None:
-            np.greater(arrived, free, out=waited[start:end])
-        np.maximum(free, arrived, out=ends[start:end])
-        ends[start:end] += seconds.take(tasks.kind[start:end], axis=0)
-    return np.asarray(ends[tasks.last])
+            np.greater(arrived, free, out=waited[wave])
+        np.maximum(free, arrived, out=ends)
+        ends += seconds.take(tasks.kind[wave], axis=0)
+    return np.asarray(of_waves[(waves - 1) % depth])
 
 
-def _passed(tasks: _Tasks, last: IntArray, waited: BoolArray) -> IntArray:
-    """Count tasks of each kind on the path that ends in ``last`` [n]: [n, kinds]."""
-    count, kinds = last.size, int(tasks.kind[-1])
-    path, columns = np.empty((len(tasks.waves) - 1, count), dtype=np.int64), np.arange(count)
+def _passed(tasks: _Tasks, device: IntArray, waited: BoolArray) -> IntArray:
+    """Count tasks of each kind on the path that ends on a ``device`` [n]: [n, kinds]."""
+    (waves, pp), count = tasks.kind.shape, device.size
+    kinds, columns = int(tasks.kind[0, 0]), np.arange(count)
+    path, cell = np.empty((waves - 1, count), dtype=np.int64), (waves - 1) * pp + device
     for row in path:
-        row[:] = last
-        last = np.where(waited.take(last * count + columns), tasks.needs.take(last), tasks.before.take(last))
+        row[:] = cell
+        cell = np.where(waited.take(cell * count + columns), tasks.needs.take(cell), np.maximum(cell - pp, 0))
     kind = tasks.kind.take(path) + columns * (kinds + 1)
     return np.bincount(kind.ravel(), minlength=count * (kinds + 1)).reshape(count, -1)[:, :-1]
 
 
 class _Tasks(NamedTuple):
-    """Tasks of a pipeline, wave by wave, and after them one that stands for none."""
+    """Tasks of a pipeline as cells [waves + 1, pp]: in every wave, one of each device or none; none in the first."""
 
-    waves: list[int]
-    """Where each wave starts; then the number of tasks."""
-    before: Array
-    """The task that the same device runs before each."""
-    needs: Array
-    """The task of another device that must end before each."""
     kind: Array
     """Kind of each task: forward or backward, device, chunk; their number for none."""
-    last: IntArray
-    """[pp]: every device's last task."""
+    needs: Array
+    """The cell whose task another device must end before; 0 for none."""
+    reach: int
+    """Most waves between two such tasks."""
 
 
 def _num_tasks(pp: int, virtual: int, microbatches: int) -> int:
@@ -316,36 +315,32 @@ def _tasks(pp: int, virtual: int, microbatches: int) -> _Tasks:
     group, within = np.divmod(number, parts)
     chunk = np.where(backward, virtual - 1 - within // pp, within // pp)
     microbatch, part = group * pp + within % pp, chunk * pp + device
-    none = number.size
 
     def named(of_part: IntArray) -> IntArray:
         return np.asarray((backward * parts + of_part) * microbatches + microbatch)
 
-    order, alone = named(part), np.where(backward, part == parts - 1, part == 0)
-    needs = np.where(alone, none, named(np.where(backward, part + 1, part - 1)))
-    waves, place = _waves(order, needs)
-    placed = place[order]
-    before, waits, kind = np.full((3, none + 1), none, dtype=np.int32)
-    before[placed[:, 1:]] = placed[:, :-1]
-    waits[placed] = place[needs]
-    kind[placed], kind[none] = (backward * pp + device) * virtual + chunk, 2 * parts
-    return _Tasks(waves, before, waits, kind, placed[:, -1])
+    alone = np.where(backward, part == parts - 1, part == 0)
+    cell, cell_of = _waves(backward, number, virtual) * pp + device, np.zeros(number.size, dtype=np.int64)
+    cell_of[named(part)] = cell
+    needed = np.where(alone, 0, cell_of[named(np.where(backward, part + 1, part - 1)) * ~alone])
+    reach = np.where(alone, 1, cell // pp - needed // pp)
+    assert reach.min() > 0, "a task in a wave before its input's"
+    size = int(cell.max()) // pp * pp + pp
+    kind, needs = np.full(size, 2 * parts, dtype=np.int32), np.zeros(size, dtype=np.int32)
+    kind[cell], needs[cell] = (backward * pp + device) * virtual + chunk, needed
+    return _Tasks(kind.reshape(-1, pp), needs.reshape(-1, pp), int(reach.max()))
 
 
-def _waves(order: IntArray, needs: IntArray) -> tuple[list[int], IntArray]:
-    """Where each wave starts, and every task's place [tasks + 1] if they are sorted by wave: in each, the next task of
-    every device whose input is of an earlier one. ``order`` and ``needs`` are by device and position."""
-    ranks, position = np.arange(len(order)), np.zeros(len(order), dtype=np.int64)
-    place = np.full(order.size + 1, -1, dtype=np.int64)
-    place[-1] = order.size
-    waves = [0]
-    while (ranks := ranks[position[ranks] < order.shape[1]]).size:
-        ready = ranks[place[needs[ranks, position[ranks]]] >= 0]
-        assert ready.size, "an order of tasks that waits for itself"
-        place[order[ready, position[ready]]] = waves[-1] + np.arange(ready.size)
-        position[ready] += 1
-        waves.append(waves[-1] + ready.size)
-    return waves, place
+def _waves(backward: BoolArray, number: IntArray, virtual: int) -> IntArray:
+    """Wave of every task [pp, 2 m v], from 1, if all take equally long. The last device never waits once it has begun:
+    the others take their k-th backward after it, and a forward after it has done that of the chunk before."""
+    pp, device = len(number), np.arange(len(number))[:, None]
+    began = np.flatnonzero(~backward[-1]), np.flatnonzero(backward[-1])
+    after_forward = pp + 1 + device + began[0][np.maximum(number - pp, 0)]
+    after = np.where(number % (pp * virtual) < pp, 0, after_forward)
+    after = np.where(backward, 2 * pp - 1 - device + began[1][number], after)
+    order = np.arange(number.shape[1])
+    return np.asarray(order + np.maximum.accumulate(np.maximum(after - order, device + 1), axis=1))
 
 
 def _alternating(pp: int, virtual: int, microbatches: int) -> tuple[BoolArray, IntArray]:
@@ -369,7 +364,7 @@ DRAWN = 384
 SAMPLED = 1 << 25
 """Most tasks times `DRAWN` for which paths are sampled: beyond, a pipeline's plans have fewer durations than that."""
 WALKED = 1 << 23
-"""Tasks times durations walked at once: 64 MiB, however large the pipeline."""
+"""Tasks times durations walked at once: 8 MiB of waits, however large the pipeline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
