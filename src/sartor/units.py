@@ -46,14 +46,14 @@ class _Key:
         return isinstance(other, _Key) and self.key == other.key
 
 
-def remembered(function: Callable[Inputs, Result]) -> Callable[Inputs, Result]:
-    """Decorator: the last 256 results are kept, by the inputs' values, but dataclasses by identity. Arrays in a result
-    must not be changed."""
+def remembered(function: Callable[Inputs, Result], most: int = 256) -> Callable[Inputs, Result]:
+    """Decorator: the last ``most`` results are kept, by the inputs' values, but dataclasses by identity. Arrays in a
+    result must not be changed."""
 
     def whole(key: object) -> object:
         return key.whole if isinstance(key, _Key) else key
 
-    cached: Callable[..., Result] = lru_cache(maxsize=256)(
+    cached: Callable[..., Result] = lru_cache(maxsize=most)(
         lambda *keys, **named: function(*map(whole, keys), **named)  # type: ignore[arg-type]
     )
 

@@ -28,7 +28,7 @@ from sartor.model.shape import TransformerShape
 from sartor.model.training import Trainer, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel, ContextParallel
 from sartor.plans.fixed import SWITCHED, other_settings, settings, with_switches
-from sartor.plans.search import HeldPlan, known_blocks
+from sartor.plans.search import HeldPlan
 from sartor.plans.space import axes_of, broken
 from sartor.run.fields import FIELDS
 from sartor.run.run import Origin, Run, Turn
@@ -36,7 +36,6 @@ from sartor.step.footprint import footprint
 from sartor.step.question import padded_shape
 from sartor.step.results import PEAK_ERROR, near_limit
 from sartor.step.step import step
-from sartor.step.tables import KnownBlocks
 from sartor.step.trainers import trainer_named
 from sartor.units import format_bytes, format_seconds
 
@@ -83,12 +82,10 @@ def weighed(
     limit_bytes: float,
     closed: Container[str] = (),
     record: Callable[[str], Trainer] | None = None,
-    blocks_known: KnownBlocks | None = None,
 ) -> Weighed:
     """A run's plan priced with every other plausible value of what neither the run nor ``closed`` (names of fields and
     switches) states; ``shape`` has the vocabulary as it is written, and ``limit_bytes`` is what a device may hold.
-    ``record`` gives the trainer of a name; None: as in the launch files that sartor writes. ``blocks_known``: of the
-    search that chose the plan."""
+    ``record`` gives the trainer of a name; None: as in the launch files that sartor writes."""
     fields = tuple(open_fields(run, shape, job, plan, cluster.gpu, closed, record))
     if not fields:
         return Weighed(run=run)
@@ -96,7 +93,7 @@ def weighed(
         job=job,
         plan=plan,
         cluster=cluster,
-        blocks_known=blocks_known or known_blocks(job, cluster, calibration),
+        calibration=calibration,
         zero_stages=(int(plan.zero_stage), *_other_stages(run, closed)),
         broken=frozenset(broken(job, plan)),
     )
@@ -232,7 +229,7 @@ class _Pricer:
     job: TrainingJob
     plan: TrainingPlan
     cluster: Cluster
-    blocks_known: KnownBlocks
+    calibration: Calibration | None
     zero_stages: tuple[int, ...]
     """The plan's, and if nothing states it those that another trainer may have instead, the likeliest first."""
     broken: frozenset[str]
@@ -249,7 +246,7 @@ class _Pricer:
             if not self.broken.issuperset(broken(job, plan)):
                 continue
             try:
-                estimate = step(job, plan, self.cluster, self.blocks_known.calibration, blocks_known=self.blocks_known)
+                estimate = step(job, plan, self.cluster, self.calibration)
             except InputError:
                 return None
             peak_bytes = float(footprint(job, plan, self.cluster).device_bytes)

@@ -20,7 +20,7 @@ from sartor.model.training import Recompute, Trainer, TrainingJob
 from sartor.model.workload import ModelReading, ParallelDims
 from sartor.plans.fixed import named_values, with_switches
 from sartor.plans.result import PricedPlan
-from sartor.plans.search import HeldPlan, fastest_plan, fewest_devices, known_blocks, leanest_plan
+from sartor.plans.search import HeldPlan, fastest_plan, fewest_devices, leanest_plan
 from sartor.plans.space import axes_of
 from sartor.run.run import Origin, Run, Turn
 from sartor.step.question import as_trained, training_job, within_files
@@ -73,8 +73,7 @@ def complete(run: Run, reading: ModelReading, cluster: Cluster, calibration: Cal
     run = _finished(run, held, fixed_size=bool(cluster.total_devices))
     assert held.searched is not None
     plan, limit_bytes = held.searched.plan, held.limit_bytes
-    of_plan, blocks_known = (reading.shape, held.job, plan, held.cluster, calibration), held.blocks_known
-    open_run = weighed(run, *of_plan, limit_bytes=limit_bytes, blocks_known=blocks_known)
+    open_run = weighed(run, reading.shape, held.job, plan, held.cluster, calibration, limit_bytes=limit_bytes)
     held = replace(held, spread=open_run.spread)
     return _Completed(run=open_run.run, held=held, notes=(*notes, *_words(run, held)), turns=open_run.turns)
 
@@ -159,14 +158,13 @@ def _placed(
         usual = usual_batch(job.seq_len, num_devices, fixed.get("microbatch_size", 1))
         sized = replace(job, global_batch_size=run.get("global_batch_size") or usual)
         reached = cluster.reached(num_devices)
-        blocks_known = known_blocks(sized, reached, calibration)
         try:
-            plan = fastest_plan(sized, reached, num_devices, blocks_known=blocks_known, **search)
+            plan = fastest_plan(sized, reached, num_devices, **search)
         except InputError as error:
             refused = refused or error
             continue
         if plan is not None:
-            return replace(_held(run, sized, reached, num_devices, plan), blocks_known=blocks_known)
+            return _held(run, sized, reached, num_devices, plan)
         possible = sized, num_devices
     if possible is None:
         raise refused or InputError("num_devices", run.get("num_devices"), "no plan is possible on so many")

@@ -383,15 +383,15 @@ def costs_together(
     *,
     sigma_factor: float = 1.0,
     cluster: Cluster | None = None,
-    known: dict[Key, Cost] | None = None,
+    cost_of: dict[Key, Cost] | None = None,
 ) -> list[Cost]:
     """Time [s] and spread of each operator, in the shape of its own sizes: equal ones are priced once, and those that
-    differ in sizes alone as one array. ``known`` keeps the costs of operators in a model, with all else unchanged.
+    differ in sizes alone as one array. ``cost_of`` keeps the costs of operators in a model, with all else unchanged.
     Other arguments as in ``price``."""
-    costs = {} if known is None else known
+    cost_of = {} if cost_of is None else cost_of
     keys, groups = [_key(op) for op in operators], dict[Key, dict[Key, Operator]]()
     for key, op in zip(keys, operators, strict=True):
-        if key not in costs:
+        if key not in cost_of:
             groups.setdefault(key[0], {})[key] = op
     shapes = [
         {key: np.broadcast_shapes(*map(np.shape, _sizes(op))) for key, op in group.items()} for group in groups.values()
@@ -405,8 +405,8 @@ def costs_together(
         else ()
     )
     for cost, of_group in zip(whole, shapes, strict=True):
-        costs |= _parted(cost, of_group)
-    return [costs[key] for key in keys]
+        cost_of |= _parted(cost, of_group)
+    return [cost_of[key] for key in keys]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,6 @@ from sartor.plans.space import (
 from sartor.step.footprint import usable_bytes
 from sartor.step.mechanisms.mechanism import Rows
 from sartor.step.results import MAY_FIT, Footprint, StepEstimate, near_limit
-from sartor.step.tables import KnownBlocks
 from sartor.units import Array, Floats, format_bytes, room_text, round_up
 
 HOPE = 1.1
@@ -62,7 +61,6 @@ class Pricer:
     steps: Steps
     footprints: Footprints
     calibration: Calibration | None = None
-    blocks_known: KnownBlocks | None = None
     headroom: float = 0.0
     """Share of usable memory to leave free."""
 

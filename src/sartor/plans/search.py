@@ -60,7 +60,6 @@ from sartor.step.block_times import compute_factors
 from sartor.step.coefficients import InRun, coefficients_for, in_a_run
 from sartor.step.footprint import every_stage, usable_bytes
 from sartor.step.question import as_trained, kernels_of, padded_shape
-from sartor.step.tables import KnownBlocks
 from sartor.units import distinct
 
 HEADROOM = 0.05
@@ -141,14 +140,12 @@ def fastest_plan(
     *,
     calibration: Calibration | None = None,
     headroom: float | None = None,
-    blocks_known: KnownBlocks | None = None,
 ) -> PricedPlan | None:
     """`search_plans(...).best` alone, without runners-up, front and explanations; None if no plan fits.
-    ``blocks_known`` keeps the blocks that are priced.
 
     Raises ``InputError`` for fixed values that no plan on ``num_devices`` can have.
     """
-    pricer = make_pricer(job, cluster.reached(num_devices), calibration, headroom=headroom, blocks_known=blocks_known)
+    pricer = make_pricer(job, cluster.reached(num_devices), calibration, headroom=headroom)
     axes = check_fixed(job, num_devices, fixed or {})
     best, front, rejected = _fastest(pricer, plan_space(job, num_devices, axes))
     if not front.evaluated:
@@ -237,8 +234,6 @@ class HeldPlan:
     """Of the price (`PricedPlan.spread`)."""
     searched: PricedPlan | None = field(default=None, compare=False, repr=False)
     """The plan as the search that chose it priced it with the package's calibration, to price it once."""
-    blocks_known: KnownBlocks | None = field(default=None, compare=False, repr=False)
-    """The blocks that the search priced."""
     launched: TrainingPlan | None = field(default=None, compare=False, repr=False)
     """The plan of a launch file, which places its layers itself."""
 
@@ -343,27 +338,19 @@ def make_pricer(
     steps: Steps | None = None,
     footprints: Footprints | None = None,
     headroom: float | None = None,
-    blocks_known: KnownBlocks | None = None,
 ) -> Pricer:
     """A pricer with the step and footprint functions of ``sartor.step``."""
     from sartor.step import footprint as memory
     from sartor.step import step as time_of
 
-    priced_once = blocks_known or known_blocks(job, cluster, calibration)
     return Pricer(
         job=job,
         cluster=cluster,
-        steps=steps or partial(time_of.step, blocks_known=priced_once),
+        steps=steps or time_of.step,
         footprints=footprints or memory.footprint,
-        calibration=priced_once.calibration,
-        blocks_known=priced_once,
+        calibration=calibration,
         headroom=usual_headroom(cluster) if headroom is None else checked_headroom(headroom),
     )
-
-
-def known_blocks(job: TrainingJob, cluster: Cluster, calibration: Calibration | None) -> KnownBlocks:
-    """No blocks yet, to be priced with a calibration or the package's."""
-    return KnownBlocks(job, cluster, calibration if cluster.others else calibration or load_calibration(cluster.gpu))
 
 
 def usual_headroom(cluster: Cluster) -> float:

@@ -92,7 +92,7 @@ def place_rows(pricer: Pricer, ranked: Evaluated, index: Array) -> Iterator[tupl
     """Row indices with the row's plan under each split worth pricing, if it fits; what rows share is priced once."""
     fitting = _placed_that_fit(pricer, ranked, index) if len(index) else []
     plans = [plan for _, plan, _ in fitting]
-    steps = step_each(pricer.job, plans, pricer.cluster, pricer.calibration, pricer.blocks_known)
+    steps = step_each(pricer.job, plans, pricer.cluster, pricer.calibration)
     prices = [
         (row, PricedPlan(plan=plan, step=step, footprint=footprint))
         for (row, plan, footprint), step in zip(fitting, steps, strict=True)
@@ -115,7 +115,7 @@ def _placed_that_fit(pricer: Pricer, ranked: Evaluated, index: Array) -> list[tu
     """Row, plan and memory under each split worth pricing that fits. Equal chunks are the even split, which has its
     price."""
     plans = to_plan(pricer.job, {name: values[index] for name, values in ranked.rows.items()})
-    loads = block_loads(pricer.job, plans, pricer.cluster, pricer.calibration, pricer.blocks_known)
+    loads = block_loads(pricer.job, plans, pricer.cluster, pricer.calibration)
     of_row = [
         [replace(plan, stage_layers=split) for split in splits(pricer, plan, weights) if len(set(split)) > 1]
         for plan, weights in zip((plan_at(pricer.job, ranked.rows, i) for i in index.tolist()), loads, strict=True)

@@ -214,10 +214,10 @@ def _distinct_costs(
     ]
     operators = [operator for of_graph in few for operator, _ in of_graph]
     are_few = all(np.size(graph.tokens) <= FEW for graph in graphs) and all(op.role is not None for op in operators)
-    known = _known_costs(cluster, calibration) if are_few else {}
-    if len(known) > MOST_KNOWN:
-        known.clear()
-    costs = iter(costs_together(operators, cluster.gpu, calibration, cluster=cluster, known=known))
+    cost_of = _known_costs(cluster, calibration) if are_few else {}
+    if len(cost_of) > MOST_KNOWN:
+        cost_of.clear()
+    costs = iter(costs_together(operators, cluster.gpu, calibration, cluster=cluster, cost_of=cost_of))
     for of_graph in few:
         yield tuple(next(costs) if group is None else _spread(next(costs), group) for _, group in of_graph)
 

@@ -17,7 +17,7 @@ from sartor.step.footprint import StageBytes, every_stage, stage_bytes, usable_b
 from sartor.step.pipeline import pools_of_stages
 from sartor.step.stages import flat_columns, plan_counts, plans_of
 from sartor.step.step import tables_of
-from sartor.step.tables import KnownBlocks, PlanTables
+from sartor.step.tables import PlanTables
 from sartor.units import BoolArray, FloatArray, Floats, IntArray
 
 
@@ -138,11 +138,10 @@ def block_loads(
     plan: TrainingPlan,
     cluster: Cluster,
     calibration: Calibration | None = None,
-    blocks_known: KnownBlocks | None = None,
 ) -> tuple[StageLoads, ...]:
     """Loads for a flat array of plans or a single plan; what plans share is priced once."""
     columns, _ = flat_columns(plan)
-    tables = tables_of(job, columns, cluster, calibration, blocks_known=blocks_known)
+    tables = tables_of(job, columns, cluster, calibration)
     pools, loads = [table.cluster for table in tables], [_pool_loads(table, columns) for table in tables]
     sizes = columns["tp"] * columns["cp"] * columns["dp"]
     return tuple(

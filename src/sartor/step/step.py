@@ -38,7 +38,7 @@ from sartor.step.question import as_trained
 from sartor.step.results import StepEstimate, check_none_negative
 from sartor.step.stage_seconds import StageExchange, StepWork, Worked
 from sartor.step.stages import distinct_rows, flat_columns, grouped, is_v_shaped
-from sartor.step.tables import KnownBlocks, PlanTables, plan_tables
+from sartor.step.tables import PlanTables, plan_tables
 from sartor.units import FloatArray, IntArray, remembered, shaped
 
 CHUNK = 8192
@@ -51,7 +51,6 @@ def step(
     cluster: Cluster,
     calibration: Calibration | None = None,
     coefficients: TrainingCoefficients | None = None,
-    blocks_known: KnownBlocks | None = None,
 ) -> StepEstimate:
     """Predicted step of ``job`` under ``plan`` on ``cluster``; arrays in the plan give arrays of its shape.
 
@@ -69,7 +68,6 @@ def step(
         cluster=cluster,
         calibration=calibration,
         coefficients=coefficients,
-        blocks_known=blocks_known,
     )
     priced = _step(job, {**columns, "split": split}, [plan.stage_layers], tables)
     return _estimate([shaped(values, shape) for values in priced])
@@ -80,7 +78,6 @@ def step_each(
     plans: Sequence[TrainingPlan],
     cluster: Cluster,
     calibration: Calibration | None = None,
-    blocks_known: KnownBlocks | None = None,
 ) -> list[StepEstimate]:
     """`step` of single plans that have their own ``stage_layers``; what they share is priced once."""
     if not plans:
@@ -88,7 +85,7 @@ def step_each(
     of_each = [flat_columns(plan)[0] for plan in plans]
     columns = {name: np.concatenate([plan_column[name] for plan_column in of_each]) for name in of_each[0]}
     splits = [plan.stage_layers for plan in plans]
-    tables = partial(tables_of, cluster=cluster, calibration=calibration, blocks_known=blocks_known)
+    tables = partial(tables_of, cluster=cluster, calibration=calibration)
     priced = _step(job, {**columns, "split": np.arange(len(plans))}, splits, tables)
     return [_estimate(values) for values in priced.T.tolist()]
 
@@ -124,13 +121,12 @@ def tables_of(
     cluster: Cluster,
     calibration: Calibration | None = None,
     coefficients: TrainingCoefficients | None = None,
-    blocks_known: KnownBlocks | None = None,
 ) -> list[PlanTables]:
     """One table per pool of the cluster and, of a mixed one, per stretch of pools that a stage may straddle."""
     pools = stretches_of(cluster, job.recipe.dtype)
     calibrations = [known_of(pool, calibration) for pool in pools] if cluster.others else [calibration]
     return [
-        plan_tables(job, columns, *pool_calibration, coefficients, blocks_known)
+        plan_tables(job, columns, *pool_calibration, coefficients)
         for pool_calibration in zip(pools, calibrations, strict=True)
     ]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.hardware.cluster import Cluster
+from sartor.model.lower.setting import Kernels
 from sartor.model.shape import BlockKind, blocks
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims, PipelineSchedule
@@ -60,54 +62,46 @@ class PlanTables:
         return np.where(self.is_layer > 0, layer, outer)[:, None]
 
 
-@dataclass(frozen=True, slots=True)
-class KnownBlocks:
-    """Cache of the blocks that are priced for a job on a cluster, whatever its trainer's switches are."""
-
-    job: TrainingJob
-    cluster: Cluster
-    calibration: Calibration | None
-    rows: dict[tuple[object, ...], FloatArray] = field(default_factory=dict)
-    """[blocks, fields of `BlockTimes`] by (tp, cp, ep, microbatch_size, sequence_parallel, kernels)."""
-
-    def knows(self, job: TrainingJob, cluster: Cluster, calibration: Calibration | None) -> bool:
-        """Whether the blocks are of this job, which may only differ in its kernels and in switches of its trainer."""
-        alike = replace(job, trainer=self.job.trainer, context_parallel=self.job.context_parallel) == self.job
-        alike &= _of_blocks(job.trainer) == _of_blocks(self.job.trainer)
-        return alike and self.cluster is cluster and self.calibration is calibration
-
-    def times(
-        self, job: TrainingJob, plan: TrainingPlan, in_run: Calibration
-    ) -> tuple[tuple[BlockTimes, ...], BlockRows]:
-        """`row_times` of the plans; only rows not seen before are priced."""
-        rows = block_rows(plan)
-        columns = [rows.tp, rows.cp, rows.ep, rows.microbatch_size, rows.sequence_parallel]
-        kernels = kernels_of(job, self.cluster)
-        keys = [(*key, kernels) for key in zip(*(column.tolist() for column in columns), strict=True)]
-        new = np.array([i for i, key in enumerate(keys) if key not in self.rows], dtype=np.int64)
-        if new.size:
-            dims = ParallelDims(
-                tp=rows.tp[new],
-                cp=rows.cp[new],
-                ep=rows.ep[new],
-                sequence_parallel=rows.sequence_parallel[new],  # type: ignore[arg-type]
-            )
-            plans = TrainingPlan(dims=dims, microbatch_size=rows.microbatch_size[new])
-            times, _ = row_times(job, plans, self.cluster, in_run)
-            table = np.array([[getattr(block_time, name) for name in _TIMES] for block_time in times])
-            self.rows.update(zip((keys[i] for i in new.tolist()), np.moveaxis(table, -1, 0), strict=True))
-        priced = np.stack([self.rows[key] for key in keys], axis=-1)
-        names = [block.name for block in blocks(self.job.shape)]
-        of_each = zip(names, priced, strict=True)
-        return tuple(BlockTimes(name=n, **dict(zip(_TIMES, seconds, strict=True))) for n, seconds in of_each), rows
+def _known_times(
+    job: TrainingJob, plan: TrainingPlan, cluster: Cluster, calibration: Calibration
+) -> tuple[tuple[BlockTimes, ...], BlockRows]:
+    """`row_times` of the plans; only rows not seen before are priced, for whatever search or switch."""
+    rows = block_rows(plan)
+    columns = [rows.tp, rows.cp, rows.ep, rows.microbatch_size, rows.sequence_parallel]
+    keys = list(zip(*(column.tolist() for column in columns), strict=True))
+    seconds_of = _known_rows(cluster, calibration, *_of_blocks(job)).setdefault(kernels_of(job, cluster), {})
+    new = np.array([i for i, key in enumerate(keys) if key not in seconds_of], dtype=np.int64)
+    if new.size:
+        dims = ParallelDims(
+            tp=rows.tp[new],
+            cp=rows.cp[new],
+            ep=rows.ep[new],
+            sequence_parallel=rows.sequence_parallel[new],  # type: ignore[arg-type]
+        )
+        plans = TrainingPlan(dims=dims, microbatch_size=rows.microbatch_size[new])
+        times, _ = row_times(job, plans, cluster, calibration)
+        table = np.array([[getattr(block_time, name) for name in _TIMES] for block_time in times])
+        seconds_of.update(zip((keys[i] for i in new.tolist()), np.moveaxis(table, -1, 0), strict=True))
+    priced = np.stack([seconds_of[key] for key in keys], axis=-1)
+    by_block = zip(blocks(job.shape), priced, strict=True)
+    return tuple(BlockTimes(name=b.name, **dict(zip(_TIMES, seconds, strict=True))) for b, seconds in by_block), rows
 
 
-_of_blocks = attrgetter("name", "lockstep", "vocab_multiple")
-"""What the price of a block takes from a trainer besides its kernels; the name is of the constants."""
 _TIMES = tuple(field.name for field in fields(BlockTimes) if field.name != "name")
+_of_blocks = attrgetter(
+    *("shape", "seq_len", "recipe", "attention_kernel", "routing_skew", "dropout", "recompute_modules"),
+    *("document_len", "trainer.lockstep", "trainer.vocab_multiple"),
+)
+"""What the price of a block takes from a job besides its kernels."""
 
 
-_known_of = remembered(KnownBlocks)
+@partial(remembered, most=16)
+def _known_rows(
+    cluster: Cluster, calibration: Calibration, *facts: object
+) -> dict[Kernels, dict[tuple[int, ...], FloatArray]]:
+    """Seconds [blocks, fields of `BlockTimes`] of the blocks of a job with these ``facts`` (`_of_blocks`), by kernels
+    and (tp, cp, ep, microbatch_size, sequence_parallel)."""
+    return {}
 
 
 def plan_tables(
@@ -116,13 +110,9 @@ def plan_tables(
     cluster: Cluster,
     calibration: Calibration | None,
     coefficients: TrainingCoefficients | None,
-    blocks_known: KnownBlocks | None = None,
 ) -> PlanTables:
-    """Tables of the plans; ``blocks_known`` is used only if it has the same job, cluster and calibration. A plan's
-    neighbours (other microbatches, recomputation or ZeRO stage) share its own."""
-    if blocks_known is None and coefficients is None:
-        blocks_known = _known_of(job, cluster, calibration)
-    return _tables(job, cluster, calibration, coefficients, blocks_known, tuple(columns), *columns.values())
+    """Tables of the plans. A plan's neighbours (other microbatches, recomputation or ZeRO stage) share its own."""
+    return _tables(job, cluster, calibration, coefficients, tuple(columns), *columns.values())
 
 
 @remembered_if_few
@@ -131,7 +121,6 @@ def _tables(
     cluster: Cluster,
     calibration: Calibration | None,
     coefficients: TrainingCoefficients | None,
-    blocks_known: KnownBlocks | None,
     names: tuple[str, ...],
     *values: IntArray,
 ) -> PlanTables:
@@ -139,11 +128,7 @@ def _tables(
     columns = dict(zip(names, values, strict=True))
     c = coefficients or coefficients_for(job, cluster.gpu)
     run_calibration = in_a_run(calibration or load_calibration(cluster.gpu), c)
-    priced_blocks = blocks_known
-    if priced_blocks is not None and priced_blocks.knows(job, cluster, calibration):
-        times, rows = priced_blocks.times(job, plans_of(columns), run_calibration)
-    else:
-        times, rows = row_times(job, plans_of(columns), cluster, run_calibration)
+    times, rows = _known_times(job, plans_of(columns), cluster, run_calibration)
     params_of, params_index = distinct_rows([columns["tp"], columns["ep"]])
     params = block_params(job, ParallelDims(tp=params_of[0], ep=params_of[1]))
     traffic, traffic_index = _traffic(job, columns, cluster, run_calibration, c)

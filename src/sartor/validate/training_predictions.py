@@ -34,7 +34,6 @@ from sartor.step.coefficients import coefficients_for
 from sartor.step.footprint import every_stage, footprint
 from sartor.step.results import Footprint, StepEstimate
 from sartor.step.step import step
-from sartor.step.tables import KnownBlocks
 from sartor.units import FloatArray, Floats, format_seconds
 from sartor.validate.training_open import OpenRun, Settled, fastest, more_sharded, needed_bytes, resorts, settled_words
 from sartor.validate.training_rows import TrainingCase
@@ -114,10 +113,9 @@ def _outcome(
         constants = coefficients_for(case.job, case.cluster.gpu, table)
         case, slowest = settled(case, table)
         job, plan, cluster = case.priceable
-        blocks_known = KnownBlocks(job, cluster, calibration) if table is None else None
-        estimate = step(job, plan, cluster, calibration, constants, blocks_known)
+        estimate = step(job, plan, cluster, calibration, constants)
         memory = footprint(job, plan, cluster)
-        open_run = _weighed(case, calibration, blocks_known) if intervals else Weighed(run=Run(facts={}))
+        open_run = _weighed(case, calibration) if intervals else Weighed(run=Run(facts={}))
         low, high = _interval(estimate, slowest, open_run.alternatives)
     except InputError as error:
         return TrainingOutcome(case=case, reason=f"{error.field}: {error.must}"[:120])
@@ -141,7 +139,7 @@ def _outcome(
     )
 
 
-def _weighed(case: TrainingCase, calibration: Calibration, blocks_known: KnownBlocks | None) -> Weighed:
+def _weighed(case: TrainingCase, calibration: Calibration) -> Weighed:
     """The run with every other plausible value of what its row does not state, as `sartor estimate` prices them; their
     steps are compared under the packaged constants."""
     job, _, cluster = case.priceable
@@ -152,7 +150,6 @@ def _weighed(case: TrainingCase, calibration: Calibration, blocks_known: KnownBl
         calibration,
         limit_bytes=cluster.gpu.hbm_bytes,
         record=partial(recorded, case.words, job, cluster.gpu),
-        blocks_known=blocks_known,
     )
 
 
