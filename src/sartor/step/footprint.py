@@ -15,7 +15,16 @@ from sartor.model.plan import Depends, axes_with
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.step.rank_activations import KeptBytes, kept_bytes, microbatch_of
 from sartor.step.results import Footprint, check_sum
-from sartor.step.stages import distinct_rows, entries, flat_columns, grouped, is_v_shaped, plans_of, stage_counts
+from sartor.step.stages import (
+    columns_of_each,
+    distinct_rows,
+    entries,
+    flat_columns,
+    grouped,
+    is_v_shaped,
+    plans_of,
+    stage_counts,
+)
 from sartor.step.states import HeldBytes, held_bytes, params_of
 from sartor.units import Array, BoolArray, Bools, FloatArray, IntArray, remembered_if_few
 
@@ -171,9 +180,8 @@ def footprint_each(job: TrainingJob, plans: Sequence[TrainingPlan], cluster: Clu
     """`footprint` of single plans that have their own ``stage_layers``; what they share is computed once."""
     if not plans:
         return []
-    every = [flat_columns(plan)[0] for plan in plans]
-    columns = {name: np.concatenate([plan[name] for plan in every]) for name in every[0]}
-    parts = _fullest(job, columns, cluster, [plan.stage_layers for plan in plans], np.arange(len(plans)))
+    columns, splits, split = columns_of_each(plans)
+    parts = _fullest(job, columns, cluster, splits, split)
     return [_footprint(values) for values in parts.T.tolist()]
 
 

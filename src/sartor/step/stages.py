@@ -169,6 +169,17 @@ def flat_columns(plan: TrainingPlan) -> tuple[dict[str, IntArray], tuple[int, ..
     return {name: np.ravel(array) for name, array in zip(columns, arrays, strict=True)}, arrays[0].shape
 
 
+def columns_of_each(
+    plans: Sequence[TrainingPlan],
+) -> tuple[dict[str, IntArray], list[tuple[int, ...] | None], IntArray]:
+    """Flat columns of single plans together, their distinct ``stage_layers``, and each plan's index into these."""
+    each = [plan.columns for plan in plans]
+    columns = {name: np.array([plan[name] for plan in each], dtype=np.int64) for name in each[0]}
+    splits: dict[tuple[int, ...] | None, int] = {}
+    split = np.array([splits.setdefault(plan.stage_layers, len(splits)) for plan in plans], dtype=np.int64)
+    return columns, list(splits), split
+
+
 def plans_of(columns: Mapping[str, IntArray]) -> TrainingPlan:
     """The plans with these columns (`flat_columns`), and defaults for the rest."""
     typed = {name: x.astype(bool) if name in _SWITCHES else x for name, x in columns.items()}

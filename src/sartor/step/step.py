@@ -37,7 +37,7 @@ from sartor.step.pipeline import (
 from sartor.step.question import as_trained
 from sartor.step.results import StepEstimate, check_none_negative
 from sartor.step.stage_seconds import StageExchange, StepWork, Worked
-from sartor.step.stages import distinct_rows, flat_columns, grouped, is_v_shaped
+from sartor.step.stages import columns_of_each, distinct_rows, flat_columns, grouped, is_v_shaped
 from sartor.step.tables import PlanTables, plan_tables
 from sartor.units import FloatArray, IntArray, remembered, shaped
 
@@ -82,11 +82,9 @@ def step_each(
     """`step` of single plans that have their own ``stage_layers``; what they share is priced once."""
     if not plans:
         return []
-    of_each = [flat_columns(plan)[0] for plan in plans]
-    columns = {name: np.concatenate([plan_column[name] for plan_column in of_each]) for name in of_each[0]}
-    splits = [plan.stage_layers for plan in plans]
+    columns, splits, split = columns_of_each(plans)
     tables = partial(tables_of, cluster=cluster, calibration=calibration)
-    priced = _step(job, {**columns, "split": np.arange(len(plans))}, splits, tables)
+    priced = _step(job, {**columns, "split": split}, splits, tables)
     return [_estimate(values) for values in priced.T.tolist()]
 
 
