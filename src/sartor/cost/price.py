@@ -399,11 +399,7 @@ def costs_together(
     joined = [
         _joined(list(group.values()), list(of.values())) for group, of in zip(groups.values(), shapes, strict=True)
     ]
-    whole = (
-        operator_costs(joined, gpu, calibration, details=False, sigma_factor=sigma_factor, cluster=cluster)
-        if joined
-        else ()
-    )
+    whole = operator_costs(joined, gpu, calibration, details=False, sigma_factor=sigma_factor, cluster=cluster)
     for cost, of_group in zip(whole, shapes, strict=True):
         cost_of |= _parted(cost, of_group)
     return [cost_of[key] for key in keys]

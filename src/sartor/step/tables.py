@@ -67,18 +67,12 @@ def _known_times(
 ) -> tuple[tuple[BlockTimes, ...], BlockRows]:
     """`row_times` of the plans; only rows not seen before are priced, for whatever search or switch."""
     rows = block_rows(plan)
-    columns = [rows.tp, rows.cp, rows.ep, rows.microbatch_size, rows.sequence_parallel]
-    keys = list(zip(*(column.tolist() for column in columns), strict=True))
+    names = ("tp", "cp", "ep", "microbatch_size", "sequence_parallel")
+    keys = list(zip(*(getattr(rows, name).tolist() for name in names), strict=True))
     seconds_of = _known_rows(cluster, calibration, *_of_blocks(job)).setdefault(kernels_of(job, cluster), {})
     new = np.array([i for i, key in enumerate(keys) if key not in seconds_of], dtype=np.int64)
     if new.size:
-        dims = ParallelDims(
-            tp=rows.tp[new],
-            cp=rows.cp[new],
-            ep=rows.ep[new],
-            sequence_parallel=rows.sequence_parallel[new],  # type: ignore[arg-type]
-        )
-        plans = TrainingPlan(dims=dims, microbatch_size=rows.microbatch_size[new])
+        plans = plans_of({name: getattr(rows, name)[new] for name in names})
         times, _ = row_times(job, plans, cluster, calibration)
         table = np.array([[getattr(block_time, name) for name in _TIMES] for block_time in times])
         seconds_of.update(zip((keys[i] for i in new.tolist()), np.moveaxis(table, -1, 0), strict=True))
