@@ -264,3 +264,26 @@ def test_torchtitans_usual_checkpointing_is_an_assumption(table: str, tmp_path: 
     assert not any(
         "selective_ac_option" in note for note in beside(tmp_path / "run.toml", recompute="full").assumptions
     )
+
+
+@pytest.mark.parametrize(("name", "vocabulary"), [("meta-llama/Llama-3.2-1B", 128256), ("/models/Qwen3-8B", 151936)])
+def test_a_tokenizer_named_after_a_known_model_says_the_vocabulary(name: str, vocabulary: int, tmp_path: Path) -> None:
+    text = MEGATRON.format(**VALUES)
+    (tmp_path / "run.sh").write_text(text.replace("--vocab-size 50304", f"--tokenizer-model {name}"))
+    answer = api.lint_launch(tmp_path / "run.sh", "dgx-h100", search=False)
+    (tmp_path / "run.sh").write_text(text.replace("50304", str(vocabulary)))
+    assert answer.priced.step_s == api.lint_launch(tmp_path / "run.sh", "dgx-h100", search=False).priced.step_s
+    assert any("whose tokenizer is named" in note for note in answer.assumptions)
+
+
+@pytest.mark.parametrize("name", ["org/tokens-of-ours", "$TOKENIZER"])
+def test_the_vocabulary_of_an_unknown_tokenizer_is_open(name: str, tmp_path: Path) -> None:
+    text = MEGATRON.format(**VALUES)
+    (tmp_path / "run.sh").write_text(text.replace("--vocab-size 50304", f"--tokenizer-model {name}"))
+    answer = api.lint_launch(tmp_path / "run.sh", "dgx-h100", search=False)
+    (tmp_path / "run.sh").write_text(text.replace("50304", "128256"))
+    larger = api.lint_launch(tmp_path / "run.sh", "dgx-h100", search=False).priced
+    assert answer.priced.low_s < answer.priced.step_s < larger.step_s < answer.priced.high_s
+    turn = next(turn for turn in answer.depends_on if turn.field == "vocab_size" and turn.value == "128256")
+    assert turn.figures["time_s"] == pytest.approx(larger.step_s, rel=1e-6)
+    assert any(f"the tokenizer {name} says it, and is not known" in note for note in answer.assumptions)

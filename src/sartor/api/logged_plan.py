@@ -409,6 +409,9 @@ def open_launch(
     from sartor.launch.check import depends_on, switches_in_files
     from sartor.step.stage_table import waterfall
 
+    if sizes := launch.alternatives.get("vocab_size"):
+        vocab_size = int(job.shape.vocab_size)
+        run = run.with_(Origin.OPEN, "its tokenizer is not known", vocab_size=vocab_size).among("vocab_size", *sizes)
     closed = {*switches_in_files(launch.kind), *(words.partition("=")[0] for words in launch.unpriced)}
     found = weighed(run, job.shape, job, plan, cluster, calibration, limit_bytes=limit_bytes, closed=closed)
     unpriced = depends_on(launch.unpriced, waterfall(job, plan, cluster).stages, limit_bytes)

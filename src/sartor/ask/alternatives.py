@@ -158,6 +158,9 @@ def open_fields(
         if is_open(variant.name) and axes["zero_stage"] >= variant.least_zero:
             others = {variant.word: _habits(variant.changes)}
             yield _OpenField(name=variant.name, value=variant.usual, others=others, place="the trainer's file:")
+    if sizes := run.facts["vocab_size"].alternatives if "vocab_size" in run else ():
+        others = {str(size): _vocabulary(size) for size in sizes}
+        yield _OpenField(name="vocab_size", value=str(run.get("vocab_size")), others=others, place="the launch file:")
     if axes["cp"] > 1 and not trainer.lockstep and is_open("context_parallel"):
         kinds = (kind for kind in ContextParallel if kind is not job.context_parallel)
         others = {kind.value: _of_job(context_parallel=kind) for kind in kinds}
@@ -207,6 +210,10 @@ def _setting(name: str, word: str) -> Change:
 
 def _of_job(**changes: AttentionKernel | ContextParallel) -> Change:
     return lambda job: replace(job, **changes)  # type: ignore[arg-type]
+
+
+def _vocabulary(size: int) -> Change:
+    return lambda job: replace(job, shape=replace(job.shape, vocab_size=size))
 
 
 def _habits(changes: JsonMap) -> Change:

@@ -251,6 +251,7 @@ def read_megatron(command: ScriptCommand, options: Options = NO_OPTIONS) -> Laun
         ignored=tuple(ignored),
         assumptions=tuple(flags.assumptions),
         open_fields={**_bearing(flags), **_misspelt(flags)},
+        alternatives={} if options.shape else flags.alternatives,
         replaced=flags.replaced,
     )
 

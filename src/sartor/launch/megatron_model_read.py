@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import replace
 
 from sartor.errors import InputError
@@ -26,6 +27,7 @@ from sartor.model.layer import (
 )
 from sartor.model.shape import MAX_LAYERS, Numerics, Stack, TransformerShape, Value
 from sartor.model.workload import VOCAB_MULTIPLE
+from sartor.model.zoo import load_model
 from sartor.read.families.parts import group_layers
 from sartor.units import round_up
 
@@ -306,6 +308,26 @@ def _factor(tokens: list[str]) -> list[int]:
     return out
 
 
+VOCABULARIES = (32000, 128256, 151936, 256000)
+"""Those of the tokenizers of Llama 2 and Mistral, Llama 3, Qwen, and Gemma (`sartor.model.zoo`)."""
+
+
+def _of_tokenizer(flags: Flags) -> tuple[int, bool]:
+    """The vocabulary where no argument says it, and whether nothing speaks for another one: of the zoo's model by whose
+    name the tokenizer is loaded, else GPT-2's."""
+    names = [flags.shown(argument) for argument in ("--tokenizer-model", "--tokenizer-name-or-path")]
+    name = next(filter(None, names), "")
+    if name:
+        with suppress(InputError):
+            model = load_model(name)
+            vocab = int(model.vocab_size)
+            flags.assumptions.append(f"--vocab-size={vocab} (not given: of {model.name}, whose tokenizer is named)")
+            return vocab, True
+    which = f"the tokenizer {name} says it, and is not known" if name else "the tokenizer says it"
+    flags.assumptions.append(f"--vocab-size=50257 (not given: {which}; GPT-2's is taken)")
+    return 50257, not name
+
+
 def _read_vocabulary(flags: Flags, tp: int) -> int:
     """The padded vocabulary, which is what gets trained."""
     padded = flags.size("--padded-vocab-size")
@@ -314,8 +336,9 @@ def _read_vocabulary(flags: Flags, tp: int) -> int:
     if padded:
         return padded
     if vocab is None:
-        vocab = 50257
-        flags.assumptions.append("--vocab-size=50257 (not given: the tokenizer says it; GPT-2's is taken)")
+        vocab, known = _of_tokenizer(flags)
+        others = () if known else (int(round_up(size, multiple * tp)) for size in VOCABULARIES)
+        flags.alternatives["vocab_size"] = tuple(others)
     rounded = int(round_up(vocab, multiple * tp))
     if rounded != vocab:
         flags.assumptions.append(f"vocabulary {vocab} is padded to {rounded}, a multiple of {multiple} x tp")

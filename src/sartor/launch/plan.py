@@ -123,6 +123,8 @@ class LaunchReading:
     are not understood, with the words that stand there; the plan has their defaults."""
     assumed: Mapping[str, str] = field(default_factory=dict)
     """What the file leaves to the program that it starts, by option, with a sentence on what the plan has instead."""
+    alternatives: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Other plausible values of the model's sizes that the file does not say."""
     replaced: Mapping[str, str] = field(default_factory=dict)
     """What the file says of fields for which an option was read instead, in words."""
 

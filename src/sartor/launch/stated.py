@@ -76,6 +76,8 @@ class Flags:
     """Words of the file for a field that an option states."""
     unchecked: frozenset[str] = frozenset()
     """Names whose value may be wrong, as an option states what they say."""
+    alternatives: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Other plausible values of sizes that nothing says."""
     odd: list[str] = field(default_factory=list)
     """Words that belong to no flag."""
 
