@@ -39,7 +39,7 @@ HYBRID = {
     "vocab_size": 65536, "mamba_num_heads": 64, "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 8,
     "conv_kernel": 4, "chunk_size": 256, "mlp_hidden_act": "relu2", "max_position_embeddings": 8192,
 }  # fmt: skip
-DENSE = ("t5-large", "gpt2", "pythia-410m", "qwen2.5-0.5b", "llama-3.2-1b", "bloom-560m", "gemma-2-2b")
+DENSE = ("t5-large", "gpt2", "pythia-410m", "qwen2.5-0.5b", "llama-3.2-1b", "bloom-7.1b", "gemma-2-2b")
 MIXTURES = ("qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v2-lite", "gpt-oss-20b", "nemotron-3-nano")
 GPUS = ("h100_sxm", "a100_sxm", "b200_sxm", "l40s", "mi300x", "v100_sxm", "a40")
 CHIPS = ("tpu_v5p", "tpu_v5e", "tpu_v4_like")

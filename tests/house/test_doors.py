@@ -9,9 +9,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from doors import DOORS, Asked, contradictions, frozen_contradictions, runs
+from doors import DENSE, DOORS, MIXTURES, Asked, contradictions, frozen_contradictions, runs
 from effort import LONG, times
 from sartor.cli import run
+from sartor.model.zoo import model_entry
 
 NAMES = st.just(tuple(DOORS)) if LONG else st.sets(st.sampled_from(tuple(DOORS)), min_size=1, max_size=2).map(tuple)
 """Doors that are tried for a run: all in the long run, else one or two."""
@@ -78,6 +79,10 @@ ONCE_APART = {
         ),
     ),
 }
+
+
+def test_every_model_of_the_law_is_in_the_zoo() -> None:
+    assert all(model_entry(name) for name in (*DENSE, *MIXTURES))
 
 
 @pytest.mark.parametrize("case", ONCE_APART)

@@ -73,7 +73,7 @@ class EstimateGrid(Answer):
     """Seconds of a training step, or of one inference pass."""
     low_s: FloatArray
     high_s: FloatArray
-    """The 80% interval of each run as priced; the single call's also holds what stays open (`assumptions`)."""
+    """The 80% interval, as of the single call: it holds what stays open (`assumptions`)."""
     tokens_per_s: FloatArray
     """Of all devices of a training plan; in inference of one replica."""
     tokens_per_s_per_device: FloatArray

@@ -15,7 +15,7 @@ from sartor.api.models import Model
 from sartor.api.questions import asked_run, checked_words, inference, model_asked
 from sartor.api.shapes import priced_pass
 from sartor.api.words import GpuLike, Values, arrays_of, device_counts
-from sartor.ask.alternatives import Weighed, weighed
+from sartor.ask.alternatives import spreads
 from sartor.ask.complete import as_option, settled_job, stated_axes
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.cost import interval_80
@@ -29,7 +29,7 @@ from sartor.model.shape import TransformerShape
 from sartor.model.workload import ModelReading, ParallelDims, Phase, settled_seq_len
 from sartor.plans.fixed import named_values, with_recompute
 from sartor.plans.grid import grid_plans
-from sartor.plans.space import plan_at
+from sartor.plans.space import take
 from sartor.run.fields import check_names
 from sartor.run.run import Origin, Run
 from sartor.step.serving.inference import inference_memory
@@ -131,11 +131,15 @@ def _of_job(
     step_s, mfu = grid.figures["step_s"], grid.figures["mfu"]
     low_s, _ = interval_80(step_s, grid.figures["log_sigma"], step_s * mfu)
     _, high_s = interval_80(step_s, grid.figures["log_sigma"])
+    run = run.with_(Origin.STATED, "option", **{name: options[0] for name, options in plans.items()})
+    possible, shortest, longest = np.isfinite(step_s), np.ones_like(step_s), np.ones_like(step_s)
+    rows, layers = take(grid.rows, possible), (grid.splits, grid.split[possible])
+    of_plans = (reading.shape, job, rows, cluster.reached(count), own, layers)
+    run, shortest[possible], longest[possible] = spreads(run, *of_plans)
     fitting = np.where(grid.figures["device_bytes"] <= grid.limit_bytes, step_s, np.inf)
     fastest = int(np.argmin(fitting))
     if explained and np.isfinite(fitting[fastest]):
-        of_plan = (reading.shape, job, plan_at(job, grid.rows, fastest), cluster.reached(count), own)
-        notes = (*notes, *_open_words(weighed(run, *of_plan, limit_bytes=grid.limit_bytes)))
+        notes = (*notes, *_open_words(run, shortest[fastest], longest[fastest]))
     return EstimateGrid(
         reading=reading,
         gpu=cluster.gpu,
@@ -143,8 +147,8 @@ def _of_job(
         axes={},
         plan={name: _as_words(name, grid.rows[name]) for name in SEARCHED},
         time_s=step_s,
-        low_s=np.asarray(low_s),
-        high_s=np.asarray(high_s),
+        low_s=np.minimum(low_s, shortest * step_s),
+        high_s=np.maximum(high_s, longest * step_s),
         tokens_per_s=job.tokens_per_step / step_s,
         tokens_per_s_per_device=grid.figures["tokens_per_s_per_device"],
         mfu=mfu,
@@ -153,19 +157,17 @@ def _of_job(
     )
 
 
-def _open_words(weighed_run: Weighed) -> Iterator[str]:
-    """What stays open of a run, and what its other values change; a grid's intervals do not hold them."""
-    facts = weighed_run.run.facts
+def _open_words(run: Run, low: float, high: float) -> Iterator[str]:
+    """What stays open of a grid's plans, and what the other values change at one of them."""
     words = [
         f"{name}={value.value} (or {', '.join(map(str, value.alternatives))})"
-        for name, value in facts.items()
+        for name, value in run.facts.items()
         if value.alternatives
     ]
     if words:
-        low, high = (f"{ratio:.2f}" for ratio in weighed_run.spread)
         yield (
-            f"not stated, and not in the intervals: {'; '.join(words)}. The other values take {low} to {high} times "
-            "as long at the fastest point that fits; estimate of one run has them in its interval"
+            f"not stated, within the intervals: {'; '.join(words)}. The other values take {low:.2f} to {high:.2f} "
+            "times as long at the fastest point that fits"
         )
 
 

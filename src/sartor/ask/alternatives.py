@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 
+import numpy as np
+
 from sartor.answers.estimate import ModelEstimate, Question
 from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
@@ -29,15 +31,17 @@ from sartor.model.training import Trainer, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel, ContextParallel
 from sartor.plans.fixed import SWITCHED, other_settings, settings, with_switches
 from sartor.plans.search import HeldPlan
-from sartor.plans.space import axes_of, broken
+from sartor.plans.space import broken, rows_of, size_of, stops, take, to_plan
 from sartor.run.fields import FIELDS
 from sartor.run.run import Origin, Run, Turn
 from sartor.step.footprint import footprint
+from sartor.step.mechanisms.mechanism import Rows
 from sartor.step.question import padded_shape
 from sartor.step.results import PEAK_ERROR, near_limit
+from sartor.step.stages import ChunkLayers
 from sartor.step.step import step
 from sartor.step.trainers import trainer_named
-from sartor.units import format_bytes, format_seconds
+from sartor.units import Array, BoolArray, FloatArray, format_bytes, format_seconds
 
 MOVES = 0.1
 """Smallest relative change of the time for which a value that was not stated is named above the answer."""
@@ -86,28 +90,34 @@ def weighed(
     """A run's plan priced with every other plausible value of what neither the run nor ``closed`` (names of fields and
     switches) states; ``shape`` has the vocabulary as it is written, and ``limit_bytes`` is what a device may hold.
     ``record`` gives the trainer of a name; None: as in the launch files that sartor writes."""
-    fields = tuple(open_fields(run, shape, job, plan, cluster.gpu, closed, record))
+    layers = [plan.stage_layers], np.zeros(1, np.int64)
+    of_plan = (rows_of(plan), cluster, calibration, layers)
+    fields, base, others = _prices(run, shape, job, *of_plan, closed, record)
     if not fields:
         return Weighed(run=run)
-    price = _Pricer(
-        job=job,
-        plan=plan,
-        cluster=cluster,
-        calibration=calibration,
-        zero_stages=(int(plan.zero_stage), *_other_stages(run, closed)),
-        broken=frozenset(broken(job, plan)),
-    )
-    base = price({}, ())
-    assert base is not None
-    alone = [priced for f in fields for word, change in f.others.items() if (priced := price({f.name: word}, [change]))]
-    alternatives = (*alone, *_corners(fields, alone, base, price))
-    ratios = [alternative.step_s / base.step_s for alternative in (base, *alternatives)]
+    alternatives = tuple(other.alone for other in others if np.isfinite(other.step_s[0]))
+    low, high = _spread(base, others)
     return Weighed(
         run=reduce(_with_field, fields, run),
         alternatives=alternatives,
-        spread=(min(ratios), max(ratios)),
-        turns=tuple(_turns(base, alternatives, limit_bytes, {field.name: field for field in fields})),
+        spread=(float(low[0]), float(high[0])),
+        turns=tuple(_turns(base.alone, alternatives, limit_bytes, {field.name: field for field in fields})),
     )
+
+
+def spreads(
+    run: Run,
+    shape: TransformerShape,
+    job: TrainingJob,
+    rows: Rows,
+    cluster: Cluster,
+    calibration: Calibration | None,
+    layers: ChunkLayers,
+) -> tuple[Run, FloatArray, FloatArray]:
+    """`weighed` for several plans (rows of axes): the run with what is open in one of them, and the shortest and the
+    longest step of each relative to its own [plans]."""
+    fields, base, others = _prices(run, shape, job, rows, cluster, calibration, layers)
+    return reduce(_with_field, fields, run), *_spread(base, others if fields else ())
 
 
 # -- the table -----------------------------------------------------------------------------------------------------
@@ -120,6 +130,8 @@ class _OpenField:
     name: str
     value: str
     others: Mapping[str, Change]
+    where: BoolArray
+    """The plans in which it could have another value."""
     place: str = ""
     """What states it, if no option of its own."""
 
@@ -134,13 +146,13 @@ def open_fields(
     run: Run,
     shape: TransformerShape,
     job: TrainingJob,
-    plan: TrainingPlan,
+    rows: Rows,
     gpu: Gpu,
     closed: Container[str] = (),
     record: Callable[[str], Trainer] | None = None,
 ) -> Iterator[_OpenField]:
-    """The facts of a run on a plan that nothing states and that could have another value there."""
-    trainer, axes, words = job.trainer, axes_of(plan), settings(job)
+    """The facts of a run that nothing states and that could have another value on some of its plans (rows of axes)."""
+    trainer, words, everywhere = job.trainer, settings(job), np.full(size_of(rows), fill_value=True)
 
     def is_open(name: str) -> bool:
         return name not in closed and not run.states(name)
@@ -149,25 +161,22 @@ def open_fields(
         others: dict[str, Change] = {
             name: _trainer(name, shape, run, record or partial(trainer_named, gpu=gpu)) for name in names
         }
-        yield _OpenField(name="framework", value=run.get("framework"), others=others)
+        yield _OpenField(name="framework", value=run.get("framework"), others=others, where=everywhere)
     for name in filter(is_open, trainer.varies):
-        if SWITCHED[name].affects(job, axes):
+        if (where := SWITCHED[name].affects(job, rows)).any():
             others = {word: _setting(name, word) for word in other_settings(job, name)}
-            yield _OpenField(name=name, value=words[name], others=others, place="--fix")
+            yield _OpenField(name=name, value=words[name], others=others, where=where, place="--fix")
     for variant in trainer.variants:
-        if is_open(variant.name) and axes["zero_stage"] >= variant.least_zero:
-            others = {variant.word: _habits(variant.changes)}
-            yield _OpenField(name=variant.name, value=variant.usual, others=others, place="the trainer's file:")
-    if sizes := run.facts["vocab_size"].alternatives if "vocab_size" in run else ():
-        others = {str(size): _vocabulary(size) for size in sizes}
-        yield _OpenField(name="vocab_size", value=str(run.get("vocab_size")), others=others, place="the launch file:")
-    if axes["cp"] > 1 and not trainer.lockstep and is_open("context_parallel"):
+        if is_open(variant.name) and (where := rows["zero_stage"] >= variant.least_zero).any():
+            others, place = {variant.word: _habits(variant.changes)}, "the trainer's file:"
+            yield _OpenField(name=variant.name, value=variant.usual, others=others, where=where, place=place)
+    if (where := rows["cp"] > 1).any() and not trainer.lockstep and is_open("context_parallel"):
         kinds = (kind for kind in ContextParallel if kind is not job.context_parallel)
         others = {kind.value: _of_job(context_parallel=kind) for kind in kinds}
-        yield _OpenField(name="context_parallel", value=job.context_parallel.value, others=others)
+        yield _OpenField(name="context_parallel", value=job.context_parallel.value, others=others, where=where)
     if job.attention_kernel is AttentionKernel.FLASH and gpu.generation in UNFUSED_GENERATIONS and is_open("attention"):
         unfused: dict[str, Change] = {"unfused": _of_job(attention_kernel=AttentionKernel.UNFUSED)}
-        yield _OpenField(name="attention", value="flash", others=unfused)
+        yield _OpenField(name="attention", value="flash", others=unfused, where=everywhere)
 
 
 def _trainer(name: str, shape: TransformerShape, run: Run, record: Callable[[str], Trainer]) -> Change:
@@ -230,55 +239,129 @@ def _with_field(run: Run, field: _OpenField) -> Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _AlternativePrices:
+    """What plans cost with other values of some fields [rows]; nan where such a run is not possible or not asked."""
+
+    values: Mapping[str, str]
+    step_s: FloatArray
+    log_sigma: FloatArray
+    peak_bytes: FloatArray
+
+    @property
+    def alone(self) -> Alternative:
+        """Of a single plan."""
+        figures = {name: float(getattr(self, name)[0]) for name in _FIGURES}
+        return Alternative(values=self.values, **figures)
+
+
+_FIGURES = ("step_s", "log_sigma", "peak_bytes")
+
+
+def _prices(
+    run: Run,
+    shape: TransformerShape,
+    job: TrainingJob,
+    rows: Rows,
+    cluster: Cluster,
+    calibration: Calibration | None,
+    layers: ChunkLayers,
+    closed: Container[str] = (),
+    record: Callable[[str], Trainer] | None = None,
+) -> tuple[tuple[_OpenField, ...], _AlternativePrices, tuple[_AlternativePrices, ...]]:
+    """The open fields of plans, the plans' own prices, and those with each other value and in the extreme corners."""
+    fields = tuple(open_fields(run, shape, job, rows, cluster.gpu, closed, record))
+    price = _Pricer(
+        job=job,
+        rows=rows,
+        layers=layers,
+        cluster=cluster,
+        calibration=calibration,
+        zero_stages=_other_stages(run, closed),
+        stopped=stops(job, rows),
+    )
+    base = price({}, (), np.full(size_of(rows), bool(fields)))
+    alone = [price({f.name: word}, [change], f.where) for f in fields for word, change in f.others.items()]
+    return fields, base, (*alone, *_corners(fields, alone, base, price))
+
+
+def _spread(base: _AlternativePrices, others: Sequence[_AlternativePrices]) -> tuple[FloatArray, FloatArray]:
+    """The shortest and the longest step relative to the plan's own."""
+    ratios = [np.ones_like(base.step_s), *(other.step_s / base.step_s for other in others)]
+    return np.fmin.reduce(ratios), np.fmax.reduce(ratios)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Pricer:
-    """Prices a plan under changes of its job; what changes share is priced once."""
+    """Prices plans under changes of their job; what changes share is priced once."""
 
     job: TrainingJob
-    plan: TrainingPlan
+    rows: Rows
+    layers: ChunkLayers
     cluster: Cluster
     calibration: Calibration | None
     zero_stages: tuple[int, ...]
-    """The plan's, and if nothing states it those that another trainer may have instead, the likeliest first."""
-    broken: frozenset[str]
-    """Why the plan cannot run under the job itself."""
+    """Those that another trainer may have instead of the plan's, the likeliest first; none if it is stated."""
+    stopped: Mapping[str, BoolArray]
+    """Why plans cannot run under the job itself."""
 
-    def __call__(self, values: Mapping[str, str], changes: Iterable[Change]) -> Alternative | None:
-        """The plan's step and memory with these changes; None where such a run is not possible."""
+    def __call__(self, values: Mapping[str, str], changes: Iterable[Change], where: BoolArray) -> _AlternativePrices:
+        """Step and memory of the plans ``where`` asked with these changes."""
+        prices = _AlternativePrices(values=values, **{name: np.full(len(where), np.nan) for name in _FIGURES})
         try:
             job = reduce(lambda job, change: change(job), changes, self.job)
         except InputError:  # the trainer has no such switch
-            return None
-        for stage in self.zero_stages:
-            plan = replace(self.plan, zero_stage=stage)
-            if not self.broken.issuperset(broken(job, plan)):
-                continue
-            try:
-                estimate = step(job, plan, self.cluster, self.calibration)
-            except InputError:
-                return None
-            peak_bytes = float(footprint(job, plan, self.cluster).device_bytes)
-            log_sigma = float(estimate.log_sigma)
-            return Alternative(values=values, step_s=float(estimate.step_s), log_sigma=log_sigma, peak_bytes=peak_bytes)
-        return None
+            return prices
+        for stage in (None, *self.zero_stages):
+            if not where.any():
+                break
+            rows = self.rows if stage is None else self.rows | {"zero_stage": np.full(len(where), stage)}
+            stopped = [new & ~self.stopped.get(reason, np.False_) for reason, new in stops(job, rows).items()]
+            runs = where & ~np.any(stopped, axis=0)
+            where = where & ~runs
+            if runs.any():
+                self._enter(prices, job, rows, runs)
+        return prices
+
+    def _enter(self, prices: _AlternativePrices, job: TrainingJob, rows: Rows, runs: BoolArray) -> None:
+        plans, layers = to_plan(job, take(rows, runs)), (self.layers[0], self.layers[1][runs])
+        estimate = step(job, plans, self.cluster, self.calibration, layers=layers)
+        prices.step_s[runs], prices.log_sigma[runs] = estimate.step_s, estimate.log_sigma
+        prices.peak_bytes[runs] = footprint(job, plans, self.cluster, layers).device_bytes
 
 
 def _corners(
-    fields: Iterable[_OpenField], alone: Sequence[Alternative], base: Alternative, price: _Pricer
-) -> Iterator[Alternative]:
-    """The run with all values together that alone make it faster, slower, leaner or fuller; under its own trainer,
-    since another one has switches of its own."""
+    fields: Iterable[_OpenField], alone: Sequence[_AlternativePrices], base: _AlternativePrices, price: _Pricer
+) -> Iterator[_AlternativePrices]:
+    """The plans with all values together that alone make them faster, slower, leaner or fuller; under their own
+    trainer, since another one has switches of its own."""
     changes = {field.name: field.others for field in fields if field.name != "framework"}
-    corners = list[dict[str, str]]()
-    for figure, sign in (("step_s", 1), ("step_s", -1), ("peak_bytes", 1), ("peak_bytes", -1)):
-        corner: dict[str, str] = {}
-        for other in sorted(alone, key=lambda other: sign * float(getattr(other, figure))):
-            if sign * getattr(other, figure) < sign * getattr(base, figure) and other.values.keys() <= changes.keys():
-                corner = {**other.values, **corner}
-        if len(corner) > 1 and corner not in corners:
-            corners.append(corner)
-    for corner in corners:
-        if priced := price(corner, [changes[name][word] for name, word in corner.items()]):
-            yield priced
+    names = [next(iter(other.values)) for other in alone]
+    corners = dict[frozenset[int], tuple[list[int], BoolArray]]()
+    for figure, sign in (("step_s", 1), ("step_s", -1), ("peak_bytes", 1), ("peak_bytes", -1)) if changes else ():
+        figures = [sign * getattr(other, figure) for other in alone]
+        chosen = _improving(figures, names, [*changes], sign * getattr(base, figure))
+        for corner in np.unique(chosen, axis=0):
+            where = np.all(chosen == corner, axis=1)
+            members = sorted(corner[corner >= 0].tolist(), key=lambda i: figures[i][int(np.argmax(where))])[::-1]
+            if len(members) > 1:
+                members, before = corners.get(frozenset(members), (members, np.zeros_like(where)))
+                corners[frozenset(members)] = members, where | before
+    for members, where in corners.values():
+        values = {name: word for i in members for name, word in alone[i].values.items()}
+        yield price(values, [changes[name][word] for name, word in values.items()], where)
+
+
+def _improving(figures: Sequence[FloatArray], names: Sequence[str], wanted: Sequence[str], least: FloatArray) -> Array:
+    """The alternative of each of the ``wanted`` fields that has the least figure, if one is below the plan's own
+    [plans, fields]; -1 if none. ``figures`` of the alternatives, and the ``names`` of their fields."""
+    chosen = np.full((len(least), len(wanted)), -1)
+    lowest = np.repeat(least[:, None], len(wanted), axis=1)
+    for i, (name, figure) in enumerate(zip(names, figures, strict=True)):
+        if name in wanted:
+            column = wanted.index(name)
+            lower = figure < lowest[:, column]
+            chosen[lower, column], lowest[lower, column] = i, figure[lower]
+    return chosen
 
 
 # -- verdicts ------------------------------------------------------------------------------------------------------

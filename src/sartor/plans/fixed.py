@@ -26,7 +26,7 @@ from sartor.run.fields import FIELDS
 from sartor.run.run import Run
 from sartor.step.mechanisms.mechanism import Rows
 from sartor.step.question import as_trained, check_recipe, supports
-from sartor.units import Array, nearest_divisors
+from sartor.units import Array, BoolArray, nearest_divisors
 
 ANY = "any"
 MOST_CHOICES = 32
@@ -97,10 +97,11 @@ class _JobSwitch:
         value: Setting = getattr(place, self.field)
         return value
 
-    def affects(self, job: TrainingJob, axes: Mapping[str, int]) -> bool:
-        """Whether it can change the price of a plan with these axes."""
+    def affects(self, job: TrainingJob, rows: Rows) -> BoolArray:
+        """Whether it can change the price of plans with these axes [rows]."""
         kind = (not self.experts or job.shape.moe_ffn is not None) and (not self.narrow or job.recipe.dtype.bytes < 2)
-        return kind and (not self.axes or any(axes[name] > AXES[name].bounds[0] for name in self.axes))
+        above = np.any([rows[name] > AXES[name].bounds[0] for name in self.axes], axis=0)
+        return np.asarray(np.full(size_of(rows), kind) & (above | np.bool_(not self.axes)))
 
 
 def _overlap(name: str, *axes: str, **more: bool) -> _JobSwitch:

@@ -31,6 +31,10 @@ class _GridPlans:
     """`FIGURES` and ``device_bytes``, nan where no plan has the point's values."""
     rows: Rows
     """Axes of the plans; -1 where there is none."""
+    splits: list[tuple[int, ...] | None]
+    """Layers of the chunks of every kind of pipeline; the first is even."""
+    split: Array
+    """Index of each plan's pipeline."""
     limit_bytes: float
     """Memory that a plan may take of each device."""
 
@@ -52,6 +56,8 @@ def grid_plans(
     grid = _GridPlans(
         figures=figures,
         rows={name: np.full(points, -1) for name in AXES},
+        splits=[None],
+        split=np.zeros(points, dtype=np.int64),
         limit_bytes=pricer.limit_bytes,
     )
     space = plan_space(job, num_devices, values)
@@ -108,3 +114,6 @@ def _enter(grid: _GridPlans, index: int, plan: PricedPlan) -> None:
     grid.figures["device_bytes"][index] = plan.peak_bytes
     for name, value in axes_of(plan.plan).items():
         grid.rows[name][index] = value
+    if plan.plan.stage_layers not in grid.splits:
+        grid.splits.append(plan.plan.stage_layers)
+    grid.split[index] = grid.splits.index(plan.plan.stage_layers)

@@ -24,7 +24,7 @@ from sartor.model.shape import layer_order
 from sartor.model.training import Recompute, TrainingJob, TrainingPlan
 from sartor.step.mechanisms import MECHANISMS
 from sartor.step.mechanisms.mechanism import Condition, Rows
-from sartor.units import Array, Ints, ceil_div, divisors
+from sartor.units import Array, BoolArray, Ints, ceil_div, divisors
 
 CHUNK = 16384
 """_Structures priced at once: with their switches a few hundred thousand plans, enough that shared parts (blocks,
@@ -128,6 +128,11 @@ def axes_of(plan: TrainingPlan) -> dict[str, int]:
     return axes | ({"recompute_layers": layers} if layers >= 0 else {})
 
 
+def rows_of(plan: TrainingPlan) -> Rows:
+    """A single plan as one row."""
+    return {name: np.array([value]) for name, value in axes_of(plan).items()}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Structures:
     """Possible rows of all axes except the switches, and how many grid points each reason rejected."""
@@ -198,7 +203,16 @@ def job_limits(job: TrainingJob) -> Iterator[InputError]:
 
 def broken(job: TrainingJob, plan: TrainingPlan) -> tuple[str, ...]:
     """What keeps a single plan from running, as reasons; empty if it runs."""
-    rows = {name: np.array([value]) for name, value in axes_of(plan).items()}
-    conditions = _conditions(job, (*DEGREES, *SEARCHED[len(DEGREES) :]))
-    of_plan = (limit.reason for limit in conditions if not limit.of_search and not np.all(limit.ok(rows)))
-    return (*(f"{error.field}={error.value}: {error.must}" for error in job_limits(job)), *of_plan)
+    return tuple(reason for reason, stopped in stops(job, rows_of(plan)).items() if stopped.any())
+
+
+def stops(job: TrainingJob, rows: Rows) -> dict[str, BoolArray]:
+    """What keeps plans from running: for every reason the rows that it stops."""
+    size = (size_of(rows),)
+    stopped = {
+        f"{error.field}={error.value}: {error.must}": np.full(size, fill_value=True) for error in job_limits(job)
+    }
+    for limit in _conditions(job, (*DEGREES, *SEARCHED[len(DEGREES) :])):
+        if not limit.of_search:
+            stopped[limit.reason] = stopped.get(limit.reason, np.zeros(size, bool)) | ~np.asarray(limit.ok(rows), bool)
+    return stopped

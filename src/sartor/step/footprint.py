@@ -16,6 +16,7 @@ from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.step.rank_activations import KeptBytes, kept_bytes, microbatch_of
 from sartor.step.results import Footprint, check_sum
 from sartor.step.stages import (
+    ChunkLayers,
     columns_of_each,
     distinct_rows,
     entries,
@@ -159,8 +160,8 @@ _PARTS = (
 )
 
 
-def footprint(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Footprint:
-    """Bytes of the fullest device at its peak, for one plan or for arrays of plans.
+def footprint(job: TrainingJob, plan: TrainingPlan, cluster: Cluster, layers: ChunkLayers | None = None) -> Footprint:
+    """Bytes of the fullest device at its peak, for one plan or for arrays of plans (``layers``: each with its own).
 
     Derivation: docs/concepts/memory.md. Raises ``InputError`` if ``stage_layers`` are not layers of the model.
 
@@ -172,7 +173,8 @@ def footprint(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Footpri
     54
     """
     columns, shape = flat_columns(plan)
-    parts = _fullest(job, columns, cluster, [plan.stage_layers], np.zeros_like(columns["pp"]))
+    splits, split = layers or ([plan.stage_layers], np.zeros_like(columns["pp"]))
+    parts = _fullest(job, columns, cluster, splits, split)
     return _footprint([part.reshape(shape) if shape else float(part[0]) for part in parts])
 
 

@@ -18,6 +18,9 @@ from sartor.model.shape import BlockKind, TransformerShape, blocks, layer_order
 from sartor.model.training import PipelineSchedule, TrainingPlan
 from sartor.units import BoolArray, Floats, IntArray, Ints, remembered
 
+ChunkLayers = tuple[Sequence[tuple[int, ...] | None], IntArray]
+"""Layers of the chunks of several pipelines (``TrainingPlan.stage_layers``), and the index of each plan's own."""
+
 
 @remembered
 def stage_counts(

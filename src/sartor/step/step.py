@@ -37,7 +37,7 @@ from sartor.step.pipeline import (
 from sartor.step.question import as_trained
 from sartor.step.results import StepEstimate, check_none_negative
 from sartor.step.stage_seconds import StageExchange, StepWork, Worked
-from sartor.step.stages import columns_of_each, distinct_rows, flat_columns, grouped, is_v_shaped
+from sartor.step.stages import ChunkLayers, columns_of_each, distinct_rows, flat_columns, grouped, is_v_shaped
 from sartor.step.tables import PlanTables, plan_tables
 from sartor.units import FloatArray, IntArray, remembered, shaped
 
@@ -51,8 +51,10 @@ def step(
     cluster: Cluster,
     calibration: Calibration | None = None,
     coefficients: TrainingCoefficients | None = None,
+    layers: ChunkLayers | None = None,
 ) -> StepEstimate:
-    """Predicted step of ``job`` under ``plan`` on ``cluster``; arrays in the plan give arrays of its shape.
+    """Predicted step of ``job`` under ``plan`` on ``cluster``; arrays in the plan give arrays of its shape, ``layers``
+    (not the plan's) its own to each.
 
     ``coefficients`` replaces the packaged ones of the job's trainer and device. Raises ``InputError`` for a single plan
     that does not divide the model or for which its schedule has no order; in arrays such plans are priced as if padded.
@@ -62,14 +64,14 @@ def step(
     """
     check_plan(job, plan, cluster)
     columns, shape = flat_columns(plan)
-    split = np.zeros_like(columns["tp"])
+    splits, split = layers or ([plan.stage_layers], np.zeros_like(columns["tp"]))
     tables = partial(
         tables_of,
         cluster=cluster,
         calibration=calibration,
         coefficients=coefficients,
     )
-    priced = _step(job, {**columns, "split": split}, [plan.stage_layers], tables)
+    priced = _step(job, {**columns, "split": split}, splits, tables)
     return _estimate([shaped(values, shape) for values in priced])
 
 

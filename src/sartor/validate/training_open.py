@@ -23,7 +23,7 @@ from sartor.hardware.gpu import Gpu
 from sartor.model.shape import TransformerShape
 from sartor.model.training import Recompute, RecomputeModule, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims, PipelineSchedule
-from sartor.plans.space import broken
+from sartor.plans.space import broken, rows_of
 from sartor.records.rows import Unexpressed
 from sartor.run.run import Run
 from sartor.step.results import Footprint, StepEstimate
@@ -196,7 +196,7 @@ def _jobs(run: Run, job: TrainingJob, plan: TrainingPlan, gpu: Gpu) -> list[Trai
     with experts that can run."""
     if run.states("framework"):
         return [job]
-    fields = [field for field in open_fields(run, job.shape, job, plan, gpu) if field.name in _TAKEN]
+    fields = [field for field in open_fields(run, job.shape, job, rows_of(plan), gpu) if field.name in _TAKEN]
     usual = set(broken(job, plan))
     jobs = [
         reduce(lambda changed, change: change(changed), changes, job)
