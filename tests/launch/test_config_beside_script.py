@@ -19,7 +19,7 @@ def test_a_config_alone_asks_for_the_sequence_length_and_beside_its_script_does_
     name: str, text: str, tmp_path: Path
 ) -> None:
     (tmp_path / name).write_text(text)
-    asked = "no sequence length; give it, or keep the script|seq_len stated beside the file, or the script"
+    asked = "no sequence length; give it, or keep the script|seq_len stated beside the file, or the program's"
     with pytest.raises(InputError, match=asked):
         api.lint_launch(tmp_path / name, "dgx-h100", model="llama-3.1-8b", num_devices=16, search=False)
     named = f" --deepspeed {name}" if name.endswith("json") else ""

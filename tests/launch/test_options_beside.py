@@ -136,6 +136,18 @@ def test_a_value_that_an_option_replaces_may_be_wrong_or_unknown(trainer: str, b
     assert answer.priced.step_s == priced(tmp_path, trainer, VALUES).priced.step_s
 
 
+def test_a_batch_of_maxtext_that_is_not_known_is_asked_for_as_the_global_one(tmp_path: Path) -> None:
+    unknown = MAXTEXT.format(**VALUES).replace("per_device_batch_size: 4", "per_device_batch_size: ${X}")
+    (tmp_path / "base.yml").write_text(unknown)
+    with pytest.raises(InputError, match=r"^per_device_batch_size=.*or global_batch_size stated beside it"):
+        beside(tmp_path / "base.yml", microbatch_size=2)
+    answer = beside(tmp_path / "base.yml", global_batch_size=32)
+    assert "global_batch_size=32 as stated; the file says per_device_batch_size=${X}" in answer.assumptions
+    assert not any("ignored" in note for note in answer.assumptions)
+    (tmp_path / "base.yml").write_text(MAXTEXT.format(**VALUES))
+    assert answer.job == beside(tmp_path / "base.yml").job
+
+
 @pytest.mark.parametrize("bad", ["$TP", "3", "four"])
 @pytest.mark.parametrize("trainer", ["megatron", "nemo", "torchtitan", "accelerate", "maxtext"])
 def test_a_stated_degree_replaces_one_that_the_devices_do_not_allow(trainer: str, bad: str, tmp_path: Path) -> None:

@@ -128,6 +128,7 @@ def read_maxtext(raw: JsonDict, command: ScriptCommand | None, options: Options 
     model = keys.text("model_name", "default")
     rest = keys.left()
     open_fields = {name: words for name, words in keys.open.items() if name not in keys.unchecked}
+    stated_notes = tuple(f"{name} is " for name in keys.open if name not in open_fields)
     return LaunchReading(
         kind=KIND,
         plan=canonical(plan, None if shape is None else int(shape.num_layers)),
@@ -139,7 +140,7 @@ def read_maxtext(raw: JsonDict, command: ScriptCommand | None, options: Options 
         open_fields=open_fields,
         replaced=keys.replaced,
         ignored=tuple(printable(name) for name in rest if not PRICED.match(name)),
-        assumptions=tuple(keys.assumptions),
+        assumptions=tuple(note for note in keys.assumptions if not note.startswith(stated_notes)),
     )
 
 

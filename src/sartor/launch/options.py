@@ -158,7 +158,7 @@ def _left_open(reading: LaunchReading, run: Run, left: Mapping[str, str]) -> Inp
     options = " and ".join(dict.fromkeys([*left.values(), *lacks]))
     value, must = Stated(f"is {reading.open_fields[first]}{also}"), "step and memory depend on it"
     return InputError(
-        first, value, must, f"{options} stated beside the file, or the script that starts it in its folder"
+        first, value, must, f"{options} stated beside the file, or the program's arguments in a script in its folder"
     )
 
 
