@@ -259,9 +259,9 @@ def _read_recipe(fields: StatedDocument, flags: Flags) -> tuple[Recipe, dict[str
     """The precision, and the field that leaves it to the program if no argument of the program says it, as with
     ``"auto"`` in Hugging Face's Trainer."""
     stated = next((recipe for recipe in TRAINED_IN if recipe.value == fields.options.words.get("recipe")), None)
-    if stated is None:
-        return _recipe_of_file(fields, flags)
     recipe, left = _recipe_of_file(fields, flags)
+    if stated is None:
+        return recipe, left
     fields.replaced |= {"recipe": recipe.value} if recipe is not stated and not left else {}
     return stated, {}
 

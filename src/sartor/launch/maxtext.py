@@ -258,11 +258,12 @@ GPUS = 8
 def _batch(keys: StatedDocument, dims: ParallelDims) -> tuple[int, int]:
     """Microbatch size of one pipeline, and number of microbatches: one pass is ``per_device_batch_size`` times devices,
     and a pipeline splits it into ``num_pipeline_microbatches``."""
+    pp, dp = int(dims.pp), int(dims.dp)
+    devices = int(dims.tp) * int(dims.cp) * pp * dp
     steps = keys.count("gradient_accumulation_steps", 1)
     per_device = keys.find("per_device_batch_size")
     if stated := keys.options.sizes.get("global_batch_size"):
         of_file = keys.shown("per_device_batch_size") or "12"
-        devices = int(dims.tp) * int(dims.cp) * int(dims.pp) * int(dims.dp)
         keys.replaced["global_batch_size"] = f"per_device_batch_size={of_file}"
         per_device = stated / steps / devices
     if per_device is None:
@@ -270,8 +271,6 @@ def _batch(keys: StatedDocument, dims: ParallelDims) -> tuple[int, int]:
     per_device = 12.0 if per_device is None else per_device
     if isinstance(per_device, bool) or not isinstance(per_device, (int, float)) or not 0 < per_device < 2**30:
         raise InputError("per_device_batch_size", per_device, "must be a positive number")
-    pp, dp = int(dims.pp), int(dims.dp)
-    devices = int(dims.tp) * int(dims.cp) * pp * dp
     rounds = max(keys.count("num_pipeline_microbatches", -1), 0) or pp
     cut, whole = dp * (rounds if pp > 1 else 1), int(per_device * devices * (1 + 1e-9))
     if (whole % cut or whole < cut) and not stated:
