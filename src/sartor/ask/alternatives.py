@@ -170,6 +170,10 @@ def open_fields(
         if is_open(variant.name) and (where := rows["zero_stage"] >= variant.least_zero).any():
             others, place = {variant.word: _habits(variant.changes)}, "the trainer's file:"
             yield _OpenField(name=variant.name, value=variant.usual, others=others, where=where, place=place)
+    if sizes := run.facts["vocab_size"].alternatives if "vocab_size" in run else ():
+        others, place = {str(size): _vocabulary(size) for size in sizes}, "the launch file:"
+        value = str(run.get("vocab_size"))
+        yield _OpenField(name="vocab_size", value=value, others=others, where=everywhere, place=place)
     if (where := rows["cp"] > 1).any() and not trainer.lockstep and is_open("context_parallel"):
         kinds = (kind for kind in ContextParallel if kind is not job.context_parallel)
         others = {kind.value: _of_job(context_parallel=kind) for kind in kinds}
