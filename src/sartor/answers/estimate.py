@@ -390,6 +390,12 @@ INTERVAL_PART: Fields = (
     rows("kernels", Scalar.TEXT),
     number("log_sigma_without"),
 )
+DIVIDED: Fields = (
+    mapping("change", Scalar.INTEGER, help="sizes of the model, or a degree of parallelism"),
+    *through("answer", INTERVAL),
+    number("num_params", path="answer.question.reading.num_params", null=True),
+    *through("answer", (flag("fits"), number("peak_bytes"), number("usable_bytes"))),
+)
 BATCHES = rows("batches", BATCH, help="global batches next to this one, which the devices do not divide, if faster")
 ESTIMATE: Fields = (
     field("model", MODEL, path="question"),
@@ -399,6 +405,13 @@ ESTIMATE: Fields = (
     field("totals", TOTALS, path=lambda answer: answer),
     rows("interval_parts", INTERVAL_PART, help="contributions to the operators' interval"),
     BATCHES,
+    text(
+        "cannot_run",
+        path=lambda answer: answer.cannot_run or None,
+        null=True,
+        help="why the degrees that were stated do not divide the model; everything else is then at a split that does",
+    ),
+    rows("divided", DIVIDED, help="sizes and degrees that would divide instead, each priced"),
 )
 
 
@@ -410,6 +423,15 @@ SUBJECT: Fields = (
     flag("fits", "fits"),
 )
 """What a repr says of an estimate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divided:
+    """A change with which a model divides, and the estimate with it."""
+
+    change: Mapping[str, int]
+    """Sizes of the model, or a degree of parallelism."""
+    answer: ModelEstimate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -431,6 +453,11 @@ class ModelEstimate(Answer):
     """Training only: the device's calibration and kernels within that run."""
     serving: Serving | None = None
     """Inference only: memory, and the usual serving metrics."""
+    cannot_run: str = ""
+    """Why the model cannot run with the stated degrees: they do not divide it. Then this is the estimate at the largest
+    smaller split at which it can."""
+    divided: tuple[Divided, ...] = ()
+    """What would run instead, the nearest first."""
     batches: tuple[DividedBatch, ...] = ()
     """Training only: global batches next to this one, which the devices do not divide, that train faster."""
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import numpy as np
 
 from sartor.answers.advice import Advice, Lint
-from sartor.answers.estimate import GemmAnswer, ModelEstimate, Question
+from sartor.answers.estimate import Divided, GemmAnswer, ModelEstimate, Question
 from sartor.api.models import Model
-from sartor.api.questions import DEFAULT_MICROBATCH, ask, completed_question, model_asked
+from sartor.api.questions import DEFAULT_MICROBATCH, completed_question, model_asked
 from sartor.api.words import (
     GpuLike,
     arrays_of,
@@ -40,6 +41,7 @@ from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
 from sartor.model.lower import feasible, lower
+from sartor.model.lower.setting import undivided
 from sartor.model.plan import AXES
 from sartor.model.workload import AttentionKernel, Phase
 from sartor.operators import Gemm, Layout, OperatorGraph, Part, Role
@@ -58,7 +60,7 @@ from sartor.units import Floats, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from sartor.answers.grid import EstimateGrid
-    from sartor.rules.rule import Finding
+    from sartor.rules.rule import Context, Finding, Fix
     from sartor.shapes.search import CoDesign
 
 
@@ -121,8 +123,34 @@ def estimate(
         from sartor.api.grids import estimate_grid  # a single estimate needs no grid
 
         return estimate_grid(model, gpu, options)
-    answer = _with_batches(answer_question(ask(model, gpu, **options)))
+    asked = completed_question(model_asked(model, options), gpu, options, splits=True)
+    if not feasible(asked.trained_shape, asked.dims):
+        return _that_divides(asked, _at_its_split(runnable(asked), asked), gpu, options)
+    answer = _with_batches(answer_question(asked))
     return replace(answer, question=with_template_turns(answer.question, answer, answer_question))
+
+
+def _that_divides(
+    asked: Question, base: ModelEstimate, gpu: GpuLike | None, options: Mapping[str, Any]
+) -> ModelEstimate:
+    """An estimate of what runs in place of a question whose degrees do not divide its model, with why they do not and
+    the price of every change with which they do."""
+    from sartor.rules.lint import that_divide
+
+    divided: list[Divided] = []
+    for change in that_divide(_context(asked, base.run)):
+        with suppress(InputError):  # its devices or batch may not divide otherwise
+            answer = answer_question(_changed_question(asked, gpu, options, change))
+            divided.append(Divided(change=change, answer=answer))
+    return replace(base, cannot_run=undivided(asked.trained_shape, asked.dims), divided=tuple(divided))
+
+
+def _at_its_split(base: ModelEstimate, asked: Question) -> ModelEstimate:
+    """The estimate with the degrees that it is of as those of its run."""
+    sizes = {name: int(getattr(base.question.dims, name)) for name in ("tp", "ep")}
+    smaller = {name: size for name, size in sizes.items() if size != getattr(asked.dims, name)}
+    run = base.question.run.with_(Origin.IMPLIED, "splits the model", **smaller)
+    return replace(base, question=replace(base.question, run=run))
 
 
 def _with_batches(answer: ModelEstimate) -> ModelEstimate:
@@ -443,7 +471,7 @@ def lint_question(asked: Question, allow: Sequence[str] = ()) -> Lint:
     >>> [finding.code for finding in lint_question(ask("gpt2", "h100", phase="prefill", tp=1)).findings][:1]
     ['R1']
     """
-    base = _base(asked)
+    base = runnable(asked)
     findings = findings_of(asked, base.run, allow)
     others = _on_other_trainers(asked, base.question.held, findings, allow)
     asked = replace(asked, depends_on=(*asked.depends_on, *_turned_findings(asked.run, findings, others)))
@@ -458,11 +486,17 @@ def findings_of(
     """What the rules find in the shape of a question, in its ``run`` (training only); none in a traced module. Remarks
     propose no change of the same model: a headline does without, and without their prices."""
     from sartor.rules.lint import added_up, run_rules
-    from sartor.rules.rule import Context
 
     if question.reading.shape.traced is not None:
         return ()
-    context = Context.of(
+    return added_up(run_rules(_context(question, run), allow=tuple(allow), remarks=remarks))
+
+
+def _context(question: Question, run: InRun | None) -> Context:
+    """What the rules read of a question."""
+    from sartor.rules.rule import Context
+
+    return Context.of(
         replace(question.workload, shape=question.trained_shape),
         question.gpu,
         question.dims,
@@ -471,7 +505,6 @@ def findings_of(
         kernels=question.kernels,
         sigma_factor=question.reading.interval_factor,
     )
-    return added_up(run_rules(context, allow=tuple(allow), remarks=remarks))
 
 
 def _searched_axes(question: Question) -> set[str]:
@@ -523,7 +556,7 @@ WORTH_A_LINE = 0.01
 """Least share of the step for which another trainer is named."""
 
 
-def _base(asked: Question) -> ModelEstimate:
+def runnable(asked: Question) -> ModelEstimate:
     """The estimate of a question; if it cannot run as requested, that of the largest smaller split at which it can."""
     if asked.held is None:
         return answer_question(replace(asked, dims=largest_split(asked.workload.shape, asked.dims)))
@@ -596,7 +629,8 @@ def advise(
     words = {**options, "phase": options.get("phase") or (None if objective == Phase.TRAIN.value else objective)}
     asked = completed_question(reading, first, words, splits=True)
     padded = asked.trained_shape.vocab_size != reading.shape.vocab_size
-    asked, checked = _that_splits(lint_question(asked), first, words)
+    checked = lint_question(stated := asked)
+    asked, checked = _that_splits(checked, first, words)
     gpus = (asked.gpu, *(device_of(name) for name in others if name is not None))
     runs = _runs(checked.base, gpus[1:], words)
     found = search_shapes(
@@ -619,6 +653,8 @@ def advise(
     space = {"rule": rule, "params_tolerance": params_tolerance, "guard": guard, "freeze": freeze, "free": free}
     common = _common(asked, runs, known, gpus, weights, context_len, options.get("microbatch_size"), space)
     base, findings = _with_batches(checked.base), checked.findings
+    if not feasible(stated.trained_shape, stated.dims):
+        base = _that_divides(stated, base, first, words)
     return Advice(base=base, gpus=gpus, findings=findings, search=found, after=after, codesign=common)
 
 
@@ -636,24 +672,32 @@ def _calibrations(question: Question, gpus: Sequence[Gpu]) -> dict[str, Calibrat
 def _that_splits(lint: Lint, gpu: GpuLike | None, words: JsonMap) -> tuple[Question, Lint]:
     """The question and its findings; if the shape does not split as requested, the question completed with the fixes of
     the findings that say so, from which the search starts. Raises ``InputError`` if there is none."""
-    from sartor.rules.lint import changed
-
     question = lint.base.question
     if feasible(question.workload.shape, question.dims):
         return question, lint
     if feasible(question.trained_shape, question.dims):
         return question.with_shape(question.trained_shape), lint
     fix = {name: value for finding in lint.findings if finding.axis for name, value in finding.fix.items()}
+    changed = _changed_question(question, gpu, words, fix)
+    note = f"the shape does not split as requested: the search starts from {_fix_words(fix)}"
+    changed = replace(changed, assumptions=(note, *changed.assumptions))
+    changed = changed.with_shape(changed.trained_shape)
+    return changed, replace(lint, base=runnable(changed))
+
+
+def _changed_question(question: Question, gpu: GpuLike | None, words: Mapping[str, Any], fix: Fix) -> Question:
+    """The question with a fix of its sizes or degrees, completed anew."""
+    from sartor.rules.lint import changed
+
     workload, dims, of_shape = changed(question.workload, question.dims, fix)
-    sets = ", ".join(f"{name}={value}" for name, value in fix.items())
-    name = f"{workload.shape.name} with {sets}" if of_shape else workload.shape.name
+    name = f"{workload.shape.name} with {_fix_words(fix)}" if of_shape else workload.shape.name
     reading = replace(question.reading, shape=replace(workload.shape, name=name))
     degrees = {axis: int(getattr(dims, axis)) for axis in fix if axis not in of_shape}
-    runnable = completed_question(reading, gpu, {**words, **degrees})
-    note = f"the shape does not split as requested: the search starts from {sets}"
-    runnable = replace(runnable, assumptions=(note, *runnable.assumptions))
-    runnable = runnable.with_shape(runnable.trained_shape)
-    return runnable, replace(lint, base=_base(runnable))
+    return completed_question(reading, gpu, {**words, **degrees})
+
+
+def _fix_words(fix: Fix) -> str:
+    return ", ".join(f"{name}={value}" for name, value in fix.items())
 
 
 def _common(

@@ -25,6 +25,7 @@ def estimate(
     throughput and memory of the whole plan, as `sartor plan` answers them.
 
     What is left out of devices, batch and plan is completed: the fastest plan that fits, on the fewest nodes.
+    Exits with 3 if --tp or --ep do not divide the model, with the price of sizes and degrees that do.
 
     Example: `sartor estimate examples/llama-3-8b/config.json --gpu h100 --phase decode --context-len 8192`
 
@@ -39,6 +40,8 @@ def estimate(
         from sartor.report.table_estimate import estimate_view
 
         c.show(estimate_view(answer, findings_of(answer.question, answer.run, remarks=False), verbose=verbose))
+    if answer.cannot_run:
+        raise c.Exit(3)
 
 
 def gemm(

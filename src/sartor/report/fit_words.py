@@ -242,6 +242,7 @@ KIND_WORDS = {
 def headline(answer: ModelEstimate, change: str = "") -> Iterator[str]:
     """``my-3b on 8 h100_sxm as dp 8, ZeRO 1, microbatch 2 (the fastest plan that fits): fits, 71 of 75.2 GiB.``, how
     long a step takes, what to change, and what would turn it."""
+    yield from _divided_lines(answer)
     yield f"{_subject(answer)}: {_fits(answer)}"
     yield _speed(answer)
     of_plan = first_plan_change(answer.question.plan_findings)
@@ -249,11 +250,28 @@ def headline(answer: ModelEstimate, change: str = "") -> Iterator[str]:
         yield f"{of_plan[:-1]} (`{_command('plan', answer, answer.question.held)}` says why)."
         if change and not change.startswith("It cannot"):
             change = "" if change.startswith("No rule") else f"Of the shape: {change[0].lower()}{change[1:]}"
-    if change and answer.fits and not answer.question.reading.unread:
+    if change and answer.fits and not answer.question.reading.unread and not answer.cannot_run:
         yield batches_text(answer.batches) + change
     if unread := unread_text(answer.question.reading):
         yield unread
     yield from turn_lines(answer.question.depends_on)
+
+
+def _divided_lines(answer: ModelEstimate) -> Iterator[str]:
+    """``As stated it cannot run: tp=8 does not split num_heads=28 (24 and 32 do). ...``, and what each change costs."""
+    if not answer.cannot_run:
+        return
+    what = "a step" if answer.question.held is not None else "a pass"
+    yield f"As stated it cannot run: {answer.cannot_run}. What would run, and how long {what} takes:"
+    for divided in answer.divided:
+        estimate = divided.answer
+        words = ", ".join(f"{name}={value}" for name, value in divided.change.items())
+        times = interval_text(float(estimate.time_s), float(estimate.low_s), float(estimate.high_s))
+        memory = f"{format_bytes(estimate.peak_bytes)} of {format_bytes(estimate.usable_bytes)}"
+        yield f"- {words}: {times}; {'fits' if estimate.fits else 'does not fit'}, {memory}."
+    run = answer.question.run
+    split = [f"{name}={run.get(name)}" for name in ("tp", "ep") if run.origin(name) is Origin.IMPLIED]
+    yield f"The rest of this answer is {'with ' + ' and '.join(split) if split else 'of the first'}:"
 
 
 WORTH_CHANGING = 0.01

@@ -7,8 +7,9 @@ with most of the best fix's gain at equal work that triggers no other finding as
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice, product
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,6 +21,7 @@ from sartor.json_types import JsonMap
 from sartor.model.counts import count_params
 from sartor.model.editing import edit
 from sartor.model.lower import feasible, lower
+from sartor.model.lower.setting import near_degrees
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.operators import OperatorGraph
@@ -62,6 +64,22 @@ def _left_open(context: Context, suspicion: Suspicion) -> Suspicion:
     if context.run is None or suspicion.blocking or not context.run.searched:
         return suspicion
     return replace(suspicion, fixes=tuple(fix for fix in suspicion.fixes if not fix.keys() & context.run.searched))
+
+
+def that_divide(context: Context) -> Iterator[Fix]:
+    """Changes with which a model divides over degrees that do not divide it, nearest first: two of its sizes, then
+    degrees below and above."""
+    suspicions = [each for rule in RULES for each in rule.check(context) if each.blocking and each.axis]
+    of_sizes = [[fix for fix in each.fixes if not fix.keys() & set(DIMS_FIELDS)][:2] for each in suspicions]
+    for fixes in islice(product(*of_sizes), 2):
+        fix = as_set(context.shape, {name: value for fix in fixes for name, value in fix.items()})
+        workload, dims, _ = changed(context.workload, context.dims, fix)
+        if fix and feasible(workload.shape, dims):
+            yield fix
+    for axis, stated in (("tp", int(context.dims.tp)), ("ep", int(context.dims.ep))):
+        for degree in near_degrees(context.shape, axis, stated):
+            if degree != stated and feasible(context.shape, changed(context.workload, context.dims, {axis: degree})[1]):
+                yield {axis: degree}
 
 
 def added_up(findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -310,7 +328,7 @@ def _finding(context: Context, rule: Rule, suspicion: Suspicion, choice: _Choice
     if suspicion.advisory and max(fraction, spared) < LEAST_GAIN:
         return None
     demoted = max(fraction, spared) < LEAST_GAIN and not (suspicion.blocking or suspicion.required)
-    fix = _as_set(context.shape, choice.fix)
+    fix = as_set(context.shape, choice.fix)
     finding = Finding(
         rule=rule.name,
         code=rule.code,
@@ -335,7 +353,7 @@ def _finding(context: Context, rule: Rule, suspicion: Suspicion, choice: _Choice
     return finding
 
 
-def _as_set(shape: TransformerShape, fix: Fix) -> dict[str, int]:
+def as_set(shape: TransformerShape, fix: Fix) -> dict[str, int]:
     """The fix as ``--set`` takes it, which would make heads that fill the hidden size fill it again."""
     fields = dict(fix)
     if {"num_heads", "hidden_size"} & fix.keys() and "head_dim" in shape.fields() and "head_dim" not in fix:

@@ -237,6 +237,13 @@ class _Division:
         whole = np.equal(self.value % self.degree, 0)
         return whole | np.equal(self.degree % self.value, 0) if self.or_divides else whole
 
+    @property
+    def words(self) -> str:
+        """``does not split num_heads=28 (24 and 32 do)``, of a single size."""
+        value, degree = int(self.value), int(self.degree)
+        below, above = value // degree * degree, (value // degree + 1) * degree
+        return f"does not split {self.field}={value} ({f'{below} and {above} do' if below else f'{above} does'})"
+
 
 def feasible(shape: TransformerShape, dims: ParallelDims) -> Bools:
     """Whether every device gets whole heads, columns, vocabulary rows and experts: a bool, or a mask that broadcasts
@@ -250,16 +257,21 @@ def feasible(shape: TransformerShape, dims: ParallelDims) -> Bools:
 def check(shape: TransformerShape, dims: ParallelDims) -> None:
     """Raise ``InputError`` for the first degree that does not divide a single size, with the nearest degrees that
     divide all sizes. For arrays use ``feasible``."""
-    for division in divisions(shape, dims):
-        if np.ndim(division.ok) == 0 and not division.ok:
-            value, degree = int(division.value), int(division.degree)
-            below, above = value // degree * degree, (value // degree + 1) * degree
-            sizes = f"{below} and {above} do" if below else f"{above} does"
-            must = f"does not split {division.field}={value} ({sizes})"
-            raise InputError(division.by, degree, must, near_degrees(shape, division.by, degree))
+    for division in _undivided(shape, dims):
+        near = near_degrees(shape, division.by, int(division.degree))
+        raise InputError(division.by, int(division.degree), division.words, " or ".join(map(str, near)))
 
 
-def near_degrees(shape: TransformerShape, by: str, degree: int) -> str:
+def undivided(shape: TransformerShape, dims: ParallelDims) -> str:
+    """``tp=8 does not split num_heads=28 (24 and 32 do)``; empty if all is divided."""
+    return next((f"{each.by}={int(each.degree)} {each.words}" for each in _undivided(shape, dims)), "")
+
+
+def _undivided(shape: TransformerShape, dims: ParallelDims) -> Iterator[_Division]:
+    return (division for division in divisions(shape, dims) if np.ndim(division.ok) == 0 and not division.ok)
+
+
+def near_degrees(shape: TransformerShape, by: str, degree: int) -> list[int]:
     """The valid degrees below and above one that is not; the model runs on one device in any case."""
     degrees = np.arange(1, min(2 * degree, MOST_DEGREES) + 1)
     single = (
@@ -268,8 +280,7 @@ def near_degrees(shape: TransformerShape, by: str, degree: int) -> str:
         if np.ndim(division.value) == 0
     )
     works = degrees[np.logical_and.reduce([division.ok for division in single]) | (degrees == 1)]
-    near = [*works[works < degree][-1:], *works[works > degree][:1]]
-    return " or ".join(map(str, near))
+    return [int(near) for near in (*works[works < degree][-1:], *works[works > degree][:1])]
 
 
 def contexts_divide(seq_len: Ints, cp: Ints) -> Array:

@@ -49,7 +49,8 @@ def unsplit_heads(context: Context) -> Iterator[Suspicion]:
     if mixer is None or mixer.num_heads % tp == 0:
         return
     heads = int(mixer.num_heads)
-    near, degrees = around(heads, tp), near_degrees(context.shape, "tp", tp)
+    near = around(heads, tp)
+    degrees = " or ".join(map(str, near_degrees(context.shape, "tp", tp)))
     yield Suspicion(
         grade=Grade.ERROR,
         message=f"num_heads={heads} is not divisible by tp={tp}. Use {words(near)} heads, or tp={degrees}",
