@@ -55,6 +55,24 @@ def test_without_an_engine_the_intervals_hold_every_other_engine_and_one_that_mo
     assert not named["depends_on"]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("llama-3.1-70b", "--gpu", "b200", "--tp", 8, "--dtype", "fp8"),
+        ("llama-3.1-8b", "--gpu", "h100", "--tp", 1),
+        ("llama-3.1-8b", "--gpu", "h100", "--tp", 1, "--kernels", "sglang"),
+    ],
+)
+def test_one_sequence_in_flight_has_the_interval_and_the_engines_of_estimate(sartor, words: tuple[object, ...]) -> None:
+    lengths = ("--input-len", 1024, "--output-len", 1024, "--concurrency", 1)
+    served = sartor("serving", *words, *lengths, "--json").body
+    one = ("--phase", "decode", "--microbatch-size", 1, "--context-len", 1536)
+    totals = (estimated := sartor("estimate", *words, *one, "--json").body)["totals"]
+    for end in ("", "low_", "high_"):
+        assert served["loads"][0][f"tpot_{end}s"] == pytest.approx(totals[f"{end or 'time_'}s"], rel=1e-12)
+    assert served["depends_on"] == estimated["depends_on"]
+
+
 def test_lengths_and_loads_are_read_as_the_options_of_a_run_are(sartor) -> None:
     words = ("serving", "llama-3.1-8b", "--gpu", "h100", "--input-len", "32k", "--output-len", "0.5k")
     body = sartor(*words, "--concurrency", "2,1k", "--json").body

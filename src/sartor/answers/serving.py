@@ -164,6 +164,8 @@ class ServingAnswer(Answer):
     decode_workers: int = 1
     would_fit: Mapping[str, int | str] = default(default_factory=dict)
     """If not even one sequence fits: a change with which one does."""
+    tpot_log_sigma: Floats = 0.0
+    """Of ln time per token, where it holds what is not known of kernels and engine."""
     elsewhere: Mapping[str, Steady] = default(default_factory=dict)
     """The same servers in engines that were not excluded, by their names: intervals cover them."""
     depends_on: tuple[Turn, ...] = ()
@@ -202,7 +204,7 @@ def _loads(answer: ServingAnswer) -> Iterator[_ServedLoad]:
 
     columns = {name: spread(getattr(steady, name)) for name in _COLUMNS}
     elsewhere = {n: [spread(getattr(there, n)) for there in answer.elsewhere.values()] for n in ("tpot_s", "ttft_s")}
-    sigmas = zip(spread(steady.tpot_log_sigma), spread(steady.ttft_log_sigma), strict=True)
+    sigmas = zip(spread(answer.tpot_log_sigma), spread(steady.ttft_log_sigma), strict=True)
     for i, (tpot_sigma, ttft_sigma) in enumerate(sigmas):
         column = {name: values[i] for name, values in columns.items()}
         tpot = _covering(interval_80(column["tpot_s"], tpot_sigma), [row[i] for row in elsewhere["tpot_s"]])

@@ -14,7 +14,9 @@ from sartor.api.models import Model, read
 from sartor.api.questions import asked_run, in_engine, padding_note
 from sartor.api.words import GpuLike, of_frameworks, precision_of, refuse_on_a_chip, size_of, word_of
 from sartor.ask.alternatives import turn_of_time
-from sartor.cost.correction.calibration import Calibration, load_calibration
+from sartor.cost.correction.attention import kernels_measured
+from sartor.cost.correction.calibration import ANY, Calibration, load_calibration
+from sartor.cost.uncertainty import covering
 from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import usual_cluster
 from sartor.hardware.gpu import Gpu
@@ -41,7 +43,7 @@ from sartor.step.serving.served import (
     shortage,
     would_fit,
 )
-from sartor.units import IntArray
+from sartor.units import Floats, IntArray
 
 CONCURRENCY = (1, 4, 16, 64, 256)
 """Default numbers of sequences in flight."""
@@ -128,6 +130,7 @@ def serving(
         prefill_workers=prefill_workers,
         decode_workers=workers,
         elsewhere=elsewhere,
+        tpot_log_sigma=_covered(steady, elsewhere, calibration, partial(steady_in, engine)),
         depends_on=_turns(steady, elsewhere),
         shortages=shortages,
         would_fit=_change_that_fits(server, prefill, load, released),
@@ -166,6 +169,19 @@ def _in_other_engines(
         stated = run.with_(Origin.STATED, "", kernels=name)
         _, engine, calibration = in_engine(stated, reading.shape, gpu, own or load_calibration(gpu))
         yield name, steady_in(engine, calibration)
+
+
+def _covered(
+    steady: Steady, elsewhere: Mapping[str, Steady], known: Calibration, steady_on: Callable[[Calibration], Steady]
+) -> Floats:
+    """The deviation of ln time per token; if other engines are plausible, with their kernels' too, operator by operator
+    as `sartor.estimate` has it."""
+    if not elsewhere:
+        return steady.tpot_log_sigma
+    steps = [there.step for there in elsewhere.values()]
+    if kernels_measured(known):
+        steps = [steady_on(known.with_kernels(ANY)).step, *steps]
+    return covering(steady.step, steps).log_sigma
 
 
 def _turns(steady: Steady, elsewhere: Mapping[str, Steady]) -> tuple[Turn, ...]:
