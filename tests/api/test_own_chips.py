@@ -105,6 +105,11 @@ def test_passes_lint_gemms_and_plans_say_it_too(tmp_path: Path) -> None:
     assert "tensor_core_sram_kib" in {turn.field for turn in lint.base.question.depends_on}
     product = sartor.gemm(4096, 4096, 4096, path)
     assert any("tensor_core_sram_kib=32," in line for line in product.assumptions)
+    turn = next(turn for turn in product.depends_on if turn.field == "tensor_core_sram_kib")
+    larger = sartor.gemm(4096, 4096, 4096, chip(tmp_path, "tensor_core_sram_kib = 128\n"))
+    assert turn.figures["time_s"] == pytest.approx(float(larger.cost.time_s), rel=1e-9)
+    assert "tensor_core_sram_kib" in {row["field"] for row in product.to_dict()["depends_on"]}
+    assert not sartor.gemm(4096, 4096, 4096, "h100_like").depends_on
 
 
 def test_a_plan_on_a_cluster_of_own_chips_says_it(tmp_path: Path) -> None:
@@ -115,8 +120,11 @@ def test_a_plan_on_a_cluster_of_own_chips_says_it(tmp_path: Path) -> None:
     )
     answer = sartor.plan("gpt2-large", cluster, num_devices=8, global_batch_size=32)
     assert any("mine: tensor_core_sram_kib=32," in line for line in answer.assumptions)
+    of_plan = next(turn for turn in answer.depends_on if turn.field == "tensor_core_sram_kib")
+    assert "tensor_core_sram_kib" in {row["field"] for row in answer.to_dict()["depends_on"]}
     trained = sartor.estimate("gpt2-large", cluster=cluster, num_devices=8, global_batch_size=32)
     turn = next(turn for turn in trained.question.depends_on if turn.field == "tensor_core_sram_kib")
+    assert of_plan.figures["time_s"] == pytest.approx(turn.figures["time_s"], rel=1e-6)
     chip(tmp_path, "tensor_core_sram_kib = 128\n")
     axes = {name: trained.question.held.axes[name] for name in ("tp", "pp", "dp", "cp", "microbatch_size")}
     stated = sartor.estimate("gpt2-large", cluster=cluster, num_devices=8, global_batch_size=32, **axes)

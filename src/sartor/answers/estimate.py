@@ -138,6 +138,7 @@ GEMM: Fields = (
     number("peak_bytes"),
     rows("tiles", TILE, path="alternatives", help="all tiles considered, best first"),
     rows("assumptions", Scalar.TEXT),
+    DEPENDS_ON,
 )
 GROUP_TIER: Fields = (
     text("name", "over", path=lambda pair: pair[0].name),
@@ -169,6 +170,8 @@ class GemmAnswer(Answer):
     calibration: str = "own"
     """Which device its coefficients were fitted on (``Calibration.owner``)."""
     assumptions: tuple[str, ...] = ()
+    depends_on: tuple[Turn, ...] = ()
+    """Other plausible values of what a chip's file leaves out that would change the time."""
 
     @property
     def peak_bytes(self) -> float:

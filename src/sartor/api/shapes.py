@@ -27,7 +27,13 @@ from sartor.api.words import (
     with_library_of,
     word_of,
 )
-from sartor.ask.alternatives import template_words, turn_of_time, under_other_trainers, with_template_turns
+from sartor.ask.alternatives import (
+    template_turns,
+    template_words,
+    turn_of_time,
+    under_other_trainers,
+    with_template_turns,
+)
 from sartor.ask.complete import stated_axes
 from sartor.cost.correction.attention import kernels_measured
 from sartor.cost.correction.calibration import ANY, Calibration, Clock, load_calibration
@@ -355,6 +361,10 @@ def gemm(
     known = with_library_of(kernels, device, known, dtype_)
     clock_ = word_of(Clock, "clock", clock)
     cost = operator_costs([product], device, known, clock=clock_)[0]
+
+    def time_on(chip: Gpu) -> float:
+        return float(operator_costs([product], chip, known, clock=clock_)[0].time_s)
+
     return GemmAnswer(
         gemm=product,
         gpu=device,
@@ -368,6 +378,7 @@ def gemm(
             *_of_cache(product, cost, device, known, clock_),
             *template_words(device),
         ),
+        depends_on=template_turns(device, float(cost.time_s), time_on),
     )
 
 

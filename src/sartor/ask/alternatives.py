@@ -93,15 +93,16 @@ def weighed(
     layers = [plan.stage_layers], np.zeros(1, np.int64)
     of_plan = (rows_of(plan), cluster, calibration, layers)
     fields, base, others = _prices(run, shape, job, *of_plan, closed, record)
+    of_chips = tuple(_of_chips(run, job, plan, cluster, calibration))
     if not fields:
-        return Weighed(run=run)
+        return Weighed(run=run, turns=of_chips)
     alternatives = tuple(other.alone for other in others if np.isfinite(other.step_s[0]))
     low, high = _spread(base, others)
     return Weighed(
         run=reduce(_with_field, fields, run),
         alternatives=alternatives,
         spread=(float(low[0]), float(high[0])),
-        turns=tuple(_turns(base.alone, alternatives, limit_bytes, {field.name: field for field in fields})),
+        turns=(*_turns(base.alone, alternatives, limit_bytes, {field.name: field for field in fields}), *of_chips),
     )
 
 
@@ -427,13 +428,11 @@ def _values(gpu: Gpu) -> Iterator[str]:
         yield f"{key}={value if isinstance(value, str) else f'{value:g}'}"
 
 
-def with_template_turns(
-    question: Question, answer: ModelEstimate, price: Callable[[Question], ModelEstimate]
-) -> Question:
-    """The question of an answer with other plausible values of keys that the chip's file leaves out and that change
-    the time by `MOVES`, the largest change first; ``price`` answers a question. A plausible value is as far from its
-    default as a chip of the catalogue sets it."""
-    chip, keys, time_s = question.gpu.accelerator, question.gpu.template_keys, float(answer.time_s)
+def template_turns(gpu: Gpu, time_s: float, time_on: Callable[[Gpu], float]) -> tuple[Turn, ...]:
+    """Other plausible values of keys that a chip's file leaves out and that change the time by `MOVES`, the largest
+    change first; ``time_on`` gives the seconds on another chip. A plausible value is as far from its default as a chip
+    of the catalogue sets it."""
+    chip, keys = gpu.accelerator, gpu.template_keys
     turns: list[Turn] = []
     for key in keys:
         if chip is None or (key == "num_links" and "link_gb_per_s" in keys):
@@ -443,23 +442,42 @@ def with_template_turns(
             continue
         ratio, like = ratio_to_default(key)
         value = default * ratio
-        changed = replace(datasheet_of(with_key(chip, key, value)), template_keys=keys)
-        seconds = float(price(_on(question, changed)).time_s)
+        seconds = time_on(replace(datasheet_of(with_key(chip, key, value)), template_keys=keys))
         compared = f" (default: {default:g}; {like} has {ratio:.3g} times its default)"
         turns += turn_of_time(key, int(value) if value == int(value) else value, seconds, time_s, compared)
-    turns.sort(key=lambda turn: -abs(turn.figures["ratio"] - 1))
+    return tuple(sorted(turns, key=lambda turn: -abs(turn.figures["ratio"] - 1)))
+
+
+def with_template_turns(
+    question: Question, answer: ModelEstimate, price: Callable[[Question], ModelEstimate]
+) -> Question:
+    """The question of a pass with the `template_turns` of its chip; ``price`` answers a question. A training run has
+    them already (`weighed`)."""
+    if question.held is not None:
+        return question
+    turns = template_turns(
+        question.gpu, float(answer.time_s), lambda gpu: float(price(replace(question, gpu=gpu)).time_s)
+    )
     return replace(question, depends_on=(*question.depends_on, *turns))
 
 
-def _on(question: Question, gpu: Gpu) -> Question:
-    """The question on another chip, with the plan unchanged; a network that was assumed is the other chip's own."""
-    held = question.held
-    if held is None:
-        return replace(question, gpu=gpu)
-    cluster = held.cluster
-    if question.run.states("cluster"):
-        pools = tuple(replace(pool, gpu=gpu) if pool.gpu == question.gpu else pool for pool in cluster.others)
-        cluster = replace(cluster, gpu=gpu if cluster.gpu == question.gpu else cluster.gpu, others=pools)
-    else:
-        cluster = usual_cluster(gpu).reached(held.num_devices)
-    return replace(question, gpu=gpu, held=replace(held, cluster=cluster, searched=None))
+def _of_chips(
+    run: Run, job: TrainingJob, plan: TrainingPlan, cluster: Cluster, calibration: Calibration | None
+) -> Iterator[Turn]:
+    """The `template_turns` of a cluster's chips, with the plan unchanged."""
+
+    def step_on(gpu: Gpu, chip: Gpu) -> float:
+        there = _with_chip(cluster, gpu, chip, int(plan.num_devices), stated=run.states("cluster"))
+        return float(step(job, plan, there, calibration).step_s)
+
+    for gpu in (gpu for gpu in cluster.gpus if gpu.template_keys):
+        step_s = float(step(job, plan, cluster, calibration).step_s)
+        yield from template_turns(gpu, step_s, partial(step_on, gpu))
+
+
+def _with_chip(cluster: Cluster, gpu: Gpu, chip: Gpu, num_devices: int, *, stated: bool) -> Cluster:
+    """The cluster with ``chip`` in place of ``gpu``; a network that was not stated is the other chip's own."""
+    if not stated:
+        return usual_cluster(chip).reached(num_devices)
+    pools = tuple(replace(pool, gpu=chip) if pool.gpu == gpu else pool for pool in cluster.others)
+    return replace(cluster, gpu=chip if cluster.gpu == gpu else cluster.gpu, others=pools)

@@ -18,6 +18,7 @@ from sartor.model.traced import TracedModel
 from sartor.operators import Gemm, Layout
 from sartor.report.document import PageBlock, bullets_block, document_text, grid_block, section
 from sartor.report.grid import field_grid, grid_of, grid_view, words_column
+from sartor.report.plan_words import turn_lines
 from sartor.report.words import (
     count_text,
     flops_text,
@@ -53,6 +54,7 @@ def gemm_view(answer: GemmAnswer) -> RenderableType:
     blocks = [
         PageBlock(words="" if answer.fits else _too_large(answer), style="bold red"),
         PageBlock(words=f"{time}; {rate}; bound by {cost.bound_by.value}; {cost.stated_source.value}", style="bold"),
+        *(PageBlock(words=line) for line in turn_lines(answer.depends_on)),
         PageBlock(words=_gemm_reason(answer)),
         section("Tiles considered, the chosen one first"),
         grid_block(field_grid("Tiles", columns_of(TILE), answer.alternatives[:TILES])),
