@@ -16,6 +16,7 @@ import typer
 
 import sartor
 from sartor import api
+from sartor.api.questions import ask
 from sartor.cli import GROUPS, app_with
 from sartor.cost.correction.calibration import Clock, load_calibration
 from sartor.cost.price import operator_costs
@@ -48,7 +49,7 @@ BAD_CALLS: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a field of another name": (lambda: api.estimate("gpt2", zero=1), "zero=1: is not a field of a run"),  # type: ignore[call-arg]
     "experts over devices that they do not divide into": (
-        lambda: api.estimate("mixtral-8x7b", ep=7),
+        lambda: ask("mixtral-8x7b", ep=7),
         "ep=7: does not split num_experts=8 (7 and 14 do); nearest: 4 or 8",
     ),
     "many rows at once": (

@@ -193,7 +193,10 @@ USELESS = {
     "an unknown gpu": (("estimate", "{config}", "--gpu", "h1000"), ["gpu", "h1000", "h100_sxm"]),
     "an unknown model": (("estimate", "llama-3.1-9b", "--gpu", "h100"), ["llama-3.1-9b", "llama-3.1-8b"]),
     "a missing file": (("estimate", "nowhere/config.json", "--gpu", "h100"), ["nowhere/config.json"]),
-    "tp that does not split": (("estimate", "{config}", "--gpu", "h100", "--tp", "5"), ["tp", "5"]),
+    "tp that does not split": (
+        ("plan", "{config}", "--num-devices", "40", "--global-batch-size", "40", "--tp", "5"),
+        ["tp", "5", "30 and 35 do"],
+    ),
     "tp zero": (("estimate", "{config}", "--gpu", "h100", "--tp", "0"), ["tp", "0"]),
     "a phase that is none": (("estimate", "{config}", "--phase", "inference"), ["phase", "inference", "prefill"]),
     "a dtype the device lacks": (("estimate", "{config}", "--gpu", "a100", "--dtype", "fp8"), ["dtype", "fp8", "bf16"]),

@@ -116,7 +116,7 @@ REFUSED: list[tuple[str, dict[str, Any] | None, str]] = [
     ("estimate", {**XL, "set": {"heads": 3}}, "estimate gpt2-xl --set heads=3"),
     ("estimate", {**XL, "set": {"num_heads": "many"}}, "estimate gpt2-xl --set num_heads=many"),
     ("estimate", {"model": "bert-base", "phase": "decode"}, "estimate bert-base --phase decode"),
-    ("estimate", {**XL, "tp": 7}, "estimate gpt2-xl --tp 7"),
+    ("estimate", {**XL, "tp": 0}, "estimate gpt2-xl --tp 0"),
     ("lint", {**XL, "allow": ["ragged"]}, "lint gpt2-xl --allow ragged"),
     ("advise", {**XL, "freeze": ["heads"]}, "advise gpt2-xl --freeze heads"),
     ("advise", {**XL, "params_tolerance": -1}, "advise gpt2-xl --params-tolerance -1"),
