@@ -89,7 +89,8 @@ def test_a_fork_of_the_launchs_trainer_prices_its_file(tmp_path: Path, name: str
 def test_a_model_beside_a_launch_replaces_its_sizes(tmp_path: Path) -> None:
     answer = api.estimate("gpt2", cluster=CLUSTER, launch=launch_file(tmp_path, ""))
     assert answer.question.reading.shape.hidden_size == 768
-    assert any("not the file's sizes" in note for note in answer.question.assumptions)
+    (note,) = (note for note in answer.question.assumptions if "not the file's sizes" in note)
+    assert ", the file says " in note
 
 
 def test_a_changed_size_of_a_launch_is_priced(tmp_path: Path) -> None:

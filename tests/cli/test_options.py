@@ -93,6 +93,8 @@ def test_help_of_serving_tells_its_default_device(capsys: pytest.CaptureFixture[
         ("estimate llama-3-8b --gpu h100 --fp8", "--dtype"),
         ("plan llama-3-8b --gpus 8", "--num-devices"),
         ("serving llama-3-8b --gpu h100 --users 8", "--concurrency"),
+        ("serving llama-3-8b --gpu h100 --global-batch-size 8", "--concurrency"),
+        ("serving llama-3-8b --cluster dgx-h100", "--gpu"),
         ("gemm -m 4 -n 4 -k 4 --gpu h100", "the argument M, without -m"),
         ("advise --model llama-3-8b --gpu h100", "the argument MODEL, without --model"),
         ("design llama-3-8b", "--model"),

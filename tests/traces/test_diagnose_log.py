@@ -305,3 +305,15 @@ def test_a_gpu_that_the_log_denies_is_refused(log: Path) -> None:
     log.write_text("NVIDIA H100 80GB HBM3\n" + log.read_text())
     with pytest.raises(InputError, match=r"^gpu=a100_sxm: the log is from h100_sxm, not from a100_sxm; .*--gpu h100_s"):
         diagnosed(log, gpu="a100")
+
+
+def test_a_batch_that_follows_from_an_assumed_length_is_refused_by_the_length(repo_dir: Path) -> None:
+    """The log has no length; the one that fits its TFLOP/s makes four sequences of the step's tokens, for eight GPUs."""
+    path = repo_dir / "examples" / "llama-3-8b" / "train.log"
+    with pytest.raises(InputError) as caught:
+        api.diagnose(path, model="llama-3-8b", gpu="h100", best_plan=False)
+    assert (caught.value.field, caught.value.nearest) == ("seq_len", "8192")
+    assert "65,536 tokens per step are then 4 sequences" in str(caught.value)
+    with pytest.raises(InputError) as caught:
+        api.diagnose(path, model="llama-3-8b", gpu="h100", best_plan=False, global_batch_size=4)
+    assert caught.value.field == "global_batch_size"

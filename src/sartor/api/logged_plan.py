@@ -199,7 +199,10 @@ class AskedPlan:
             **{"framework": self.run.trainer} | {name: self.stated.get(name) for name in OF_JOB if name in self.stated},
         )
         job, switched = with_switches(job, self.stated, self.cluster.gpus)
-        job, plan, more = _plan(job, self.cluster, devices, fixed, self.headroom, str(facts.get("recompute", "")))
+        try:
+            job, plan, more = _plan(job, self.cluster, devices, fixed, self.headroom, str(facts.get("recompute", "")))
+        except InputError as error:
+            raise self._of_length(error, job, conventions) from None
         if int(self.stated.get("dp", plan.dims.dp)) != plan.dims.dp:
             must = f"tp x pp x cp leaves {int(plan.dims.dp)} of {devices} devices"
             raise InputError("fix dp", self.stated.get("dp"), must, str(int(plan.dims.dp)))
@@ -210,6 +213,16 @@ class AskedPlan:
             whole=False,
             assumptions=(*self.reading.assumptions, *self.reading.notes, *notes, *switched, *more),
         )
+
+    def _of_length(self, error: InputError, job: TrainingJob, conventions: Mapping[str, int | str]) -> InputError:
+        """An error about a batch that nobody stated, as one about the length from which it was counted."""
+        batch, length = job.global_batch_size, job.seq_len
+        if error.field != "global_batch_size" or "global_batch_size" in self.run.facts:
+            return error
+        counted = "fits the log's TFLOP/s" if "seq_len" in conventions else "is assumed"
+        must = f"{counted}, but {batch * length:,} tokens per step are then {batch} sequences, and that {error.must}"
+        shorter = batch * length // int(error.nearest)
+        return InputError("seq_len", length, f"{must}: state it", str(shorter))
 
     def _devices(self) -> int:
         said = self.run.number("num_devices") or self.cluster.total_devices

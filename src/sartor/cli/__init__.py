@@ -264,6 +264,7 @@ OTHER_WORDS = {
     "--fp8": "--dtype", "--bf16": "--dtype", "--fp16": "--dtype", "--fp4": "--dtype", "--batch": "--microbatch-size",
     "--batch-size": "--microbatch-size", "--micro-batch-size": "--microbatch-size", "--sequence-length": "--seq-len",
     "--rate": "--concurrency", "--users": "--concurrency", "--framework": "--kernels", "--engine": "--kernels",
+    "--global-batch-size": "--concurrency", "--microbatch-size": "--concurrency", "--cluster": "--gpu",
 }  # fmt: skip
 """Options of other commands and tools, with ours of the same meaning but different spelling."""
 

@@ -108,6 +108,7 @@ def with_options(
     ]
     if shape is not None and (reading.shape is not None or "model" in reading.replaced):
         wrong = f" ({reading.replaced['model']})" if "model" in reading.replaced else ""
+        wrong = wrong or _other_sizes(shape, reading.shape)
         notes.append(f"the model is {shape.name or 'the one given'}, not the file's sizes{wrong}")
     open_names = tuple(f"{name} is " for name in reading.open_fields)
     assumed = [text for name, text in reading.assumed.items() if name not in run]
@@ -126,6 +127,14 @@ def _check_trainer(kind: LaunchKind, run: Run, gpus: Sequence[Gpu]) -> None:
     if formats and not set(formats) & set(kinds):
         must = f"a file for {kind.title} does not start it; {record_named(word).called} has files of its own"
         raise InputError("framework", name, must, " or ".join(kind.value for kind in kinds))
+
+
+def _other_sizes(shape: TransformerShape, said: TransformerShape | None) -> str:
+    """`` (hidden_size=3584, the file says 4096)``: of two shapes, the first sizes that differ."""
+    fields, others = shape.fields(), said.fields() if said else {}
+    differ = [name for name in fields if name in others and int(fields[name]) != int(others[name])][:3]
+    words = ", ".join(f"{name}={int(fields[name])}, the file says {int(others[name])}" for name in differ)
+    return f" ({words})" if words else ""
 
 
 def _settled(reading: LaunchReading, run: Run, *, has_model: bool) -> dict[str, str]:

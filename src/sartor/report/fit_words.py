@@ -261,17 +261,18 @@ def _divided_lines(answer: ModelEstimate) -> Iterator[str]:
     """``As stated it cannot run: tp=8 does not split num_heads=28 (24 and 32 do). ...``, and what each change costs."""
     if not answer.cannot_run:
         return
-    what = "a step" if answer.question.held is not None else "a pass"
-    yield f"As stated it cannot run: {answer.cannot_run}. What would run, and how long {what} takes:"
+    what = "step" if answer.question.held is not None else "pass"
+    yield f"As stated it cannot run: {answer.cannot_run}. What would run:"
     for divided in answer.divided:
         estimate = divided.answer
         words = ", ".join(f"{name}={value}" for name, value in divided.change.items())
         times = interval_text(float(estimate.time_s), float(estimate.low_s), float(estimate.high_s))
         memory = f"{format_bytes(estimate.peak_bytes)} of {format_bytes(estimate.usable_bytes)}"
-        yield f"- {words}: {times}; {'fits' if estimate.fits else 'does not fit'}, {memory}."
+        yield f"- {words}: a {what} of {times}; {'fits' if estimate.fits else 'does not fit'}, {memory}."
     run = answer.question.run
     split = [f"{name}={run.get(name)}" for name in ("tp", "ep") if run.origin(name) is Origin.IMPLIED]
-    yield f"The rest of this answer is {'with ' + ' and '.join(split) if split else 'of the first'}:"
+    if split:  # else it is of the first, as the next line says
+        yield f"The rest of this answer is with {' and '.join(split)}:"
 
 
 WORTH_CHANGING = 0.01
