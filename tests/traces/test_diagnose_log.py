@@ -308,7 +308,7 @@ def test_a_gpu_that_the_log_denies_is_refused(log: Path) -> None:
 
 
 def test_a_batch_that_follows_from_an_assumed_length_is_refused_by_the_length(repo_dir: Path) -> None:
-    """The log has no length; the one that fits its TFLOP/s makes four sequences of the step's tokens, for eight GPUs."""
+    """The log has no length; with the one that fits its TFLOP/s a step has four sequences, for eight GPUs."""
     path = repo_dir / "examples" / "llama-3-8b" / "train.log"
     with pytest.raises(InputError) as caught:
         api.diagnose(path, model="llama-3-8b", gpu="h100", best_plan=False)

@@ -82,6 +82,7 @@ def _blocks(advice: Advice) -> list[d.PageBlock]:
     base, search = advice.base, advice.search
     question, unread = base.question, base.question.reading.unread
     times = partial(operator_times, base.microbatch)
+    most_findings = MOST_FINDINGS - bool(base.cannot_run)  # the first lines are longer by what would run
     return [
         d.opening(advice_lines(advice), bad=not base.fits),
         d.PageBlock(
@@ -97,7 +98,7 @@ def _blocks(advice: Advice) -> list[d.PageBlock]:
         d.PageBlock(view=lambda: totals_line(base), place=d.Place.LONG),
         d.section("Findings, and what each costs", "findings", "Findings"),
         d.figure_block("findings"),
-        d.PageBlock(view=lambda: FindingsText(advice.findings, unread, MOST_FINDINGS), place=d.Place.SHORT),
+        d.PageBlock(view=lambda: FindingsText(advice.findings, unread, most_findings), place=d.Place.SHORT),
         d.PageBlock(view=lambda: FindingsText(advice.findings, unread), place=d.Place.LONG),
         d.PageBlock(markup=lambda: findings_markup(advice.findings, unread)),
         *_shapes(advice),

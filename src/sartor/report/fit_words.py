@@ -250,7 +250,7 @@ def headline(answer: ModelEstimate, change: str = "") -> Iterator[str]:
         yield f"{of_plan[:-1]} (`{_command('plan', answer, answer.question.held)}` says why)."
         if change and not change.startswith("It cannot"):
             change = "" if change.startswith("No rule") else f"Of the shape: {change[0].lower()}{change[1:]}"
-    if change and answer.fits and not answer.question.reading.unread and not answer.cannot_run:
+    if change and answer.fits and not answer.question.reading.unread:
         yield batches_text(answer.batches) + change
     if unread := unread_text(answer.question.reading):
         yield unread
@@ -263,15 +263,17 @@ def _divided_lines(answer: ModelEstimate) -> Iterator[str]:
         return
     what = "step" if answer.question.held is not None else "pass"
     yield f"As stated it cannot run: {answer.cannot_run}. What would run:"
+    run = answer.question.run
+    split = [f"{name}={run.get(name)}" for name in ("tp", "ep") if run.origin(name) is Origin.IMPLIED]
     for divided in answer.divided:
         estimate = divided.answer
         words = ", ".join(f"{name}={value}" for name, value in divided.change.items())
+        if words in (answer.question.reading.shape.name or ""):
+            continue  # the whole answer is of this change
         times = interval_text(float(estimate.time_s), float(estimate.low_s), float(estimate.high_s))
         memory = f"{format_bytes(estimate.peak_bytes)} of {format_bytes(estimate.usable_bytes)}"
         yield f"- {words}: a {what} of {times}; {'fits' if estimate.fits else 'does not fit'}, {memory}."
-    run = answer.question.run
-    split = [f"{name}={run.get(name)}" for name in ("tp", "ep") if run.origin(name) is Origin.IMPLIED]
-    if split:  # else it is of the first, as the next line says
+    if split:
         yield f"The rest of this answer is with {' and '.join(split)}:"
 
 

@@ -72,7 +72,7 @@ def estimate_view(
 ) -> RenderableType:
     """``sartor estimate``: the answer, operators by time, totals, assumptions; on one screen unless ``verbose``."""
     estimate = answer.microbatch
-    change = "" if findings is None else first_change(answer, findings)
+    change = "" if findings is None or answer.cannot_run else first_change(answer, findings)
     blocks = [
         opening(headline(answer, change), bad=not answer.fits),
         PageBlock(view=lambda: Group(Text(""), *_what_is_listed(answer))),

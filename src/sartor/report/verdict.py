@@ -25,7 +25,10 @@ MATTERS = 0.01
 
 def advice_lines(advice: Advice) -> Iterator[str]:
     """The first lines: whether it fits, how fast, what to change and what it gains, what would turn that."""
-    costs, (change, *_) = _what_costs_time(advice.findings), _what_to_change(advice, brief=True)
+    findings = [
+        item for item in advice.findings if not (advice.base.cannot_run and item.axis)
+    ]  # the first line says it
+    costs, (change, *_) = _what_costs_time(findings), _what_to_change(advice, brief=True)
     yield from headline(advice.base, change if costs == NO_COSTS else f"{costs} {change}")
 
 
