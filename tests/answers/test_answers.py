@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -21,7 +22,8 @@ def gemm() -> Answer:
 
 
 def test_a_repr_is_one_line_with_the_headline(gemm: Answer) -> None:
-    assert repr(gemm).startswith("<GemmAnswer: GPU h100_sxm")
+    assert repr(gemm).startswith("<GemmAnswer: GEMM ")
+    assert ", bound by compute, GPU h100_sxm" in repr(gemm)
     assert "\n" not in repr(gemm)
     assert len(repr(gemm)) < 200
 
@@ -57,6 +59,7 @@ def test_every_answer_has_a_short_repr_a_page_json_and_a_frame(
     answer = ANSWERS[name]()
     assert 30 <= len(repr(answer)) < 200
     assert "\n" not in repr(answer)
+    assert not re.search(r"[a-z]\.[A-Z]{2}", repr(answer))  # Status.OPTIMAL
     assert answer._repr_html_().startswith("<p>")
     assert json.dumps(answer.to_dict())
     assert len(answer.to_frame()) >= 1

@@ -163,6 +163,11 @@ class GemmAnswer(Answer):
     """One GEMM, its cost, and every tile that was considered."""
 
     fields: ClassVar[Fields] = GEMM
+    subject: ClassVar[Fields] = (
+        text("size", "GEMM", path=lambda answer: " x ".join(str(n) for n in _problem_size(answer.gemm)[1:])),
+        number("time_s", "time", path="cost.time_s"),
+        text("bound_by", "bound by", path="cost.bound_by"),
+    )
     gemm: Gemm
     gpu: Gpu
     cost: Cost
@@ -192,6 +197,11 @@ class CollectiveAnswer(Answer):
     """One collective on a cluster, and its cost."""
 
     fields: ClassVar[Fields] = COLLECTIVE
+    subject: ClassVar[Fields] = (
+        text("kind", "collective", path="collective.kind"),
+        integer("group_size", "devices", path="collective.group_size"),
+        number("time_s", "time", path="cost.time_s"),
+    )
     collective: Collective
     cluster: Cluster
     cost: Cost
@@ -424,6 +434,7 @@ SUBJECT: Fields = (
     number("time_s", "time"),
     number("peak_bytes", "memory"),
     flag("fits", "fits"),
+    text("cannot_run", "as stated it cannot run:", when=lambda answer: bool(answer.cannot_run)),
 )
 """What a repr says of an estimate."""
 

@@ -96,6 +96,8 @@ class Field:
         if self.when is not None and not self.when(record):
             return ""
         value = self.read(record) if self.shown is None else self.shown(record)
+        if isinstance(value, Enum) and self.form is str:
+            value = value.value
         words = value if self.shown is not None or value is None else self.form(value)
         return "" if words is None else words if isinstance(words, str) else str(words)
 
