@@ -640,8 +640,8 @@ def advise(
     words = {**options, "phase": options.get("phase") or (None if objective == Phase.TRAIN.value else objective)}
     asked = completed_question(reading, first, words, splits=True)
     padded = asked.trained_shape.vocab_size != reading.shape.vocab_size
-    checked = lint_question(stated := asked)
-    asked, checked = _that_splits(checked, first, words)
+    requested = asked
+    asked, checked = _that_splits(lint_question(asked), first, words)
     gpus = (asked.gpu, *(device_of(name) for name in others if name is not None))
     runs = _runs(checked.base, gpus[1:], words)
     found = search_shapes(
@@ -664,8 +664,8 @@ def advise(
     space = {"rule": rule, "params_tolerance": params_tolerance, "guard": guard, "freeze": freeze, "free": free}
     common = _common(asked, runs, known, gpus, weights, context_len, options.get("microbatch_size"), space)
     base, findings = _with_batches(checked.base), checked.findings
-    if not feasible(stated.trained_shape, stated.dims):
-        base = _that_divides(stated, base, first, words)
+    if not feasible(requested.trained_shape, requested.dims):
+        base = _that_divides(requested, base, first, words)
     return Advice(base=base, gpus=gpus, findings=findings, search=found, after=after, codesign=common)
 
 

@@ -129,9 +129,9 @@ def _check_trainer(kind: LaunchKind, run: Run, gpus: Sequence[Gpu]) -> None:
         raise InputError("framework", name, must, " or ".join(kind.value for kind in kinds))
 
 
-def _other_sizes(shape: TransformerShape, said: TransformerShape | None) -> str:
+def _other_sizes(shape: TransformerShape, file_shape: TransformerShape | None) -> str:
     """`` (hidden_size=3584, the file says 4096)``: of two shapes, the first sizes that differ."""
-    fields, others = shape.fields(), said.fields() if said else {}
+    fields, others = shape.fields(), file_shape.fields() if file_shape else {}
     differ = [name for name in fields if name in others and int(fields[name]) != int(others[name])][:3]
     words = ", ".join(f"{name}={int(fields[name])}, the file says {int(others[name])}" for name in differ)
     return f" ({words})" if words else ""

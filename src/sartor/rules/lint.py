@@ -69,8 +69,8 @@ def _left_open(context: Context, suspicion: Suspicion) -> Suspicion:
 def that_divide(context: Context) -> Iterator[Fix]:
     """Changes with which a model divides over degrees that do not divide it, nearest first: two of its sizes, then
     degrees below and above."""
-    suspicions = [each for rule in RULES for each in rule.check(context) if each.blocking and each.axis]
-    of_sizes = [[fix for fix in each.fixes if not fix.keys() & set(DIMS_FIELDS)][:2] for each in suspicions]
+    suspicions = [s for rule in RULES for s in rule.check(context) if s.blocking and s.axis]
+    of_sizes = [[fix for fix in s.fixes if not fix.keys() & set(DIMS_FIELDS)][:2] for s in suspicions]
     for fixes in islice(product(*of_sizes), 2):
         fix = as_set(context.shape, {name: value for fix in fixes for name, value in fix.items()})
         workload, dims, _ = changed(context.workload, context.dims, fix)

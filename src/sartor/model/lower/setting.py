@@ -264,7 +264,7 @@ def check(shape: TransformerShape, dims: ParallelDims) -> None:
 
 def undivided(shape: TransformerShape, dims: ParallelDims) -> str:
     """``tp=8 does not split num_heads=28 (24 and 32 do)``; empty if all is divided."""
-    return next((f"{each.by}={int(each.degree)} {each.words}" for each in _undivided(shape, dims)), "")
+    return next((f"{d.by}={int(d.degree)} {d.words}" for d in _undivided(shape, dims)), "")
 
 
 def _undivided(shape: TransformerShape, dims: ParallelDims) -> Iterator[_Division]:
