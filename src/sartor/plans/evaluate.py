@@ -1,8 +1,8 @@
 """Seconds and bytes of rows of plans: memory of all of them, step time of those that fit; and if none fits, why, and
 the smallest changes with which one does, each of which was tried.
 
-If whole layers must be recomputed to fit, bisection finds the fewest such layers: with every further layer memory never
-grows and time never falls.
+If whole layers must be recomputed to fit, the fewest such layers are found by trying many numbers at once, between too
+few and enough: with every further layer memory never grows and time never falls.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ from sartor.units import Array, Floats, format_bytes, room_text, round_up
 
 HOPE = 1.1
 """A plan over memory by at most this factor with even stages is also tried with uneven ones."""
+
+WEIGHED = 1 << 14
+"""Plans whose memory is computed at once where the fewest recomputed layers are sought: about a core's cache."""
 
 TIMED = 1 << 19
 """Plans whose steps are computed at once: the more, the fewer times blocks, traffic and pipelines are priced."""
@@ -151,12 +154,15 @@ def fewest_recomputed(pricer: Pricer, evaluated: Evaluated, worst_s: float = np.
     at_none, _ = pricer.memory({**rows, "recompute": np.full(size_of(rows), int(Recompute.NONE))})
     needed = at_none > pricer.limit_bytes
     rows, low, high = take(rows, needed), low[needed], high[needed]
-    top = high
-    while size_of(rows) and (high - low > 1).any():
-        middle = (low + high) // 2
-        bytes_, _ = pricer.memory({**rows, "recompute_layers": np.maximum(middle, 1)})
-        ok = bytes_ <= pricer.limit_bytes
-        low, high = np.where(ok, low, middle), np.where(ok, np.maximum(middle, 1), high)
+    top, count, which = high, size_of(rows), np.arange(size_of(rows))
+    while count and (widest := int((high - low).max())) > 1:
+        parts = min(widest, max(2, WEIGHED // count))
+        tried = np.maximum(low + (high - low) * np.arange(1, parts)[:, None] // parts, 1)
+        many = {name: np.tile(column, parts - 1) for name, column in rows.items()}
+        bytes_, _ = pricer.memory({**many, "recompute_layers": tried.ravel()})
+        too_few = (bytes_.reshape(tried.shape) > pricer.limit_bytes).sum(axis=0)
+        around = np.stack([low, *tried, high])
+        low, high = around[too_few, which], around[too_few + 1, which]
     if pricer.job.trainer.recomputes_by_chunk:
         high = np.asarray(round_up(high, rows["virtual_stages"]))
     fewer = high < top
