@@ -39,7 +39,7 @@ HOPE = 1.1
 """A plan over memory by at most this factor with even stages is also tried with uneven ones."""
 
 WEIGHED = 1 << 14
-"""Plans whose memory is computed at once where the fewest recomputed layers are sought: about a core's cache."""
+"""Plans whose memory is computed at once in search of the fewest recomputed layers: they fit in a core's cache."""
 
 TIMED = 1 << 19
 """Plans whose steps are computed at once: the more, the fewer times blocks, traffic and pipelines are priced."""
@@ -144,10 +144,8 @@ def fewest_recomputed(pricer: Pricer, evaluated: Evaluated, worst_s: float = np.
 
     Rows that could not be faster than ``worst_s`` even without recomputation are left out.
     """
-    recomputed = (
-        evaluated.fits & (evaluated.rows["recompute"] == Recompute.FULL) & (evaluated.rows["recompute_layers"] < 0)
-    )
-    rows = take(evaluated.rows, recomputed & (evaluated.step_s * LEAST_SHARE < worst_s))
+    fully = (evaluated.rows["recompute"] == Recompute.FULL) & (evaluated.rows["recompute_layers"] < 0)
+    rows = take(evaluated.rows, fully & evaluated.fits & (evaluated.step_s * LEAST_SHARE < worst_s))
     if not size_of(rows):
         return None
     low, high = np.zeros(size_of(rows), dtype=np.int64), stage_layers(pricer.job, rows).astype(np.int64)
@@ -158,9 +156,8 @@ def fewest_recomputed(pricer: Pricer, evaluated: Evaluated, worst_s: float = np.
     while count and (widest := int((high - low).max())) > 1:
         parts = min(widest, max(2, WEIGHED // count))
         tried = np.maximum(low + (high - low) * np.arange(1, parts)[:, None] // parts, 1)
-        many = {name: np.tile(column, parts - 1) for name, column in rows.items()}
-        bytes_, _ = pricer.memory({**many, "recompute_layers": tried.ravel()})
-        too_few = (bytes_.reshape(tried.shape) > pricer.limit_bytes).sum(axis=0)
+        many = {name: np.tile(column, parts - 1) for name, column in rows.items()} | {"recompute_layers": tried.ravel()}
+        too_few = (pricer.memory(many)[0].reshape(tried.shape) > pricer.limit_bytes).sum(axis=0)
         around = np.stack([low, *tried, high])
         low, high = around[too_few, which], around[too_few + 1, which]
     if pricer.job.trainer.recomputes_by_chunk:

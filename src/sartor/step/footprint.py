@@ -16,6 +16,7 @@ from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.step.rank_activations import KeptBytes, kept_bytes, microbatch_of
 from sartor.step.results import Footprint, check_sum
 from sartor.step.stages import (
+    CHUNK,
     ChunkLayers,
     columns_of_each,
     distinct_rows,
@@ -143,9 +144,6 @@ def _devices_of(
     first = np.array(sorted(seen.values()))
     return counts[first], first
 
-
-CHUNK = 8192
-"""Plans summed up at once: their arrays fit in a core's cache."""
 
 _PARTS = (
     "param_bytes",

@@ -22,6 +22,10 @@ ChunkLayers = tuple[Sequence[tuple[int, ...] | None], IntArray]
 """Layers of the chunks of several pipelines (``TrainingPlan.stage_layers``), and the index of each plan's own."""
 
 
+CHUNK = 8192
+"""Plans summed up at once: their arrays fit in a core's cache."""
+
+
 @remembered
 def stage_counts(
     shape: TransformerShape,

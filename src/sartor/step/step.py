@@ -37,12 +37,9 @@ from sartor.step.pipeline import (
 from sartor.step.question import as_trained
 from sartor.step.results import StepEstimate, check_none_negative
 from sartor.step.stage_seconds import StageExchange, StepWork, Worked
-from sartor.step.stages import ChunkLayers, columns_of_each, distinct_rows, flat_columns, grouped, is_v_shaped
+from sartor.step.stages import CHUNK, ChunkLayers, columns_of_each, distinct_rows, flat_columns, grouped, is_v_shaped
 from sartor.step.tables import PlanTables, plan_tables
 from sartor.units import FloatArray, IntArray, remembered, shaped
-
-CHUNK = 8192
-"""Plans summed up at once: their arrays fit in a core's cache."""
 
 
 def step(
