@@ -40,23 +40,23 @@ def study(
 
     Example: `sartor study gpt3.db --export points.csv`
     """
-    tell_study(file, export=export, json=json, out=out)
+    _tell_study(file, export=export, json=json, out=out)
 
 
-def export_points(study: Path, to: Path) -> None:
+def _export_points(study: Path, to: Path) -> None:
     """Export the study's points as a table, and print their number on stderr."""
     from sartor.engine.study import export_study
 
     c.say(f"{to}: {export_study(study, to)} points")
 
 
-def tell_study(file: Path, *, export: Path | None, json: bool, out: Path | None) -> None:
+def _tell_study(file: Path, *, export: Path | None, json: bool, out: Path | None) -> None:
     """Show the study, and export its points if requested."""
     from sartor.engine.study import read_study
 
     record = read_study(file)
     if export is not None:
-        export_points(file, export)
+        _export_points(file, export)
     c.answer("study", _study_body(record), as_json=json, out=out)
     if not json:
         c.show(_study_view(record))
@@ -111,7 +111,7 @@ def _study_view(record: StudyRecord) -> RenderableType:
     return document_text([opening(f"{name:12}{words}" for name, words in rows)])
 
 
-def check_export_needs(study: Path | None, export: Path | None) -> None:
+def _check_export_needs(study: Path | None, export: Path | None) -> None:
     """Raise ``InputError``, before anything is computed, if points cannot be exported."""
     if export is None:
         return
@@ -158,9 +158,9 @@ def design(
     from sartor import api
 
     study = flags["study"]
-    check_export_needs(study, export)
+    _check_export_needs(study, export)
     if not model and study is not None and study.exists():
-        tell_study(study, export=export, json=json, out=out)
+        _tell_study(study, export=export, json=json, out=out)
         return
     _check_given({"--model": model, "--num-devices": num_devices})
     with patient(), _progress_line(flags["time_limit"]) as progress:
@@ -174,7 +174,7 @@ def design(
     _write_files(answer, html, png)
     _write_tools(answer, zigzag=zigzag, timeloop=timeloop, chakra=chakra)
     if export is not None and study is not None:
-        export_points(study, export)
+        _export_points(study, export)
     _tell(answer, verbose=verbose, json=json, out=out)
 
 

@@ -135,7 +135,7 @@ def _run(
     from sartor.files import write_atomic
 
     graph = model_graph(model, device.facts.gpu, question) if model else None
-    with patient(), shown_progress() as progress:
+    with patient(), _shown_progress() as progress:
         measured = run_suite(
             device,
             suite,
@@ -182,7 +182,7 @@ def study(
 
     Example: `sartor measure study heads --device cuda --png heads.png`
     """
-    body = run_study(name, device, records, resume, size, gpu, calibration, time_budget_s, threads)
+    body = _run_study(name, device, records, resume, size, gpu, calibration, time_budget_s, threads)
     if png is not None:
         from sartor.files import write_atomic
         from sartor.report.draw_measured import draw_study
@@ -199,7 +199,7 @@ def study(
         raise c.Exit(130)
 
 
-def run_study(
+def _run_study(
     name: str,
     device: str,
     out: Path | None,
@@ -230,7 +230,7 @@ def run_study(
         chosen_studies.append((study(name, scale, chosen, _proposer(machine, calibration, chosen)), chosen, machine))
         return chosen_studies[-1][0].cases
 
-    with patient(), shown_progress() as progress:
+    with patient(), _shown_progress() as progress:
         measured = measure_cases(
             found_on, f"study-{name}", make, out or Path(f"study-{name}.csv"), resume=resume, budget_s=budget_s,
             progress=progress,
@@ -322,7 +322,7 @@ def _say_next(body: JsonDict, gpu: str) -> None:
 
 
 @contextmanager
-def shown_progress() -> Iterator[Callable[[SuiteProgress], None]]:
+def _shown_progress() -> Iterator[Callable[[SuiteProgress], None]]:
     """Report progress on a line of stderr if that is a terminal, else nothing."""
     if not sys.stderr.isatty():
         yield lambda _: None

@@ -174,7 +174,7 @@ class SpaceOptions(TypedDict, total=False):
     ]
 
 
-class ProofOptions(TypedDict, total=False):
+class _ProofOptions(TypedDict, total=False):
     """When the search ends, and what is priced beside the best point."""
 
     time_limit: Annotated[
@@ -217,7 +217,7 @@ class ProofOptions(TypedDict, total=False):
     ]
 
 
-class RunningOptions(TypedDict, total=False):
+class _RunningOptions(TypedDict, total=False):
     """Where the search runs and what it stores."""
 
     study: Annotated[
@@ -239,5 +239,5 @@ class RunningOptions(TypedDict, total=False):
     ]
 
 
-class DesignOptions(JobOptions, QuestionOptions, SpaceOptions, ProofOptions, RunningOptions, total=False):
+class DesignOptions(JobOptions, QuestionOptions, SpaceOptions, _ProofOptions, _RunningOptions, total=False):
     """All options of ``design``."""

@@ -53,7 +53,7 @@ def make_executor(word: str, workers: int | None = None) -> Workers:
     if workers is not None and workers < 1:
         raise InputError("workers", workers, "must be at least 1", str(_usable_cores()))
     if word == "serial":
-        return Serial()
+        return _Serial()
     if word == "local":
         return Local(workers or _usable_cores())
     if "://" in word:
@@ -68,7 +68,7 @@ def _usable_cores() -> int:
 
 
 @dataclass
-class Serial:
+class _Serial:
     """One task after another in this process."""
 
     name: str = "serial"
@@ -94,7 +94,7 @@ class Local:
     alone_s: float = ALONE_S
     name: str = "local"
     spent_s: float = 0.0
-    serial: Serial = field(default_factory=Serial)
+    serial: _Serial = field(default_factory=_Serial)
 
     def __post_init__(self) -> None:
         self.beside = Submitting(name=self.name, start=partial(start_pool, self.workers))

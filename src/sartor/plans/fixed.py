@@ -55,7 +55,7 @@ NOTHING = "none"
 OFFLOADS: Mapping[str, Setting] = {NOTHING: frozenset[OffloadModule](), **_sets(OffloadModule)}
 
 
-class Numbers(Mapping[str, Setting]):
+class _Numbers(Mapping[str, Setting]):
     """``all`` (0), or any whole number from 1 to ``most``."""
 
     def __init__(self, most: int) -> None:
@@ -124,9 +124,9 @@ SWITCHED: Mapping[str, _JobSwitch] = {
     ),
     "recompute_modules": _JobSwitch(field="recompute_modules", words=MODULES, of_trainer=False),
     "offload_modules": _JobSwitch(field="offload_modules", words=OFFLOADS, of_trainer=False),
-    "offload_layers": _JobSwitch(field="offload_layers", words=Numbers(1023), of_trainer=False),
+    "offload_layers": _JobSwitch(field="offload_layers", words=_Numbers(1023), of_trainer=False),
     "dropout": _JobSwitch(field="dropout", words=ON_OFF, of_trainer=False),
-    "document_len": _JobSwitch(field="document_len", words=Numbers(2**24), of_trainer=False),
+    "document_len": _JobSwitch(field="document_len", words=_Numbers(2**24), of_trainer=False),
     "train_weights": _JobSwitch(field="trains_weights", words=ON_OFF, of_trainer=False),
     "frozen_bits": _JobSwitch(field="frozen_bits", words={"16": 16, "4": 4}, of_trainer=False),
     "recipe": _JobSwitch(field="recipe", words={each.value: each for each in Recipe}, of_trainer=False),
@@ -283,7 +283,7 @@ def _values(job: TrainingJob, gpus: Sequence[Gpu], name: str, word: str) -> list
         _check_documents(job, word)
     if word == ANY and name in NAMED:
         return module_sets(job) if name == "recompute_modules" else offload_sets(job)
-    if word == ANY and isinstance(switch.words, Numbers):
+    if word == ANY and isinstance(switch.words, _Numbers):
         raise InputError(f"fix {name}", word, "takes one number", "all")
     if word == ANY:
         kinds = dict.fromkeys(_word(value) for value in switch.words.values())
@@ -293,7 +293,7 @@ def _values(job: TrainingJob, gpus: Sequence[Gpu], name: str, word: str) -> list
         options = [*dict.fromkeys(_word(value) for value in switch.words.values()), ANY]
         if name in NAMED:
             options = [*([NOTHING] if NOTHING in switch.words else []), *modules, ANY]
-        if isinstance(switch.words, Numbers):
+        if isinstance(switch.words, _Numbers):
             options = ["all", f"1 to {switch.words.most}"]
         near = difflib.get_close_matches(word, options, n=1, cutoff=0.0)
         raise InputError(f"fix {name}", word, f"must be one of {', '.join(options)}", near[0])

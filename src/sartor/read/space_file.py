@@ -21,7 +21,7 @@ from sartor.json_types import JsonDict
 ENTRIES = Path(__file__).parent / "spaces"
 
 
-class Range(BaseModel):
+class _Range(BaseModel):
     """``{from, to, step}`` or ``{from, to, factor}``; both ends are included if a step reaches them."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -31,7 +31,7 @@ class Range(BaseModel):
     factor: float | None = None
 
 
-Axis = int | float | list[int | float] | Range
+Axis = int | float | list[int | float] | _Range
 
 
 class _Choices(BaseModel):

@@ -28,7 +28,7 @@ Record = TypeVar("Record")
 
 def read_part(f: Fields) -> TransformerShape:
     """The shape of a config, or of a config inside another; an unknown model type is read by its field names."""
-    reader = reader_of(f.model_type) or named("unknown.read_unknown")
+    reader = reader_of(f.model_type) or _named("unknown.read_unknown")
     shape: TransformerShape = reader(f)
     return shape
 
@@ -54,7 +54,7 @@ def reader_of(model_type: str) -> Reader | None:
 
 def _with_facts(row: FamilyRow) -> Reader:
     """The row's function with its facts: those of its record, if it takes one, and its own keywords."""
-    function: Reader = named(row.reader)
+    function: Reader = _named(row.reader)
     hints = get_type_hints(function)
     parameters = list(signature(function).parameters)[1:]
     record = next((name for name in parameters if dataclasses.is_dataclass(hints[name])), "")
@@ -91,7 +91,7 @@ def _fact(record: type, hint: str, value: object) -> Any:
     if isinstance(value, str) and isinstance(inner, type) and issubclass(inner, Enum):
         return inner(value)
     if isinstance(value, str) and hint.startswith(_FUNCTIONS):
-        return called(value)
+        return _called(value)
     if isinstance(value, dict) and isinstance(inner, type):
         return made(inner, value)
     if isinstance(value, list):
@@ -99,17 +99,17 @@ def _fact(record: type, hint: str, value: object) -> Any:
     return value
 
 
-def called(text: str) -> Any:
+def _called(text: str) -> Any:
     """What ``"patterns.window_pattern(4)"`` returns, or the function ``"patterns.all_sparse"`` itself."""
     tree = ast.parse(text, mode="eval").body
     if not isinstance(tree, ast.Call):
-        return named(text)
+        return _named(text)
     arguments = [ast.literal_eval(argument) for argument in tree.args]
     keywords = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in tree.keywords}
-    return named(ast.unparse(tree.func))(*arguments, **keywords)
+    return _named(ast.unparse(tree.func))(*arguments, **keywords)
 
 
-def named(text: str) -> Any:
+def _named(text: str) -> Any:
     """The function ``module.function`` of this folder."""
     module, _, function = text.partition(".")
     return getattr(import_module(f"sartor.read.families.{module}"), function)

@@ -17,7 +17,7 @@ from sartor.read.fields import Fields
 
 def read_composed(f: Fields) -> TransformerShape:
     """A decoder that attends to an encoder, each read by its own type, with a projection where widths differ."""
-    encoder, decoder = part(f, "encoder"), part(f, "decoder")
+    encoder, decoder = _part(f, "encoder"), _part(f, "decoder")
     e, d = _read_side_of_class(encoder, "Model"), _read_side_of_class(decoder, "ForCausalLM")
     vision = e.vocab_size == 0
     source = int(e.hidden_size)
@@ -40,7 +40,7 @@ def read_composed(f: Fields) -> TransformerShape:
     )
 
 
-def part(f: Fields, name: str) -> Fields:
+def _part(f: Fields, name: str) -> Fields:
     """One of the two configs; both must be present with a model_type."""
     fields = f.nested(name)
     if fields is None or not fields.model_type:

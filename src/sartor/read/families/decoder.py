@@ -192,15 +192,15 @@ def assemble(
     """The model around a decoder's layers: embeddings, outer norms, head."""
     outer = (*((family.norm,) if family.embedding_norm else ()), *((family.norm,) if family.final_norm else ()))
     head = head_of(f)
-    top, has_lm_head = classifier(f, head, hidden), head is Head.LM
+    top, has_lm_head = _classifier(f, head, hidden), head is Head.LM
     return TransformerShape(
         name=f.model_type,
         stacks=(Stack(name="decoder", hidden_size=hidden, runs=group_layers(layers), norms=outer),),
         vocab_size=f.essential(*parts.VOCAB),
         embedding_size=embedding_size,
-        max_positions=max_positions(f),
+        max_positions=_max_positions(f),
         learned_positions=family.positions(f) if family.positions else 0,
-        mtp_layers=mtp_layers(f),
+        mtp_layers=_mtp_layers(f),
         tied_embeddings=choose(f, family.tied) if has_lm_head else True,
         lm_head=has_lm_head,
         lm_head_bias=choose(f, family.lm_head_bias) if has_lm_head else False,
@@ -210,13 +210,13 @@ def assemble(
     )
 
 
-def mtp_layers(f: Fields) -> int:
+def _mtp_layers(f: Fields) -> int:
     """Multi-token-prediction modules in the file; no main-model count includes them."""
     value = f.given("num_nextn_predict_layers", f.given("num_mtp_layers"))
     return value if isinstance(value, int) and 0 < value < 1000 else 0
 
 
-def classifier(f: Fields, head: Head, hidden: int) -> tuple[Linear, ...]:
+def _classifier(f: Fields, head: Head, hidden: int) -> tuple[Linear, ...]:
     """Heads of decoder classes that are not language models (transformers' generic heads)."""
     if f.architecture.endswith("DoubleHeadsModel"):  # Beside the language-model head, a score for multiple choice.
         return (parts.plain("summary", hidden, 1, bias=True, rows=1),)
@@ -231,7 +231,7 @@ def classifier(f: Fields, head: Head, hidden: int) -> tuple[Linear, ...]:
             return ()
 
 
-def max_positions(f: Fields) -> int:
+def _max_positions(f: Fields) -> int:
     """Longest sequence; 0 if neither file nor class says."""
     number = next((f.raw[n] for n in parts.POSITIONS if isinstance(f.given(n), int)), None)
     value = number if number is not None else f.defaults.values.get("max_position_embeddings", 0)
@@ -252,16 +252,16 @@ def attention(f: Fields, sizes: Sizes, family: Family, span: Reach) -> Attention
         out_bias=choose(f, family.out_bias),
         fused_qkv=family.fused_qkv,
         gated=choose(f, family.attention_gate),
-        rotary_dim=rotary_dim(f, family, sizes.head_dim),
+        rotary_dim=_rotary_dim(f, family, sizes.head_dim),
         vectors=(
-            *qk_norms(f, sizes, family),
+            *_qk_norms(f, sizes, family),
             *(family.attention_vectors(f, sizes) if family.attention_vectors else ()),
         ),
         projections=family.attention_linears(f, sizes) if family.attention_linears else (),
     )
 
 
-def rotary_dim(f: Fields, family: Family, head_dim: int) -> int:
+def _rotary_dim(f: Fields, family: Family, head_dim: int) -> int:
     """Rotated part of a head; no count depends on it."""
     if not family.rotary:
         return 0
@@ -303,7 +303,7 @@ def latent_attention(f: Fields, sizes: Sizes, family: Family, span: Reach) -> La
     )
 
 
-def qk_norms(f: Fields, sizes: Sizes, family: Family) -> tuple[Vectors, ...]:
+def _qk_norms(f: Fields, sizes: Sizes, family: Family) -> tuple[Vectors, ...]:
     """Weights (and biases) of the query and key norms."""
     if family.qk_norm is QkNorm.NONE or not choose(f, family.qk_norm_if):
         return ()
@@ -328,12 +328,12 @@ def dense_ffn(f: Fields, sizes: Sizes, family: Family) -> DenseFfn:
         gated=family.gated,
         up_bias=bias,
         down_bias=bias,
-        activation=activation(f, family),
+        activation=_activation(f, family),
         vectors=family.ffn_vectors(f, sizes, width) if family.ffn_vectors else (),
     )
 
 
-def activation(f: Fields, family: Family) -> str:
+def _activation(f: Fields, family: Family) -> str:
     """The activation's name; no count depends on it, so its default is not reported."""
     word = next((f.raw[n] for n in family.activation if isinstance(f.given(n), str)), None)
     return word if word and len(word) < 40 and word.isprintable() else "silu" if family.gated else "gelu"
@@ -351,13 +351,13 @@ def moe_ffn(f: Fields, sizes: Sizes, family: Family) -> MoeFfn:
     latent = (f.optional_size(*e.latent) if e.latent else None) or 0
     bias = choose(f, e.bias)
     expert = DenseFfn(
-        ffn_hidden_size=width, gated=e.gated, up_bias=bias, down_bias=bias, activation=activation(f, family)
+        ffn_hidden_size=width, gated=e.gated, up_bias=bias, down_bias=bias, activation=_activation(f, family)
     )
     return MoeFfn(
         num_experts=num,
         experts_per_token=top_k,
         expert=expert,
-        shared=shared_expert(f, family, width),
+        shared=_shared_expert(f, family, width),
         shared_width=_shared_width(e),
         shared_gate=e.shared_gate,
         expert_hidden_size=latent or None,
@@ -395,7 +395,7 @@ def _shared_width(e: Experts) -> SharedWidth:
     return SharedWidth.COUNTED if e.shared_count else SharedWidth.OWN
 
 
-def shared_expert(f: Fields, family: Family, width: int) -> DenseFfn | None:
+def _shared_expert(f: Fields, family: Family, width: int) -> DenseFfn | None:
     """The shared expert, by its own width or as a multiple of one expert's; None if there is none."""
     e = family.experts
     assert e is not None

@@ -90,7 +90,7 @@ def build_stack(f: Fields, family: Seq2Seq, side: Side, rows: int, *, cross: boo
     """One of the two stacks."""
     extra = family.decoder_extra if cross else family.encoder_extra
     linears, vectors = extra(f, side.hidden) if extra else ((), ())
-    mixer = attention(f, family, side, causal=cross)
+    mixer = _attention(f, family, side, causal=cross)
     mixers = (mixer, replace(mixer, cross=True, causal=False, name="cross_attention")) if cross else (mixer,)
     norms = (family.norm,) * (family.decoder_norms if cross else family.encoder_norms)
     plain_layer = Layer(
@@ -99,7 +99,7 @@ def build_stack(f: Fields, family: Seq2Seq, side: Side, rows: int, *, cross: boo
     layers = [plain_layer] * side.layers
     if family.sparse_step:
         step = f.optional_size(family.sparse_step[int(cross)], least=0) or 0
-        sparse = replace(plain_layer, ffn=experts(f, side.ffn))
+        sparse = replace(plain_layer, ffn=_experts(f, side.ffn))
         layers = [sparse if step and (i + 1) % step == 0 else plain_layer for i in range(side.layers)]
     outer = (family.norm,) * (int(family.final_norm) + int(family.embedding_norm))
     tables = (Vectors(name="positions", per_hidden=rows, embedding=True),) if rows else ()
@@ -115,7 +115,7 @@ def build_stack(f: Fields, family: Seq2Seq, side: Side, rows: int, *, cross: boo
     )
 
 
-def attention(f: Fields, family: Seq2Seq, side: Side, *, causal: bool) -> AttentionMixer:
+def _attention(f: Fields, family: Seq2Seq, side: Side, *, causal: bool) -> AttentionMixer:
     """The self-attention of one side."""
     bias = choose(f, family.bias)
     values_only = bias and not family.key_bias
@@ -142,7 +142,7 @@ def _ffn_of(f: Fields, family: Seq2Seq, side: Side, *, cross: bool) -> DenseFfn:
     )
 
 
-def experts(f: Fields, width: int) -> MoeFfn:
+def _experts(f: Fields, width: int) -> MoeFfn:
     """NLLB-MoE's experts, two per token (arXiv 2207.04672)."""
     num = f.size("num_experts")
     check_experts(f, num, 2)

@@ -154,7 +154,7 @@ def read_encoder(f: Fields, family: Encoder) -> TransformerShape:
         family = replace(family, norm=norm, transform_norm=norm)
     hidden = f.essential(*parts.HIDDEN)
     count = f.layers(*parts.LAYERS)
-    layers = encoder_layers(f, family, hidden, count)
+    layers = _encoder_layers(f, family, hidden, count)
     runs = group_layers(layers)
     stack = Stack(
         name="encoder",
@@ -165,7 +165,7 @@ def read_encoder(f: Fields, family: Encoder) -> TransformerShape:
     return around_encoder(f, family, stack)
 
 
-def encoder_layers(f: Fields, family: Encoder, hidden: int, count: int) -> list[Layer]:
+def _encoder_layers(f: Fields, family: Encoder, hidden: int, count: int) -> list[Layer]:
     """The layers of an encoder; they differ at most in their windows."""
     num_heads, num_kv_heads, head_dim = heads(f, hidden)
     bias, mlp_bias = choose(f, family.bias), choose(f, family.mlp_bias)
@@ -193,7 +193,7 @@ def encoder_layers(f: Fields, family: Encoder, hidden: int, count: int) -> list[
     layer = Layer(
         mixers=(mixer,), ffn=ffn, norms=(family.norm,) * family.norms, linears=extra.linears, vectors=extra.vectors
     )
-    layers = [_with_window(layer, window) for window in windows(f, family, count)]
+    layers = [_with_window(layer, window) for window in _windows(f, family, count)]
     if family.first_layer_norms is not None:
         layers[0] = replace(layers[0], norms=(family.norm,) * family.first_layer_norms)
     return layers
@@ -206,7 +206,7 @@ def _with_window(layer: Layer, window: int) -> Layer:
     return replace(layer, mixers=(replace(mixer, window=window),))
 
 
-def windows(f: Fields, family: Encoder, count: int) -> list[int]:
+def _windows(f: Fields, family: Encoder, count: int) -> list[int]:
     """The window of every layer, 0 for full attention."""
     if not family.window:
         return [0] * count

@@ -104,7 +104,7 @@ def _per_layer_tables(f: Fields, hidden: int, layers: int, per_layer: int) -> tu
 
 
 @dataclass(frozen=True, slots=True)
-class GemmaLayer:
+class _GemmaLayer:
     """What distinguishes one Gemma 4 layer from the next."""
 
     local: bool
@@ -124,7 +124,7 @@ def gemma4_text(f: Fields) -> TransformerShape:
     same = f.flag("attention_k_eq_v", default=False)
     width, experts = f.size("intermediate_size"), _gemma4_experts(f, h)
     norms = (GEMMA.norm,) * (4 + (3 if experts else 0) + (1 if per_layer else 0))
-    built: dict[GemmaLayer, Layer] = {}
+    built: dict[_GemmaLayer, Layer] = {}
     for kind in dict.fromkeys(kinds):
         check_kv_heads(f, sizes.heads, kind.kv_heads)
         kind_sizes = replace(sizes, head_dim=kind.head_dim, kv_heads=kind.kv_heads)
@@ -148,7 +148,7 @@ def gemma4_text(f: Fields) -> TransformerShape:
     )
 
 
-def gemma4_kinds(f: Fields, sizes: Sizes) -> list[GemmaLayer]:
+def gemma4_kinds(f: Fields, sizes: Sizes) -> list[_GemmaLayer]:
     """The kind of every layer, from ``per_layer_config`` if the file has it, else from the global sizes."""
     local = _layer_kinds(f, sizes.layers, 6, last_is_full=True)
     shared = _first_shared(f, sizes.layers)
@@ -167,7 +167,7 @@ def gemma4_kinds(f: Fields, sizes: Sizes) -> list[GemmaLayer]:
             )
             head_dim = inner.optional_size("head_dim") or sizes.head_dim
             kv_heads = inner.optional_size("num_key_value_heads") or sizes.kv_heads
-        out.append(GemmaLayer(local[i], i >= shared, head_dim, kv_heads))
+        out.append(_GemmaLayer(local[i], i >= shared, head_dim, kv_heads))
     return out
 
 

@@ -19,7 +19,7 @@ from sartor.read.fields import Fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImageModel:
+class _ImageModel:
     """A tower that is the whole model, by its row in ``towers.toml``.
 
     ``pooler``: the bare model ends in a dense layer on the first token;
@@ -31,11 +31,11 @@ class ImageModel:
     doubled: bool = False
 
 
-def read_image_model(f: Fields, model: ImageModel) -> TransformerShape:
+def read_image_model(f: Fields, model: _ImageModel) -> TransformerShape:
     """The shape of an image model, with the classifier its architecture names."""
     tower = tower_of(f.model_type)
     assert tower is not None, f"{f.model_type} has no row in towers.toml"
-    stack = swiglu(f, read_tower(f, tower, name="encoder"))
+    stack = _swiglu(f, read_tower(f, tower, name="encoder"))
     hidden, tokens = int(stack.hidden_size), model.tokens(f) if model.tokens else grid(f) + tower.class_token
     top: tuple[Linear, ...] = ()
     if f.architecture.endswith("ForImageClassification"):
@@ -68,7 +68,7 @@ def _detection_heads(f: Fields, hidden: int) -> tuple[Linear, ...]:
     return (replace(inner, count=4), *out)
 
 
-def swiglu(f: Fields, stack: Stack) -> Stack:
+def _swiglu(f: Fields, stack: Stack) -> Stack:
     """DINOv2's largest model has a gated feed-forward part of two thirds the width, rounded up to a multiple of 8."""
     if not f.flag("use_swiglu_ffn", default=False):
         return stack
@@ -169,7 +169,7 @@ def read_pair(f: Fields, *, text: str, vision: str) -> TransformerShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sound:
+class _Sound:
     """``stacked``: positions from several plain convolutions; ``gated``: WavLM's relative position bias."""
 
     stacked: bool = False
@@ -178,7 +178,7 @@ class Sound:
     """Default of ``mask_time_prob``; if above 0 there is a learned mask."""
 
 
-def read_sound(f: Fields, family: Sound) -> TransformerShape:
+def read_sound(f: Fields, family: _Sound) -> TransformerShape:
     """The shape of an encoder over raw sound."""
     hidden, count = f.essential("hidden_size"), f.layers()
     num_heads, _, head_dim = heads(f, hidden)
@@ -207,9 +207,9 @@ def read_sound(f: Fields, family: Sound) -> TransformerShape:
         runs=group_layers(layers),
         norms=(layer_norm(),),
         linears=(plain("feature_projection", _last_width(f), hidden, bias=True),),
-        vectors=front(f, family, hidden),
+        vectors=_front(f, family, hidden),
     )
-    linears, vectors = top(f, hidden)
+    linears, vectors = _top(f, hidden)
     return TransformerShape(
         name=f.model_type,
         stacks=(stack,),
@@ -228,7 +228,7 @@ def _last_width(f: Fields) -> int:
     return widths[-1]
 
 
-def front(f: Fields, family: Sound, hidden: int) -> tuple[Vectors, ...]:
+def _front(f: Fields, family: _Sound, hidden: int) -> tuple[Vectors, ...]:
     """Convolutions over the waveform, their norms, the position convolution, the learned mask."""
     widths, taps = f.sizes("conv_dim") or [512], f.sizes("conv_kernel") or [10]
     all_layers = family.stacked or f.word("feat_extract_norm", default="group") == "layer"
@@ -251,7 +251,7 @@ def front(f: Fields, family: Sound, hidden: int) -> tuple[Vectors, ...]:
     )
 
 
-def top(f: Fields, hidden: int) -> tuple[tuple[Linear, ...], tuple[Vectors, ...]]:
+def _top(f: Fields, hidden: int) -> tuple[tuple[Linear, ...], tuple[Vectors, ...]]:
     """The head by architecture: letters, classes, or the quantiser of pre-training."""
     if f.architecture.endswith("ForCTC"):
         return (plain("lm_head", hidden, f.essential(*parts.VOCAB), bias=True),), ()

@@ -77,12 +77,12 @@ def _qwen(f: Fields, family: Family, sizes: Sizes, *, fused: bool) -> Transforme
     kinds = kinds_of(f, sizes.layers, period, last="full_attention", others="linear_attention")
     mixers: dict[str, Mixer] = {
         "full_attention": attention(f, sizes, family, Reach()),
-        "linear_attention": gated_delta_net(f, sizes.hidden, fused=fused),
+        "linear_attention": _gated_delta_net(f, sizes.hidden, fused=fused),
     }
     return alternating(f, family, sizes, kinds, mixers)
 
 
-def gated_delta_net(f: Fields, hidden: int, *, fused: bool) -> StateSpaceMixer:
+def _gated_delta_net(f: Fields, hidden: int, *, fused: bool) -> StateSpaceMixer:
     """Gated DeltaNet (arXiv 2412.06464) as Qwen builds it: keys, values, gate and two scalars per value head."""
     key_heads, value_heads = f.size("linear_num_key_heads"), f.size("linear_num_value_heads")
     d_key, d_value = f.size("linear_key_head_dim"), f.size("linear_value_head_dim")

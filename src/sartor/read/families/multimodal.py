@@ -27,18 +27,18 @@ class Bridge:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class _Parts:
     """Linear layers and other parameters of a projector."""
 
     linears: tuple[Linear, ...] = ()
     vectors: tuple[Vectors, ...] = ()
 
 
-Projector = Callable[[Bridge], Parts]
+Projector = Callable[[Bridge], _Parts]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FurtherTower:
+class _FurtherTower:
     """A further tower: its field, its default type, its projector."""
 
     tower_field: str
@@ -56,7 +56,7 @@ class Multimodal:
     tower_field: str = "vision_config"
     towers: int = 1
     projector: Projector | None = None
-    also: tuple[FurtherTower, ...] = ()
+    also: tuple[_FurtherTower, ...] = ()
     text_says_tied: bool = False
     """Whether the head is tied is in the text's config, not the whole model's."""
     flat: bool = False
@@ -69,16 +69,16 @@ def read_multimodal(f: Fields, family: Multimodal) -> TransformerShape:
     if family.projector is None:
         if not is_tabled(f.model_type):
             f.ledger.guess(f"the towers of {f.model_type} are left out: only the text part is counted")
-        return read_text(f, t)
-    shape = read_text(f, t, text_says_tied=family.text_says_tied)
-    first = FurtherTower(tower_field=family.tower_field, tower=family.tower, projector=family.projector)
+        return _read_text(f, t)
+    shape = _read_text(f, t, text_says_tied=family.text_says_tied)
+    first = _FurtherTower(tower_field=family.tower_field, tower=family.tower, projector=family.projector)
     for beside in (first, *family.also):
         stacks = _tower_stacks(f, t, beside, int(shape.hidden_size), family.towers)
         shape = replace(shape, stacks=(*shape.stacks, *stacks))
     return shape
 
 
-def _tower_stacks(f: Fields, t: Fields, beside: FurtherTower, text: int, copies: int) -> tuple[Stack, ...]:
+def _tower_stacks(f: Fields, t: Fields, beside: _FurtherTower, text: int, copies: int) -> tuple[Stack, ...]:
     """A tower and its projector as stacks; none if the tower's type is unknown, which is recorded."""
     if f.given(beside.tower_field) is None:
         f.ledger.guess(
@@ -116,7 +116,7 @@ def _text_fields(f: Fields, family: Multimodal) -> Fields:
     return t
 
 
-def read_text(f: Fields, t: Fields, *, text_says_tied: bool = False) -> TransformerShape:
+def _read_text(f: Fields, t: Fields, *, text_says_tied: bool = False) -> TransformerShape:
     """The language model's shape; whether its head is tied is in the whole model's config."""
     shape = read_part(t)
     tied = (t if text_says_tied else f).flag("tie_word_embeddings", default=False)
@@ -142,86 +142,86 @@ def _side_by_side(b: Bridge) -> int:
     return b.vision * (len(layers) if isinstance(layers, list) else 1)
 
 
-def two_layers(b: Bridge) -> Parts:
+def two_layers(b: Bridge) -> _Parts:
     """LLaVA: two linear layers with a GELU in between."""
     bias = b.f.flag("multimodal_projector_bias", default=True)
-    return Parts(linears=_two_linears(_side_by_side(b), b.text, b.text, bias=bias))
+    return _Parts(linears=_two_linears(_side_by_side(b), b.text, b.text, bias=bias))
 
 
-def with_newline(b: Bridge) -> Parts:
+def with_newline(b: Bridge) -> _Parts:
     """LLaVA-NeXT: LLaVA's, and a learned end of an image row."""
     return replace(two_layers(b), vectors=(Vectors(name="image_newline", fixed=b.text),))
 
 
-def vip(b: Bridge) -> Parts:
+def vip(b: Bridge) -> _Parts:
     """ViP-LLaVA: a norm over five concatenated feature layers, then two linear layers."""
     width = b.vision * len(b.f.sizes("vision_feature_layers", least=-1000) or [-2, -5, -8, -11, 6])
     bias = b.f.flag("multimodal_projector_bias", default=True)
-    return Parts(linears=_two_linears(width, b.text, b.text, bias=bias), vectors=_norm_of(2 * width))
+    return _Parts(linears=_two_linears(width, b.text, b.text, bias=bias), vectors=_norm_of(2 * width))
 
 
-def shuffled(b: Bridge) -> Parts:
+def shuffled(b: Bridge) -> _Parts:
     """InternVL: pixels shuffled into channels, a norm, two linear layers."""
     width = b.vision * int(1 / (b.f.number("downsample_ratio") or 0.5)) ** 2
-    return Parts(linears=_two_linears(width, b.text, b.text), vectors=_norm_of(2 * width))
+    return _Parts(linears=_two_linears(width, b.text, b.text), vectors=_norm_of(2 * width))
 
 
-def aya(b: Bridge) -> Parts:
+def aya(b: Bridge) -> _Parts:
     """Aya Vision: shuffled pixels through a norm and a gated pair of linear layers."""
     width = b.vision * b.f.size("downsample_factor") ** 2
     middle = b.f.optional_size("alignment_intermediate_size") or b.text
     linears = (plain("linear_1", width, middle, bias=True), plain("linear_2", middle // 2, b.text, bias=True))
-    return Parts(linears=linears, vectors=_norm_of(2 * width))
+    return _Parts(linears=linears, vectors=_norm_of(2 * width))
 
 
-def command(b: Bridge) -> Parts:
+def command(b: Bridge) -> _Parts:
     """Command A Vision: as Aya's, without the norm."""
     return replace(aya(b), vectors=())
 
 
-def soft_tokens(b: Bridge) -> Parts:
+def soft_tokens(b: Bridge) -> _Parts:
     """Gemma 3: a norm and one matrix."""
-    return Parts(linears=(plain("input_projection", b.vision, b.text),), vectors=_norm_of(b.vision))
+    return _Parts(linears=(plain("input_projection", b.vision, b.text),), vectors=_norm_of(b.vision))
 
 
-def one_layer(b: Bridge) -> Parts:
+def one_layer(b: Bridge) -> _Parts:
     """PaliGemma: one linear layer."""
-    return Parts(linears=(plain("linear", b.vision, b.v.optional_size("projection_dim") or b.text, bias=True),))
+    return _Parts(linears=(plain("linear", b.vision, b.v.optional_size("projection_dim") or b.text, bias=True),))
 
 
-def scaled(b: Bridge) -> Parts:
+def scaled(b: Bridge) -> _Parts:
     """Idefics3 and SmolVLM: adjacent patches concatenated, one matrix."""
-    return Parts(linears=(plain("projection", b.vision * b.f.size("scale_factor") ** 2, b.text),))
+    return _Parts(linears=(plain("projection", b.vision * b.f.size("scale_factor") ** 2, b.text),))
 
 
-def merged(b: Bridge) -> Parts:
+def merged(b: Bridge) -> _Parts:
     """Mistral 3: a norm, patches merged, two linear layers."""
     bias = b.f.flag("multimodal_projector_bias", default=False)
     merge = plain("merge", b.vision * b.f.size("spatial_merge_size") ** 2, b.vision)
     linears = _two_linears(_side_by_side(b), b.text, b.text, bias=bias)
-    return Parts(linears=(merge, *linears), vectors=_norm_of(b.vision))
+    return _Parts(linears=(merge, *linears), vectors=_norm_of(b.vision))
 
 
 def output_width(bias: bool) -> Projector:
     """Llama: one linear layer from the tower's stated output width."""
-    return lambda b: Parts(linears=(plain("linear", b.v.size("vision_output_dim"), b.text, bias=bias),))
+    return lambda b: _Parts(linears=(plain("linear", b.v.size("vision_output_dim"), b.text, bias=bias),))
 
 
-def with_norm(b: Bridge) -> Parts:
+def with_norm(b: Bridge) -> _Parts:
     """LFM2-VL: patches concatenated, an optional norm, two linear layers."""
     width = b.vision * b.f.size("downsample_factor") ** 2
     middle, bias = b.f.size("projector_hidden_size"), b.f.flag("projector_bias", default=True)
     normed = b.f.flag("projector_use_layernorm", default=True)
     linears = _two_linears(width, middle, b.text, bias=bias)
-    return Parts(linears=linears, vectors=_norm_of(2 * width) if normed else ())
+    return _Parts(linears=linears, vectors=_norm_of(2 * width) if normed else ())
 
 
-def aligned(b: Bridge) -> Parts:
+def aligned(b: Bridge) -> _Parts:
     """DeepSeek-VL: two linear layers."""
-    return Parts(linears=_two_linears(b.vision, b.text, b.text))
+    return _Parts(linears=_two_linears(b.vision, b.text, b.text))
 
 
-def querying(b: Bridge) -> Parts:
+def querying(b: Bridge) -> _Parts:
     """BLIP-2 and InstructBLIP: learned queries through a Q-Former (arXiv 2301.12597), then one linear layer."""
     q = b.f.part("qformer_config", f"{b.f.model_type.replace('-', '_').replace('video', '')}_qformer")
     h, count, width = q.size("hidden_size"), q.layers("num_hidden_layers"), q.size("intermediate_size")
@@ -238,7 +238,7 @@ def querying(b: Bridge) -> Parts:
     norms = 2 * h * (count + crossed + sides * count + 1)
     tables = h * (q.size("vocab_size") + q.size("max_position_embeddings")) if reads_text else 0
     queries = b.f.size("num_query_tokens") * h
-    return Parts(
+    return _Parts(
         linears=(*(replace(x, name=f"qformer_{x.name}") for x in block), plain("projection", h, b.text, bias=True)),
         vectors=(Vectors(name="qformer_norms", fixed=norms + queries), Vectors(name="qformer_tables", fixed=tables)),
     )
@@ -248,43 +248,43 @@ def _cross(h: int, source: int) -> tuple[tuple[str, int, int], ...]:
     return (("cross_q", h, h), ("cross_k", source, h), ("cross_v", source, h), ("cross_out", h, h))
 
 
-def wide_sound(b: Bridge) -> Parts:
+def wide_sound(b: Bridge) -> _Parts:
     """Voxtral: several frames concatenated, two matrices."""
-    return Parts(linears=(plain("linear_1", b.v.size("intermediate_size"), b.text), plain("linear_2", b.text, b.text)))
+    return _Parts(linears=(plain("linear_1", b.v.size("intermediate_size"), b.text), plain("linear_2", b.text, b.text)))
 
 
-def normed_merge(b: Bridge) -> Parts:
+def normed_merge(b: Bridge) -> _Parts:
     """PaddleOCR-VL and Kimi: a norm, adjacent patches concatenated, two linear layers."""
     field = next((n for n in ("merge_kernel_size", "spatial_merge_size") if b.v.has(n)), "spatial_merge_size")
     rows, columns = b.v.sizes(field, length=2) or [2, 2]
     width = b.vision * rows * columns
-    return Parts(linears=_two_linears(width, width, b.text), vectors=_norm_of(2 * b.vision))
+    return _Parts(linears=_two_linears(width, width, b.text), vectors=_norm_of(2 * b.vision))
 
 
-def visual_table(b: Bridge) -> Parts:
+def visual_table(b: Bridge) -> _Parts:
     """Ovis2: a table of visual words."""
     size = b.v.size("vocab_size") * (b.f.optional_size("hidden_size") or b.text)
-    return Parts(vectors=(Vectors(name="visual_words", fixed=size, embedding=True),))
+    return _Parts(vectors=(Vectors(name="visual_words", fixed=size, embedding=True),))
 
 
-def resampled(b: Bridge) -> Parts:
+def resampled(b: Bridge) -> _Parts:
     """Kosmos-2: learned queries attend to the projected patches."""
     queries = Vectors(name="queries", fixed=b.f.size("latent_query_num") * b.text)
     attention = tuple(plain(x, b.text, b.text, bias=True) for x in ("q", "k", "v", "out"))
-    return Parts(linears=(plain("dense", b.vision, b.text, bias=True), *attention), vectors=(queries,))
+    return _Parts(linears=(plain("dense", b.vision, b.text, bias=True), *attention), vectors=(queries,))
 
 
-def nothing(_: Bridge) -> Parts:
+def nothing(_: Bridge) -> _Parts:
     """No projector: the tower's output has the text's width already."""
-    return Parts()
+    return _Parts()
 
 
-def one_linear(b: Bridge) -> Parts:
+def one_linear(b: Bridge) -> _Parts:
     """Qwen2-Audio: one linear layer."""
-    return Parts(linears=(plain("linear", b.vision, b.text, bias=True),))
+    return _Parts(linears=(plain("linear", b.vision, b.text, bias=True),))
 
 
-def perceiver(b: Bridge) -> Parts:
+def perceiver(b: Bridge) -> _Parts:
     """Idefics2: a gated projection and a perceiver whose latents attend to the patches."""
     width = b.t.size("intermediate_size")
     p = b.f.part("perceiver_config", "idefics2_perceiver")
@@ -302,7 +302,7 @@ def perceiver(b: Bridge) -> Parts:
     )
     linears += [replace(plain(f"perceiver_{n}", a, c), count=depth) for n, a, c in block]
     vectors = Vectors(name="latents_and_norms", fixed=hidden * (p.size("resampler_n_latents") + 3 * depth + 1))
-    return Parts(linears=tuple(linears), vectors=(vectors,))
+    return _Parts(linears=tuple(linears), vectors=(vectors,))
 
 
 def read_mllama_text(f: Fields) -> TransformerShape:
@@ -333,7 +333,7 @@ def read_mllama_text(f: Fields) -> TransformerShape:
 def read_fuyu(f: Fields) -> TransformerShape:
     """Fuyu: no tower; patches of pixels go through one linear layer into a Persimmon model."""
     t = f.nested("text_config", "persimmon") or Fields(f.raw, "persimmon", "", f.ledger, f.architecture)
-    shape = read_text(f, t)
+    shape = _read_text(f, t)
     side = f.size("patch_size")
     pixels = plain("patches", side * side * f.size("num_channels"), int(shape.hidden_size), bias=True)
     stack = Stack(name="vision", hidden_size=shape.hidden_size, runs=(), linears=(pixels,), is_text=False, tokens=0)

@@ -76,7 +76,7 @@ def _step_rank(f: Fields, hidden: int) -> int:
     return f.size(name) if name else int(ceil_div(hidden, 16))
 
 
-def mamba2(
+def _mamba2(
     f: Fields, hidden: int, inner: int, heads: int, *, in_bias: bool, out_bias: bool, normed: bool = True
 ) -> StateSpaceMixer:
     """A Mamba-2 mixer from the config's fields; the chunk defaults to `CHUNK_SIZE`."""
@@ -101,7 +101,7 @@ def expanded_mamba2(f: Fields, hidden: int, *, in_bias: bool, out_bias: bool) ->
     heads = f.size("mamba_n_heads", "num_heads", "n_mamba_heads")
     if inner % heads:
         raise f.refuse("mamba_n_heads", heads, f"must divide the inner width {inner}", nearest_divisors(inner, heads))
-    return mamba2(f, hidden, inner, heads, in_bias=in_bias, out_bias=out_bias)
+    return _mamba2(f, hidden, inner, heads, in_bias=in_bias, out_bias=out_bias)
 
 
 # -- pure state-space models ---------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ def read_mamba2(f: Fields) -> TransformerShape:
     hidden, count = f.essential("hidden_size", "d_model"), f.layers("num_hidden_layers", "n_layer")
     heads, bias = f.size("num_heads"), f.flag("use_bias", default=False)
     inner = heads * f.size("head_dim")
-    mixer = mamba2(f, hidden, inner, heads, in_bias=bias, out_bias=bias)
+    mixer = _mamba2(f, hidden, inner, heads, in_bias=bias, out_bias=bias)
     return assemble(f, PURE, hidden, [Layer(mixers=(mixer,), norms=(rms(),))] * count)
 
 
@@ -228,7 +228,7 @@ def read_falcon_h1(f: Fields) -> TransformerShape:
     """Falcon-H1 (arXiv 2507.22448): attention and Mamba-2 side by side in every layer."""
     sizes = read_sizes(f, BAMBA)
     inner = f.optional_size("mamba_d_ssm") or f.size(*INNER) * sizes.hidden
-    ssm = mamba2(
+    ssm = _mamba2(
         f,
         sizes.hidden,
         inner,
@@ -291,7 +291,7 @@ def read_nemotron_h(f: Fields) -> TransformerShape:
             layer = Layer(ffn=_nemotron_experts(f, sizes, family), norms=(rms(),))
         else:
             inner = heads * f.size("mamba_head_dim")
-            layer = Layer(mixers=(mamba2(f, hidden, inner, heads, in_bias=bias, out_bias=bias),), norms=(rms(),))
+            layer = Layer(mixers=(_mamba2(f, hidden, inner, heads, in_bias=bias, out_bias=bias),), norms=(rms(),))
         layers[kind] = layer
     return assemble(f, family, hidden, [layers[kind] for kind in kinds])
 

@@ -35,7 +35,7 @@ def with_table(f: Fields, shape: TransformerShape) -> TransformerShape:
     values = {path: _value_at(f, path, default) for path, default in entry["defaults"].items()}
     if entry["tower"]:
         _check_guards(f, entry, "tower")
-        towers = Vectors(name="towers", fixed=evaluate(f, entry["tower"], values))
+        towers = Vectors(name="towers", fixed=_evaluate(f, entry["tower"], values))
         stack = Stack(name="towers", hidden_size=shape.hidden_size, runs=(), vectors=(towers,), is_text=False, tokens=0)
         shape = replace(shape, stacks=(*(s for s in shape.stacks if s.is_text), stack))
     if entry["text"]:
@@ -43,14 +43,14 @@ def with_table(f: Fields, shape: TransformerShape) -> TransformerShape:
         main = shape.main
         layers = sum(int(run_sets(run)) * int(layer_params(run.layer, main.hidden_size)) for run in main.runs)
         counted = count_params(shape)
-        rest = evaluate(f, entry["text"], values) + layers - int(counted.text if main.is_text else counted.total)
-        rest += own_head(f, entry, shape)
+        rest = _evaluate(f, entry["text"], values) + layers - int(counted.text if main.is_text else counted.total)
+        rest += _own_head(f, entry, shape)
         if rest:
             shape = replace(shape, vectors=(*shape.vectors, Vectors(name="beside_the_layers", fixed=rest)))
     return shape
 
 
-def own_head(f: Fields, entry: JsonDict, shape: TransformerShape) -> int:
+def _own_head(f: Fields, entry: JsonDict, shape: TransformerShape) -> int:
     """Parameters that untying the head adds to the table's count (negative for tying it)."""
     guard, value = entry["guards"]["text"].get(TIED), f.given(TIED)
     if not shape.lm_head or not isinstance(guard, bool) or not isinstance(value, bool):
@@ -59,7 +59,7 @@ def own_head(f: Fields, entry: JsonDict, shape: TransformerShape) -> int:
     return (int(guard) - int(value)) * int(shape.vocab_size) * int(width)
 
 
-def evaluate(f: Fields, terms: list[Any], values: dict[str, int]) -> int:
+def _evaluate(f: Fields, terms: list[Any], values: dict[str, int]) -> int:
     """The polynomial's value; a fractional result means that the sizes are inconsistent."""
     total = Fraction(0)
     for coefficient, powers in terms:
