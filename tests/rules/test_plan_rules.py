@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,8 @@ from sartor.model.training import Recompute, Trainer, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
 from sartor.plans.space import broken
-from sartor.rules.plan.rule import PLAN_RULES, PlanContext, PlanFinding, best_remedy, lint_plan
+from sartor.rules.plan import PLAN_RULES, lint_plan
+from sartor.rules.plan.rule import PlanContext, PlanFinding, best_remedy
 from sartor.step.footprint import footprint, usable_bytes
 
 CLUSTER = load_cluster("dgx-h100")
@@ -129,3 +132,23 @@ def test_every_rule_has_a_page_and_a_line_in_the_docs(repo_dir: Path) -> None:
         for section in ("## What it finds", "## Why it costs", "## Fix", "## Source"):
             assert section in rule.page, rule.name
         assert f"`{rule.name}`" in shown
+
+
+FIRST = """
+import sys
+from importlib import import_module
+from pkgutil import iter_modules
+
+for package in ("sartor.rules.plan", "sartor.rules.shape"):
+    names = [module.name for module in iter_modules(import_module(package).__path__)]
+    for name in names:
+        for loaded in [name for name in sys.modules if name.startswith("sartor.rules")]:
+            del sys.modules[loaded]
+        import_module(f"{package}.{name}")
+        table = next(value for key, value in vars(sys.modules[package]).items() if key.endswith("RULES"))
+        assert len(table) == len(names) - ("rule" in names), f"{package}.{name} loaded first loses rules"
+"""
+
+
+def test_no_rule_is_lost_when_its_own_file_is_loaded_first() -> None:
+    subprocess.run([sys.executable, "-c", FIRST], check=True)

@@ -441,7 +441,8 @@ def launched_question(
     from sartor.launch.options import OF_JOB as FIELDS_OF_JOB
     from sartor.plans.search import HeldPlan
     from sartor.plans.space import axes_of, broken
-    from sartor.rules.plan.rule import PlanContext, lint_plan
+    from sartor.rules.plan import lint_plan
+    from sartor.rules.plan.rule import PlanContext
     from sartor.step.question import within_files, workload_of
 
     path, cluster = run.get("launch"), (where or usual_cluster(gpu)).with_price(run.get("price"))

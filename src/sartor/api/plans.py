@@ -488,7 +488,8 @@ def _linted_launch(
     from sartor.plans.result import PricedPlan
     from sartor.plans.search import search_plans
     from sartor.plans.space import broken
-    from sartor.rules.plan.rule import PlanContext, best_remedy, lint_plan
+    from sartor.rules.plan import lint_plan
+    from sartor.rules.plan.rule import PlanContext, best_remedy
     from sartor.step.question import within_files
     from sartor.step.stage_table import waterfall
 
