@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.fake_device import FACTS, FakeDevice, roofline_of
-from sartor.bench import probe
+from sartor.bench import torch_device
 from sartor.bench.journey import measure
 from sartor.bench.machine import _best_rates, _cache_bytes, machine_toml
 from sartor.bench.torch_device import _catalogue_name, slug
@@ -78,25 +78,25 @@ def test_a_name_becomes_one_word() -> None:
 
 
 def test_nvidia_smi_is_read() -> None:
-    read = probe._parse_nvidia("1980, 2619, 688.24, 700.00, 61\n")
+    read = torch_device._parse_nvidia("1980, 2619, 688.24, 700.00, 61\n")
     assert (read.clock_hz, read.memory_clock_hz, read.power_w) == (1.98e9, 2.619e9, 688.24)
-    assert probe._parse_nvidia("").clock_hz == 0
-    assert probe._parse_nvidia("[N/A], [N/A], [N/A], [N/A], 40").temperature_c == 40
+    assert torch_device._parse_nvidia("").clock_hz == 0
+    assert torch_device._parse_nvidia("[N/A], [N/A], [N/A], [N/A], 40").temperature_c == 40
 
 
 def test_rocm_smi_is_read() -> None:
     text = '{"card0": {"sclk clock speed:": "(2100Mhz)", "Average Graphics Package Power (W)": "310.0"}}'
-    read = probe._parse_amd(text)
+    read = torch_device._parse_amd(text)
     assert (read.clock_hz, read.power_w) == (2.1e9, 310.0)
-    assert probe._parse_amd("not json").clock_hz == 0
+    assert torch_device._parse_amd("not json").clock_hz == 0
 
 
 def test_proc_and_sys_are_read(tmp_path: Path) -> None:
     text = "model name\t: A CPU\ncpu MHz\t\t: 2000.0\n\nmodel name\t: A CPU\ncpu MHz\t\t: 3000.0\n"
-    assert (probe.cpu_name(text), probe._cpu_clock_hz(text)) == ("A CPU", 2.5e9)
+    assert (torch_device.cpu_name(text), torch_device._cpu_clock_hz(text)) == ("A CPU", 2.5e9)
     for level, size in enumerate(("48K", "2M", "480M")):
         (tmp_path / f"index{level}").mkdir()
         (tmp_path / f"index{level}" / "size").write_text(f"{size}\n")
-    assert probe.last_cache_bytes(tmp_path) == 480 * 2**20
-    assert probe.last_cache_bytes(tmp_path / "absent") == 0
-    assert probe.CpuProbe().waited_s() >= 0
+    assert torch_device.last_cache_bytes(tmp_path) == 480 * 2**20
+    assert torch_device.last_cache_bytes(tmp_path / "absent") == 0
+    assert torch_device.CpuProbe().waited_s() >= 0

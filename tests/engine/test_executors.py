@@ -154,7 +154,7 @@ def test_a_word_that_names_no_executor_is_refused() -> None:
 
 
 def test_a_worker_with_another_sartor_is_refused() -> None:
-    from sartor.designs.bounding import SearchState
+    from sartor.designs.search import SearchState
 
     state = SearchState(question=ASKED, space=SPACE, tolerance=0.0, on_progress=None, start=0.0, time_limit_s=1.0)
     with pytest.raises(InputError, match="worker must have sartor"):

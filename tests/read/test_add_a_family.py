@@ -16,11 +16,11 @@ from sartor import api
 from sartor.cli import main
 from sartor.errors import InputError
 from sartor.read import families as readers
-from sartor.read import family_table
+from sartor.read import fields
 from sartor.read.fields import class_defaults
 from sartor.read.huggingface import read_model
 
-CACHES = (family_table.family_rows, family_table.tower_rows, readers.reader_of, class_defaults)
+CACHES = (fields.family_rows, fields.tower_rows, readers.reader_of, class_defaults)
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with family files that is read after the package's own."""
     own = tmp_path / "families"
     own.mkdir()
-    monkeypatch.setattr(family_table, "FOLDERS", (*family_table.FOLDERS, own))
+    monkeypatch.setattr(fields, "FOLDERS", (*fields.FOLDERS, own))
     for cached in CACHES:
         cached.cache_clear()
     yield own
@@ -121,7 +121,7 @@ class TestFamilyOfFacts(FamilyContract):
 [acme]
 reader = "decoder.read_decoder"
 qk_norm = "head"
-spans = "patterns.window_pattern(2)"
+spans = "parts.window_pattern(2)"
 tied = false
 verified = "the count of its paper, table 1"
 """

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sartor.operators import DType
-from sartor.read.numerics import released_type
+from sartor.read.huggingface import released_type
 
 
 def _packed(activations: object = None, **weights: object) -> dict[str, Any]:

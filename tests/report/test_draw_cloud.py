@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sartor.report.charts import FILE, PAGE, draw
-from sartor.report.chip_points import DesignCloud
-from sartor.report.draw_design import LETTER, LINE, MARK, WIDTH, _meet, _placed, _rows, _scaled
+from sartor.report.chip_points import LETTER, LINE, MARK, WIDTH, DesignCloud, _meet, _placed, _rows, _scaled
 
 NUMBER = st.floats(1.0, 1000.0)
 KIND = st.sampled_from(["best", "front", "evaluated", "baseline"])

@@ -17,7 +17,7 @@ from sartor import api
 from sartor.errors import InputError
 from sartor.step.measured_run import _student, run_change
 from sartor.traces.kernel_kinds import kernel_seconds, operator_seconds
-from sartor.traces.kineto import read_kineto
+from sartor.traces.read import read_kineto
 from traces.kineto_made import Made, strength_for, write
 from traces.logs_made import dump, megatron, torchtitan
 

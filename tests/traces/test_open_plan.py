@@ -20,7 +20,7 @@ from sartor.plans.explain import explanations, open_plan
 from sartor.report.diagnose_document import diagnose_page
 from sartor.report.diagnose_words import diagnose_answer
 from sartor.step.measured_run import MeasuredRun
-from sartor.traces.logs.formats import gpu_named
+from sartor.traces.logs.read import gpu_named
 from traces.kineto_made import Made, strength_for, write
 from traces.logs_made import dump, megatron, torchtitan
 

@@ -20,8 +20,7 @@ import httpx
 import pytest
 
 from sartor.web import work
-from sartor.web.guard import is_loopback, split_host
-from sartor.web.reply import Reply
+from sartor.web.guard import Reply, is_loopback, split_host
 from sartor.web.work import WorkerLimits
 
 ASK = {"model": "gpt2-xl"}

@@ -138,7 +138,7 @@ def _traces(paths: Sequence[Path]) -> list[KernelTrace]:
 
 
 def _device(trace: KernelTrace, options: LoggedOptions) -> tuple[Cluster | None, list[str]]:
-    from sartor.traces.logs.formats import gpu_named
+    from sartor.traces.logs.read import gpu_named
 
     named = gpu_named(trace.gpu)
     if options.get("cluster") or options.get("gpu") or named in GPUS.names():

@@ -34,10 +34,9 @@ if TYPE_CHECKING:
 
 GROUPS = {
     "decide": ("advise", "lint"),
-    "plan": ("plan",),
+    "plan": ("plan", "place", "schedule"),
     "design": ("design", "study"),
     "predict": ("estimate", "gemm", "collective", "operators", "serving"),
-    "solve": ("place", "schedule"),
     "diagnose": ("diagnose", "compare"),
     "validate": ("validate",),
     "calibrate": ("calibrate",),

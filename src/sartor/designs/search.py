@@ -11,22 +11,29 @@ answer by the same steps, and a search with stored results can be replayed.
 
 from __future__ import annotations
 
+import heapq
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 
-from sartor.designs.bounding import SearchState
-from sartor.designs.candidates import Candidates, DesignStatus, JointResult, Progress
-from sartor.designs.infeasible import LeastEnergy, least_energy, tightest_constraint
+from sartor.cost.chip.ownership import energy_floor_j
+from sartor.designs.best_first import BestFirst, RunInTime
+from sartor.designs.bounds import within_energy, work_rates
+from sartor.designs.candidates import Candidates, DesignStatus, JointResult, Progress, candidates_of
+from sartor.designs.infeasible import LeastEnergy, least_energy, memory_constraint, tightest_constraint
+from sartor.designs.point import Option
 from sartor.designs.question import EQUAL, DesignModel, DesignQuestion, Objective
 from sartor.designs.space import AcceleratorSpace
-from sartor.designs.tasks import Result, Task, lowered, run_task
+from sartor.designs.tasks import PlanTask, Result, Task, WorkTask, lowered, run_task
 from sartor.interrupts import point
+from sartor.schedules.makespan import timing_fields
+from sartor.units import Array
 
 RunTasks = Callable[[DesignQuestion, Sequence[Task]], Iterable[Result]]
 """Function that runs tasks and yields results in the order of the tasks. Tasks may be appended to the sequence after
@@ -173,3 +180,293 @@ def _quickest_s(
         if result.interrupted:
             return quickest_s, False
     return quickest_s, proved
+
+
+FIRST_CHUNK, CHUNK = 96, 1536
+"""Candidates bounded at a time: a few first, to get an incumbent early."""
+WORK_CHUNK = 8192
+"""Candidates per task of the first bound: some tenths of a second."""
+LOOSE = 0.7
+"""Splits with a first bound below this share of the best split's get their second bound just before evaluation."""
+MOST_BLUNT = 512
+"""Most candidates per round for which such postponed splits are bounded."""
+MOST_CHUNKS = 8
+"""Most chunks per round: one at first and more later, so that little work is wasted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chunk:
+    """Candidates to be bounded together: ``rates`` [options, memories, candidates] by the first bound, and tasks for
+    those that may still beat the incumbent, each with the rows and columns that it fills."""
+
+    end: int
+    index: Array
+    rates: Array
+    tasks: tuple[PlanTask, ...]
+    fills: tuple[tuple[slice, Array], ...]
+
+
+class _Sharper(NamedTuple):
+    """The task of a postponed second bound, and the options that it bounds."""
+
+    rows: slice
+    task: PlanTask
+
+
+@dataclass(kw_only=True)
+class SearchState(BestFirst):
+    """The state of the search over chips. The bounds themselves come from tasks."""
+
+    space: AcceleratorSpace
+    on_progress: Callable[[Progress], None] | None
+    start: float
+    time_limit_s: float
+    rates: dict[int, Array] = field(default_factory=dict)
+    """Second bounds [options, memories] of candidates with waiting points."""
+    blunt: dict[int, Array] = field(default_factory=dict)
+    """Mask [options] of such a candidate's options that still have their first bound."""
+    bounded: int = 0
+    trajectory: list[Progress] = field(default_factory=list)
+    spent: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.candidates, self.infeasible = candidates_of(self.question, self.space)
+        self.now = time.perf_counter()
+        self.loose = np.zeros((len(self.question.models), 0))
+        self.loose_joint = self.falling = np.zeros(0)
+        self.order = np.zeros(0, dtype=np.int64)
+        if not self.infeasible:
+            self.memory = float(self.candidates.hbm_bytes.max())
+            self.every_option = tuple(_options(self.question))
+
+    # What is known
+
+    def next_first(self) -> float:
+        return float(self.falling[self.bounded]) if self.bounded < len(self.order) else 0.0
+
+    def bound(self) -> float:
+        """Upper bound on the objective of all points; inf before anything is known."""
+        if not len(self.order):
+            return float("inf")
+        rest = self.next_first() if self.bounded else float(self.loose_joint.max())  # sorted after the first chunk
+        return max(self.top(), rest, self.dropped, self.value(), *self.in_flight.values(), *self.put_off.values())
+
+    def hopeless(self) -> bool:
+        """Whether some model fits in no memory on any accelerator; checked once, if nothing in the first chunk fits."""
+        if self.rounds != 1 or self.heap or self.floor or self.question.terms is not None:
+            return False
+        self.infeasible = memory_constraint(self.question, lowered(self.question), self.memory)
+        return bool(self.infeasible)
+
+    def pruned(self) -> int:
+        """Number of points ruled out by bounds: not evaluated, not waiting, and not still to be bounded."""
+        if not len(self.order):
+            return 0
+        memories, points = len(self.candidates.hbm_bytes), int(np.count_nonzero(self.candidates.hbm_bytes))
+        looked_at = len(self.ranked) + len(self.heap) + len(self.in_flight) - len(self.again)
+        return max(points - looked_at - self._later(self.enough()) * memories, 0)
+
+    def _later(self, enough: float) -> int:
+        """Candidates not bounded yet whose first bound exceeds ``enough``."""
+        rest = self.falling[self.bounded :]
+        return len(rest) if not self.bounded else len(rest) - int(np.searchsorted(rest[::-1], enough, side="right"))
+
+    # The first bound
+
+    def work_tasks(self) -> list[WorkTask]:
+        index = np.arange(len(self.candidates))
+        return [
+            WorkTask(
+                start=int(positions[0]),
+                count=len(positions),
+                candidates=tuple(self.candidates.of_groups(positions)),
+                hbm_bytes=self.memory,
+            )
+            for positions in np.split(index, range(WORK_CHUNK, len(index), WORK_CHUNK))
+        ]
+
+    def order_by(self, results: Iterable[Result]) -> None:
+        """Order all candidates by their first bounds."""
+        loose = np.concatenate([np.asarray(result) for result in results], axis=1)
+        self.loose_joint = np.asarray(self.question.together(loose)) / self.candidates.least_divisor
+        self.loose, self.order = loose, _order(self.loose_joint)
+        self.falling = self.loose_joint[self.order]
+        self.report("bounds")
+
+    # The second bound
+
+    def bound_next(self, run: RunInTime) -> None:
+        chunks = self._next_chunks()
+        self._keep(chunks, run([task for chunk in chunks for task in chunk.tasks]))
+
+    def sharpen_best(self, run: RunInTime) -> bool:
+        if sharper := self._next_blunt():
+            self._sharpen(sharper, run([entry.task for entry in sharper]))
+        return bool(sharper)
+
+    def is_blunt(self, number: int) -> bool:
+        return number in self.blunt
+
+    def _next_chunks(self) -> list[_Chunk]:
+        """The next chunks to bound, in the order of the first bound."""
+        count = min(MOST_CHUNKS, max(1, self.rounds // MOST_CHUNKS))
+        chunks, start = [], self.bounded
+        for _ in range(count):
+            size = CHUNK if start else FIRST_CHUNK
+            index = self.order[start : start + size]
+            start += size
+            self.drop(self.loose_joint[index])
+            chunks.append(self._chunk(start, index[self.loose_joint[index] > self.enough()]))
+        return chunks
+
+    def _chunk(self, end: int, index: Array) -> _Chunk:
+        question, candidates = self.question, self.candidates
+        loose, hbm, num_recomputes = self.loose[:, index], candidates.hbm_bytes[:, index], len(question.recomputes)
+        rates, tasks, fills = np.zeros((len(self.every_option), *hbm.shape)), [], []
+        for row in range(0, len(self.every_option), num_recomputes):
+            m, split = self.every_option[row].model, self.every_option[row].split
+            mine = np.zeros(len(index))
+            for where, accelerator in candidates.of_groups(index):
+                parts = lowered(question)[m].parts[split]
+                work = work_rates(question, parts, accelerator, self.memory)
+                mine[where] = within_energy(question, m, parts, accelerator, work, energy_floor_j)
+            hopeful = self._with(loose, m, mine) / candidates.least_divisor[index] > self.enough()
+            worth = np.flatnonzero(hopeful & (mine > LOOSE * loose[m]))
+            rates[row : row + num_recomputes] = mine
+            if len(worth):
+                tasks.append(self._plan_task(row, index[worth]))
+                fills.append((slice(row, row + num_recomputes), worth))
+        return _Chunk(end=end, index=index, rates=rates, tasks=tuple(tasks), fills=tuple(fills))
+
+    def _keep(self, chunks: Sequence[_Chunk], results: Iterator[Result]) -> None:
+        """Store the second bounds of the chunks and queue the points that may beat the incumbent."""
+        for chunk in chunks:
+            rates, index, hbm = chunk.rates, chunk.index, self.candidates.hbm_bytes[:, chunk.index]
+            blunt = np.ones((len(rates), len(index)), dtype=bool)
+            for rows, columns in chunk.fills:
+                rates[rows, :, columns] = np.asarray(next(results))
+                blunt[rows, columns] = False
+            rates = np.where(hbm > 0, rates, 0.0)
+            joint = self._joint(rates, index)
+            self.drop(joint)
+            for h, c in zip(*np.nonzero(joint > self.enough()), strict=True):
+                heapq.heappush(self.heap, (-float(joint[h, c]), int(index[c]), int(h)))
+                self.rates[int(index[c])], self.blunt[int(index[c])] = rates[:, :, c], blunt[:, c]
+            self.bounded = chunk.end
+            self.rounds += chunk is chunks[-1]
+            self.report("bounds")
+
+    def _best(self, rates: Array) -> Array:
+        """The best rate of every model [models, ...] from those of options [options, ...]."""
+        of_model = np.array([option.model for option in self.every_option])
+        return np.stack([rates[of_model == m].max(axis=0) for m in range(len(self.question.models))])
+
+    def _with(self, best: Array, m: int, mine: Array) -> Array:
+        """Rates of all models together [...] from the best of each [models, ...], with ``mine`` for model ``m``."""
+        return np.asarray(self.question.together(np.concatenate([best[:m], mine[None], best[m + 1 :]])))
+
+    def _joint(self, rates: Array, index: Array) -> Array:
+        """The objective's bound [memories, candidates] from those of options [options, memories, candidates]."""
+        return np.asarray(self.question.together(self._best(rates))) / self.candidates.divisor[:, index]
+
+    def _next_blunt(self) -> list[_Sharper]:
+        """The postponed second bounds (of splits with poor first ones) of the best waiting candidates."""
+        if self.top() <= self.enough() or self.heap[0][1] not in self.blunt:
+            return []
+        first = dict.fromkeys(i for _, i, _ in heapq.nsmallest(MOST_BLUNT, self.heap) if i in self.blunt)
+        index, num_recomputes = np.array(list(first)), len(self.question.recomputes)
+        rates = np.stack([self.rates[i] for i in first], axis=2)
+        blunt = np.stack([self.blunt.pop(i) for i in first], axis=1)
+        best, out = self._best(rates), []
+        for row in range(0, len(self.every_option), num_recomputes):
+            m = self.every_option[row].model
+            joint = self._with(best, m, rates[row : row + num_recomputes].max(axis=0))
+            hopeful = (joint / self.candidates.divisor[:, index] > self.enough()).any(axis=0)
+            few = index[hopeful & blunt[row]]
+            if len(few):
+                out.append(_Sharper(slice(row, row + num_recomputes), self._plan_task(row, few)))
+        return out
+
+    def _plan_task(self, row: int, index: Array) -> PlanTask:
+        """The second bound of candidates for the split of an option."""
+        return PlanTask(
+            model=self.every_option[row].model,
+            split=self.every_option[row].split,
+            index=index,
+            candidates=tuple(self.candidates.of_groups(index)),
+            hbm_bytes=self.candidates.hbm_bytes[:, index],
+        )
+
+    def _sharpen(self, sharper: Sequence[_Sharper], results: Iterable[Result]) -> None:
+        """Update waiting points with the second bounds of their postponed splits."""
+        for entry, result in zip(sharper, results, strict=True):
+            for k, i in enumerate(entry.task.index.tolist()):
+                self.rates[i][entry.rows] = np.minimum(self.rates[i][entry.rows], np.asarray(result)[:, :, k])
+        changed = {i for entry in sharper for i in entry.task.index.tolist()}
+        joint = {i: self._joint(self.rates[i][:, :, None], np.array([i]))[:, 0] for i in changed}
+        heap = [(max(b, -float(joint[i][h])) if i in changed else b, i, h) for b, i, h in self.heap]
+        self.drop(np.array([-b for b, _, _ in heap]))
+        self.keep_waiting(heap)
+        self.report("bounds")
+
+    # Points
+
+    def chip(self, number: int) -> int:
+        return number
+
+    def cores(self, number: int) -> Hashable:
+        return timing_fields(self.candidates.accelerator(number))
+
+    def options(self, number: int, h: int) -> Iterator[Option]:
+        rates = self.rates[number][:, h]
+        return (replace(o, bound=float(r)) for o, r in zip(self.every_option, rates, strict=True) if r > 0)
+
+    # Progress
+
+    def report(self, phase: str) -> None:
+        now = time.perf_counter()
+        self.spent[phase] = self.spent.get(phase, 0.0) + now - self.now
+        self.now = now
+        progress = Progress(
+            seconds=now - self.start,
+            evaluated=len(self.ranked),
+            bound=self.bound(),
+            incumbent=self.value(),
+            waiting=len(self.heap),
+            phase=phase,
+            pruned=self.pruned(),
+            left_s=self._pace_s(now),
+        )
+        self.trajectory.append(progress)
+        if self.on_progress:
+            self.on_progress(progress)
+
+    def left_s(self) -> float:
+        return self.time_limit_s - (time.perf_counter() - self.start)
+
+    def _pace_s(self, now: float) -> float | None:
+        """Remaining seconds at the pace so far, if nothing better is found; at most the remaining time limit."""
+        if not self.bounded:
+            return None
+        pace = self.spent.get("search", 0.0) / max(len(self.ranked), 1)
+        left = (len(self.heap) + len(self.in_flight)) * pace
+        left += self._later(max(self.enough(), self.top())) * self.spent["bounds"] / self.bounded
+        return min(left, max(self.time_limit_s - (now - self.start), 0.0))
+
+
+def _options(question: DesignQuestion) -> Iterator[Option]:
+    for m, model in enumerate(lowered(question)):
+        for split in model.parts:
+            for recompute in question.recomputes:
+                yield Option(model=m, split=split, recompute=recompute)
+
+
+def _order(loose: Array) -> Array:
+    """Candidates by falling bound, except for a first chunk spread over those with at least half of the best bound:
+    an incumbent that does not depend on the bound's errors."""
+    order = np.lexsort((np.arange(len(loose)), -loose))
+    better = max(int((loose >= loose[order[0]] / 2).sum()), 1)
+    first = np.unique(np.linspace(0, better - 1, FIRST_CHUNK).astype(np.int64))
+    rest = np.ones(len(order), dtype=bool)
+    rest[first] = False
+    return np.concatenate([order[first], order[rest]])

@@ -25,8 +25,7 @@ from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
 from sartor.model.workload import unread_words
 from sartor.read.config_text import packaged_json
-from sartor.read.family_table import family_rows
-from sartor.read.fields import Fields, Ledger, class_defaults, published_field_names
+from sartor.read.fields import Fields, Ledger, class_defaults, family_rows, published_field_names
 
 STATED = "sartor"
 """The section of a config.json with what a user states about the model."""

@@ -11,17 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sartor.report.chip_points import Convergence, DesignCloud, FloorPlan
-from sartor.report.design_points import CoreBars, RegretMatrix, draw_regrets
-from sartor.report.draw_design import draw_convergence, draw_core_bars, draw_design_cloud, draw_floor_plan
-from sartor.report.draw_plan import (
-    draw_memory_bars,
-    draw_memory_fall,
-    draw_memory_tracks,
-    draw_pipeline,
-    draw_plan_cloud,
-    draw_step_bars,
+from sartor.report.chip_points import (
+    Convergence,
+    DesignCloud,
+    FloorPlan,
+    draw_convergence,
+    draw_design_cloud,
+    draw_floor_plan,
 )
+from sartor.report.design_points import CoreBars, RegretMatrix, draw_core_bars, draw_regrets
 from sartor.report.draw_roofline import (
     draw_gains,
     draw_operator_times,
@@ -31,7 +29,20 @@ from sartor.report.draw_roofline import (
     draw_sawtooth,
 )
 from sartor.report.frame import FILE, FILE_DARK, PAGE, Frame, to_png, to_svg
-from sartor.report.plan_points import MemoryBars, MemoryFall, MemoryTracks, PipelineBars, PlanCloud, StepBars
+from sartor.report.plan_points import (
+    MemoryBars,
+    MemoryFall,
+    MemoryTracks,
+    PipelineBars,
+    PlanCloud,
+    StepBars,
+    draw_memory_bars,
+    draw_memory_fall,
+    draw_memory_tracks,
+    draw_pipeline,
+    draw_plan_cloud,
+    draw_step_bars,
+)
 from sartor.report.points import Gains, OperatorTimes, Pareto, Published, Roofline, Sawtooth
 from sartor.report.run_points import (
     RunFall,

@@ -20,7 +20,7 @@ from sartor.json_types import JsonDict
 from sartor.model.training import PipelineSchedule
 from sartor.report.chip_points import convergence, design_cloud, floor_plan
 from sartor.report.design_words import memory_text, plan_text, short_chip
-from sartor.report.frame import FILE, Chart, Frame, Sheet, columns
+from sartor.report.frame import FILE, Chart, Frame, Sheet, columns, time_unit, when
 from sartor.report.grid import Grid, GridColumn, grid_of
 from sartor.report.plan_points import PipelineBars, StepBars, step_bars
 from sartor.report.solved import SHARED
@@ -306,3 +306,28 @@ def pipeline_bars(detail: ModelDetail) -> PipelineBars:
         end_s=np.array([row[4] for row in rows]),
         num_stages=num_stages,
     )
+
+
+def draw_core_bars(points: CoreBars, frame: Frame = FILE) -> Chart:
+    """Operators on cores over time, coloured by how they were split."""
+    sheet, last = Sheet.of(frame), float(points.end_s.max()) if len(points.end_s) else 1.0
+    unit, scale = time_unit(last)
+    start, end = points.start_s * scale, points.end_s * scale
+    rows = columns(
+        line=points.line,
+        operator=points.operator,
+        mode=points.mode,
+        start=start,
+        end=end,
+        took=end - start,
+        middle=(start + end) / 2,
+    )
+    modes = [mode for mode in ("all cores, alone", "one core", "shared") if mode != "shared" or mode in points.mode]
+    x = sheet.x("start:Q", f"time [{unit}]", 12, domain=[0, last * scale], nice=False)
+    tips = sheet.hover("operator:N", ("line:N", "cores"), "mode:N", *when(unit))
+    look = {"stroke": sheet.theme.surface, "strokeWidth": 0.8, "height": 18}
+    bars = sheet.spans(rows, points.lines, x, sheet.colour("mode", modes), tips, **look)
+    wide = sheet.rows([row for row in rows if row["took"] * 11 > last * scale])
+    names = wide.mark_text(fontSize=9, color="#1b1f24", limit=80)
+    names = names.encode(x="middle:Q", y=sheet.names("line", points.lines), text="operator:N")
+    return sheet.finish(bars + names, points.title, height=max(26 * len(points.lines), 60))

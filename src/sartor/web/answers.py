@@ -11,7 +11,7 @@ from sartor.api.catalogs import catalog_entries
 from sartor.errors import InputError
 from sartor.json_types import JsonMap
 from sartor.web.arguments import device_of, devices_of, model_of, names_of, plain_name, question_of, stated_device
-from sartor.web.reply import Reply, answered, compact
+from sartor.web.guard import Reply, answered, compact
 from sartor.web.routes import GROUPS
 
 Body = JsonMap

@@ -21,8 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Route as Endpoint
 
 from sartor.errors import InputError, InternalError
-from sartor.web.guard import Settings
-from sartor.web.reply import Reply, refused
+from sartor.web.guard import Reply, Settings, refused
 from sartor.web.routes import ROUTES, Route
 from sartor.web.studies import Studies, is_large
 from sartor.web.work import STUDIES, Lane, busy

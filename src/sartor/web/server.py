@@ -16,9 +16,8 @@ from typing import Any
 
 from sartor.errors import InputError, MissingExtraError
 from sartor.json_types import JsonDict
-from sartor.web.guard import App, Guard, Receive, Scope, Send, Settings, respond
+from sartor.web.guard import App, Guard, Receive, Reply, Scope, Send, Settings, refused, respond
 from sartor.web.pages import Page, pages
-from sartor.web.reply import Reply, refused
 from sartor.web.studies import Studies
 from sartor.web.work import QUICK, SLOW, Lane, LaneLimits, WorkerLimits, start
 

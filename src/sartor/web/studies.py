@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
-from sartor.web.guard import Settings
-from sartor.web.reply import Reply, refused
+from sartor.web.guard import Reply, Settings, refused
 from sartor.web.work import busy
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
 from sartor.model.workload import Phase
 from sartor.web.arguments import model_of, plain_name
-from sartor.web.reply import Reply, answered
+from sartor.web.guard import Reply, answered
 from sartor.web.work import Answerer, limit_memory
 
 SAME = (

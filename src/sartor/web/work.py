@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, TypeVar
 from sartor import interrupts
 from sartor.errors import InputError, InternalError
 from sartor.json_types import JsonMap
-from sartor.web.reply import Reply, refused
+from sartor.web.guard import Reply, refused
 
 if TYPE_CHECKING:
     from anyio import CancelScope
@@ -126,7 +126,7 @@ class Answerer:
     def _answer(self, name: str, path: Mapping[str, str], body: bytes) -> Reply:
         from sartor.web import answers, study_view
         from sartor.web.arguments import body_of, calibration_at_hand
-        from sartor.web.reply import answered, compact
+        from sartor.web.guard import answered, compact
         from sartor.web.routes import checked, route_named
 
         route = route_named(name)

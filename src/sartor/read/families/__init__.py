@@ -1,4 +1,4 @@
-"""Readers by ``model_type``: the rows of `sartor.read.family_table` made into functions.
+"""Readers by ``model_type``: the rows of `sartor.read.fields` made into functions.
 
 A reader takes the `Fields` of a config and returns the `TransformerShape` it describes. It raises `InputError`, and
 records in ``fields.ledger`` whatever was not in the file.
@@ -19,8 +19,7 @@ from typing import Any, TypeAlias, TypeVar, get_type_hints
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.model.shape import TransformerShape
-from sartor.read.family_table import FamilyRow, family_rows
-from sartor.read.fields import Fields
+from sartor.read.fields import FamilyRow, Fields, family_rows
 
 Reader: TypeAlias = Callable[[Fields], TransformerShape]
 Record = TypeVar("Record")
@@ -100,7 +99,7 @@ def _fact(record: type, hint: str, value: object) -> Any:
 
 
 def _called(text: str) -> Any:
-    """What ``"patterns.window_pattern(4)"`` returns, or the function ``"patterns.all_sparse"`` itself."""
+    """What ``"parts.window_pattern(4)"`` returns, or the function ``"parts.all_sparse"`` itself."""
     tree = ast.parse(text, mode="eval").body
     if not isinstance(tree, ast.Call):
         return _named(text)

@@ -8,8 +8,7 @@ from sartor.model.layer import Layer, Linear, Vectors
 from sartor.model.shape import TransformerShape
 from sartor.read.families import parts
 from sartor.read.families.decoder import Family, QkNorm, assemble, attention, dense_ffn, read_decoder, read_sizes
-from sartor.read.families.parts import check_kv_heads, head_of, heads, layer_norm
-from sartor.read.families.patterns import Reach, positions
+from sartor.read.families.parts import Reach, check_kv_heads, head_of, heads, layer_norm, positions
 from sartor.read.fields import Fields
 
 BIASED = Family(norm=layer_norm(), q_bias=True, out_bias=True, mlp_bias=True, gated=False, rotary=0)

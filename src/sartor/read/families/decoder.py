@@ -30,8 +30,18 @@ from sartor.model.layer import (
 )
 from sartor.model.shape import Stack, TransformerShape
 from sartor.read.families import parts
-from sartor.read.families.parts import Head, check_experts, group_layers, head_of, heads, num_labels
-from sartor.read.families.patterns import Reach, Spans, Sparse, everywhere
+from sartor.read.families.parts import (
+    Head,
+    Reach,
+    Spans,
+    Sparse,
+    check_experts,
+    everywhere,
+    group_layers,
+    head_of,
+    heads,
+    num_labels,
+)
 from sartor.read.fields import Fields
 
 Choice: TypeAlias = bool | str

@@ -36,8 +36,7 @@ from sartor.read.families.decoder import (
     read_sizes,
 )
 from sartor.read.families.linear_attention import delta_attention
-from sartor.read.families.parts import check_experts
-from sartor.read.families.patterns import Reach, all_sparse, dense_first
+from sartor.read.families.parts import Reach, all_sparse, check_experts, dense_first
 from sartor.read.fields import Fields
 
 SPARSE = Family(

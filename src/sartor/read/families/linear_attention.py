@@ -20,7 +20,7 @@ from sartor.read.families.decoder import (
     layers_of,
     read_sizes,
 )
-from sartor.read.families.patterns import Reach, all_sparse, dense_first, sparse_steps
+from sartor.read.families.parts import Reach, all_sparse, dense_first, sparse_steps
 from sartor.read.fields import Fields
 
 QWEN_NEXT = Family(

@@ -26,12 +26,14 @@ from sartor.read.families.decoder import (
     sparse_layers,
     vectors,
 )
-from sartor.read.families.parts import check_experts, check_kv_heads, layer_norm
-from sartor.read.families.patterns import (
+from sartor.read.families.parts import (
     Reach,
     all_sparse,
     by_layer_types,
+    check_experts,
+    check_kv_heads,
     dense_first,
+    layer_norm,
     sparse_steps,
     window_everywhere,
     window_where_used,

@@ -10,8 +10,7 @@ from sartor.model.shape import LayerRun, Stack
 from sartor.read.families import made
 from sartor.read.families.decoder import Choice, choose
 from sartor.read.families.parts import layer_norm, plain
-from sartor.read.family_table import tower_rows
-from sartor.read.fields import Fields
+from sartor.read.fields import Fields, tower_rows
 from sartor.units import nearest_divisors
 
 HIDDEN = ("hidden_size", "d_model", "embed_dim", "width")

@@ -13,7 +13,7 @@ from sartor.model.layer import Norm
 from sartor.model.shape import TransformerShape
 from sartor.read.families import model_types, parts, read_part
 from sartor.read.families.decoder import Choice, Experts, Family, QkNorm, read_decoder
-from sartor.read.families.patterns import (
+from sartor.read.families.parts import (
     Reach,
     Sparse,
     all_sparse,
