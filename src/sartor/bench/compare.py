@@ -15,7 +15,7 @@ from sartor.bench.records_file import row_key
 from sartor.cost.correction.calibration import TORCH, Calibration, Clock, load_calibration
 from sartor.cost.price import Estimate, price
 from sartor.hardware.gpu import Gpu
-from sartor.json_types import JsonDict, JsonMap
+from sartor.json_types import JsonMap
 from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Norm
 from sartor.model.lower import lower
 from sartor.model.lower.optimizer import ADAM_BYTES_PER_PARAM
@@ -184,40 +184,3 @@ def _stack_shape(run: StackRun) -> TransformerShape:
         norms=(Norm(name="final"),) if run.vocab_size else (),
     )
     return TransformerShape(name=run.name, stacks=(stack,), vocab_size=max(run.vocab_size, 1))
-
-
-def summary(compared: Sequence[Pair]) -> JsonDict:
-    """Errors |predicted / measured - 1|, per table and overall."""
-    tables = ["all", *sorted({pair.case.table for pair in compared})]
-    return {
-        table: _errors([pair.ratio for pair in compared if table in ("all", pair.case.table)])
-        for table in tables
-        if compared
-    }
-
-
-def _errors(ratios: list[float]) -> dict[str, float]:
-    error = np.abs(np.asarray(ratios) - 1)
-    return {
-        "cases": len(ratios),
-        "mape": float(error.mean()),
-        "median_error": float(np.median(error)),
-        "p90_error": float(np.quantile(error, 0.9)),
-        "bias": float(np.median(ratios)),
-    }
-
-
-def pair_body(pair: Pair) -> JsonDict:
-    """A pair in JSON."""
-    words = {name: value for name, value in pair.case.columns.items() if value != ""}
-    return {
-        "table": pair.case.table,
-        **words,
-        **dict(pair.case.tags),
-        "predicted_s": pair.predicted_s,
-        "low_s": pair.low_s,
-        "high_s": pair.high_s,
-        "source": pair.source,
-        "measured_s": pair.measured_s,
-        "ratio": pair.ratio,
-    }

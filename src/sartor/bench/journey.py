@@ -13,10 +13,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sartor.bench.cases import BenchCase
 from sartor.bench.collectives import collective_cases
-from sartor.bench.compare import Pair, pair_body, pairs, summary
-from sartor.bench.machine import Scale, is_catalogued, look, machine_toml, neighbours, stand_in
+from sartor.bench.compare import Pair, pairs
+from sartor.bench.machine import Scale, is_catalogued, look, machine_toml, stand_in
 from sartor.bench.records_file import RecordsFile, row_key
 from sartor.bench.suites import BUDGET_S, suite
 from sartor.bench.timing import Device, OutOfMemoryOnDevice, Policy, Row, UnsupportedCase, row_of, time_case
@@ -292,8 +294,24 @@ def _begun(
     def in_file(size: Scale) -> int:
         return sum(case.key in recorded for case in make(size))
 
-    begun = max(neighbours(scale), key=in_file)
+    begun = max(_neighbours(scale), key=in_file)
     return begun, make(begun)
+
+
+def _neighbours(scale: Scale) -> list[Scale]:
+    """This scale first, then those with the memory rate, and the rates of all types or of one, off by a factor of 2."""
+    steps = (1.0, 0.5, 2.0)
+    all_rates = [dict.fromkeys(scale.flops_per_s, step) for step in steps]
+    single = [{name: step} for name in scale.flops_per_s for step in steps[1:]]
+    return [
+        replace(
+            scale,
+            flops_per_s={name: rate * rates.get(name, 1.0) for name, rate in scale.flops_per_s.items()},
+            bytes_per_s=scale.bytes_per_s * memory,
+        )
+        for rates in (*all_rates, *single)
+        for memory in steps
+    ]
 
 
 def _collectives(collect: Collect, session: Session, result: RunResult) -> None:
@@ -343,6 +361,43 @@ def measured_body(measured: Measured, machine: str | None, compared: Sequence[Pa
         ],
         "spent_s": round(result.spent_s, 3),
         "rows": dict(sorted(tables.items())),
-        "compared": [pair_body(pair) for pair in compared],
-        "errors": summary(compared),
+        "compared": [_pair_body(pair) for pair in compared],
+        "errors": _summary(compared),
+    }
+
+
+def _pair_body(pair: Pair) -> JsonDict:
+    """A pair in JSON."""
+    words = {name: value for name, value in pair.case.columns.items() if value != ""}
+    return {
+        "table": pair.case.table,
+        **words,
+        **dict(pair.case.tags),
+        "predicted_s": pair.predicted_s,
+        "low_s": pair.low_s,
+        "high_s": pair.high_s,
+        "source": pair.source,
+        "measured_s": pair.measured_s,
+        "ratio": pair.ratio,
+    }
+
+
+def _summary(compared: Sequence[Pair]) -> JsonDict:
+    """Errors |predicted / measured - 1|, per table and overall."""
+    tables = ["all", *sorted({pair.case.table for pair in compared})]
+    return {
+        table: _errors([pair.ratio for pair in compared if table in ("all", pair.case.table)])
+        for table in tables
+        if compared
+    }
+
+
+def _errors(ratios: list[float]) -> dict[str, float]:
+    error = np.abs(np.asarray(ratios) - 1)
+    return {
+        "cases": len(ratios),
+        "mape": float(error.mean()),
+        "median_error": float(np.median(error)),
+        "p90_error": float(np.quantile(error, 0.9)),
+        "bias": float(np.median(ratios)),
     }

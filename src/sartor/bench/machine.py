@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -57,22 +57,6 @@ class Scale:
         """Whether a launch takes at most ``most_s`` and its operands at most a quarter of memory."""
         work_bytes = float(getattr(work, "bytes_moved", 0.0))
         return self.seconds(work) <= most_s and work_bytes <= 0.25 * self.facts.memory_bytes
-
-
-def neighbours(scale: Scale) -> list[Scale]:
-    """This scale first, then those with the memory rate, and the rates of all types or of one, off by a factor of 2."""
-    steps = (1.0, 0.5, 2.0)
-    all_rates = [dict.fromkeys(scale.flops_per_s, step) for step in steps]
-    single = [{name: step} for name in scale.flops_per_s for step in steps[1:]]
-    return [
-        replace(
-            scale,
-            flops_per_s={name: rate * rates.get(name, 1.0) for name, rate in scale.flops_per_s.items()},
-            bytes_per_s=scale.bytes_per_s * memory,
-        )
-        for rates in (*all_rates, *single)
-        for memory in steps
-    ]
 
 
 TRIED = (DType.FP32, DType.BF16, DType.FP16, DType.TF32, DType.FP8)

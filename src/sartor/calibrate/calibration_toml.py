@@ -12,7 +12,7 @@ is fitted on every chosen row and written. docs/howto/calibrate.md.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ import numpy as np
 from sartor.calibrate.fit import Index, Products, fit, packaged_seconds, seconds
 from sartor.calibrate.fit_streams import StreamFit, fit_streams, passed_over
 from sartor.calibrate.read_records import LEAST_ROWS, SOFTWARE, Records, read_records
-from sartor.calibrate.samples import Trial, choose, factor_of, fit_own_rows, grid, no_factor, trials
+from sartor.calibrate.samples import choose, factor_of, fit_own_rows, grid, no_factor, regions
 from sartor.cost.correction.calibration import OwnRows, load_calibration
 from sartor.cost.correction.calibration_file import LAWS, CalibrationFile
 from sartor.cost.correction.coefficients import GemmCoefficients
@@ -103,7 +103,9 @@ def calibrate(
         raise InputError("samples", samples, f"must be at least {LEAST_ROWS}", str(LEAST_ROWS))
     chosen = choose(records.products, min(samples or MOST_SAMPLES, len(records.products)))
     packaged_s = packaged_seconds(records.products)
-    tried = trials(records.products, records.measured_s, chosen, begun, packaged_s if start is None else None, progress)
+    tried = _trials(
+        records.products, records.measured_s, chosen, begun, packaged_s if start is None else None, progress
+    )
     best = min(tried, key=lambda trial: trial.error)
     calibration = replace(_fitted(records, begun, chosen, best, packaged_s, date), start=donor.name)
     with_fit = {**load_calibration(device).gemm, calibration.dtype: calibration.coefficients}
@@ -118,7 +120,7 @@ def starting_point(gpu: Gpu, dtype: DType) -> GemmCoefficients:
 
 
 def _fitted(
-    records: Records, begun: GemmCoefficients, chosen: Index, best: Trial, packaged_s: FloatArray, date: str
+    records: Records, begun: GemmCoefficients, chosen: Index, best: _Trial, packaged_s: FloatArray, date: str
 ) -> CalibrationFit:
     """The best way fitted on all chosen rows."""
     products, measured_s = records.products, records.measured_s
@@ -181,11 +183,73 @@ def _remarks(date: str, held_out: float, catalogue: float) -> list[str]:
     return remarks
 
 
-def _under(products: Products, best: Trial) -> str:
+def _under(products: Products, best: _Trial) -> str:
     """Fingerprint of the packaged coefficients if the factor is fitted on top of their residual, else empty."""
     known_of = load_calibration(products.gpu)
     packaged = known_of.gemm[products.dtype]
     return fingerprint(packaged) if best.freedom is None and applicable(known_of, packaged) else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trial:
+    """One way to fit the chosen rows, and its predictions for GEMMs outside the regions fitted."""
+
+    freedom: float | None
+    """Scale of how far coefficients may leave the start; None: the package's prediction unchanged."""
+    with_rows: bool
+    predicted_s: FloatArray
+    error: float
+    """Mean of |ln(predicted / measured)|."""
+
+
+_FREEDOMS = (1.0, 0.3, 0.1)
+
+
+def _trials(
+    products: Products,
+    measured_s: FloatArray,
+    chosen: Index,
+    start: GemmCoefficients,
+    packaged_s: FloatArray | None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Iterator[_Trial]:
+    """Trials with coefficients that may leave the start by much or little (few rows can only spoil a start that is this
+    device's own fit) and with the package's prediction as it is, each with and without a smooth factor."""
+    bases: list[tuple[float | None, _Predictions]] = [
+        (freedom, _refitted(products, measured_s, start, freedom)) for freedom in _FREEDOMS
+    ]
+    if packaged_s is not None:
+        known_s = packaged_s
+        bases.append((None, lambda learned, where: known_s[where]))
+    fold = regions(products)
+    parts = np.unique(fold)
+    for turn, (freedom, base) in enumerate(bases):
+        plain, moved = (seconds(products)(start) if packaged_s is None else packaged_s.copy() for _ in range(2))
+        for part_index, part in enumerate(parts):
+            if progress:
+                progress(turn * parts.size + part_index, len(bases) * parts.size)
+            learned, where = chosen[fold[chosen] != part], np.flatnonzero(fold == part)
+            if not learned.size or not where.size:
+                continue
+            predicted_s = base(learned, np.concatenate([learned, where]))
+            own_rows = fit_own_rows(products.part(learned), predicted_s[: learned.size], measured_s[learned])
+            plain[where] = predicted_s[learned.size :]
+            moved[where] = plain[where] * factor_of(own_rows, products.part(where))
+        for with_rows, predicted in ((False, plain), (True, moved)):
+            error = float(np.abs(np.log(predicted / measured_s)).mean())
+            yield _Trial(freedom=freedom, with_rows=with_rows, predicted_s=predicted, error=error)
+
+
+_Predictions = Callable[[Index, Index], FloatArray]
+"""(rows fitted, rows to predict) -> seconds."""
+
+
+def _refitted(products: Products, measured_s: FloatArray, start: GemmCoefficients, freedom: float) -> _Predictions:
+    def predict(learned: Index, where: Index) -> FloatArray:
+        fitted = fit(products.part(learned), measured_s[learned], start, freedom=freedom)
+        return seconds(products.part(where))(fitted)
+
+    return predict
 
 
 def _errors(predicted_s: FloatArray, measured_s: FloatArray) -> dict[str, float]:

@@ -19,7 +19,6 @@ import numpy as np
 from sartor.designs.bounds import (
     LoweredModel,
     Seconds,
-    lower_models,
     part_floor,
     part_seconds,
     placed_rates,
@@ -119,18 +118,6 @@ class ShapePairs:
 
     def _of(self, shapes: Array, m: int, split: CopySplit) -> tuple[list[DesignQuestion], list[ModelParts]]:
         return [self.questions[s] for s in shapes], [self.models[s][m].parts[split] for s in shapes]
-
-
-def lowered_shapes(
-    questions: Sequence[DesignQuestion], late: Callable[[], bool]
-) -> list[tuple[LoweredModel, ...]] | None:
-    """The lowered models of each shape's question; None if time ran out."""
-    models = []
-    for question in questions:
-        if late():
-            return None
-        models.append(lower_models(question))
-    return models
 
 
 def _best(rates: dict[CopySplit, Array]) -> Array:

@@ -19,13 +19,13 @@ import numpy as np
 
 from sartor.designs.baselines import point_on
 from sartor.designs.best_first import LATER_TIME, MORE_TIME, Spot
-from sartor.designs.bounds import LoweredModel
+from sartor.designs.bounds import LoweredModel, lower_models
 from sartor.designs.candidates import JointResult, Progress, candidates_of, priced
 from sartor.designs.front import NamedSearch, plain_search
 from sartor.designs.point import Evaluation, ModelOutcome, Point, ScheduleStore, evaluate_point
 from sartor.designs.question import EQUAL, DesignModel, DesignQuestion, Objective
 from sartor.designs.search import RunTasks
-from sartor.designs.shape_bounds import ShapeAxes, ShapePairs, lowered_shapes
+from sartor.designs.shape_bounds import ShapeAxes, ShapePairs
 from sartor.designs.shapes_proved import BestShape, JointShapes, over_shapes, undominated
 from sartor.designs.space import AcceleratorSpace
 from sartor.interrupts import point
@@ -210,7 +210,7 @@ class _Family:
         models = tuple(self.question.models[m] for m in numbers)
         throughput_question = replace(self.question, models=models, objective=Objective.THROUGHPUT)
         questions = [throughput_question.with_shape(variant.shape) for variant in axes.variants]
-        lowered = lowered_shapes(questions, self._late)
+        lowered = _lowered_shapes(questions, self._late)
         if lowered is None:
             return None
         return ShapePairs(
@@ -345,6 +345,18 @@ class _Family:
                 outcomes[m] = replace(outcome, option=replace(outcome.option, model=m))
         rates = tuple(reached.sequences_per_s for reached in outcomes if reached)
         return Evaluation(point=self._point(spot), outcomes=tuple(outcomes), bounds=rates)
+
+
+def _lowered_shapes(
+    questions: Sequence[DesignQuestion], late: Callable[[], bool]
+) -> list[tuple[LoweredModel, ...]] | None:
+    """The lowered models of each shape's question; None if time ran out."""
+    models = []
+    for question in questions:
+        if late():
+            return None
+        models.append(lower_models(question))
+    return models
 
 
 def _top(heap: Sequence[tuple[float, Spot]]) -> float:

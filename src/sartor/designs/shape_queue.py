@@ -39,16 +39,6 @@ class Pairs:
     """Upper bound of the pairs that were left out."""
 
 
-def pairs_of(first: Sequence[Array], rows: int) -> Pairs:
-    """Pairs from the results of first-bound tasks; without results, none."""
-    columns = np.concatenate([np.zeros((2 + rows, 0)), *(table[:, 1:] for table in first)], axis=1)
-    shape, chip = columns[:2].astype(np.int64)
-    others = max((float(table[0, 0]) for table in first), default=0.0)
-    return Pairs(
-        shape=shape, chip=chip, rates=columns[2:], blunt=np.ones((rows, len(shape)), dtype=bool), others=others
-    )
-
-
 @dataclass(kw_only=True)
 class ShapeQueue(BestFirst):
     """Waiting points, points in flight, and the best so far. ``names`` are the candidates' indices in the whole space;

@@ -9,22 +9,24 @@ evaluation in the order of the bounds. The search ends with a proof that no rema
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 
 from sartor.designs.best_first import RunInTime, Spot
+from sartor.designs.bounds import splits
 from sartor.designs.candidates import Candidates, DesignStatus, JointResult, Progress, Ranked, candidates_of
 from sartor.designs.front import NamedSearch, plain_search
 from sartor.designs.question import EQUAL, DesignQuestion
 from sartor.designs.search import OutOfTime, RunTasks, run_here, run_in_time
 from sartor.designs.shape_bounds import ShapeAxes, ShapeVariant
-from sartor.designs.shape_queue import Pairs, ShapeQueue, pairs_of
+from sartor.designs.shape_queue import Pairs, ShapeQueue
 from sartor.designs.space import AcceleratorSpace
-from sartor.designs.tasks import FirstPairs, Task, rows_of
+from sartor.designs.tasks import FirstPairs, Row, Task
 from sartor.hardware.accelerator import ARRAY_FIELDS
+from sartor.model.shape import TransformerShape
 from sartor.units import Array
 
 OnProgress = Callable[[Progress], None] | None
@@ -140,8 +142,8 @@ class _Shapes:
         self.chips = np.union1d(undominated(self.question, candidates), [self.first.index])
         self.candidates = candidates.only(self.chips)
         self.shapes = tuple(variant.shape for variant in self.axes.variants)
-        self.rows = rows_of(self.question, self.shapes)
-        self.pairs = pairs_of([], len(self.rows))
+        self.rows = _rows_of(self.question, self.shapes)
+        self.pairs = _pairs_of([], len(self.rows))
         self.queue = self._queue()
 
     def _queue(self, on_report: Callable[[str], None] = lambda phase: None) -> ShapeQueue:
@@ -193,7 +195,7 @@ class _Shapes:
             )
             for start in range(1, len(self.shapes), SHAPES)
         ]
-        return pairs_of([np.asarray(result) for result in self.run(tasks)], len(self.rows))
+        return _pairs_of([np.asarray(result) for result in self.run(tasks)], len(self.rows))
 
     def _in_turn(self) -> float:
         """Objective of the best shape on the chip and memory that are best for the unchanged model."""
@@ -251,6 +253,25 @@ class _Shapes:
             trajectory=tuple(self.trajectory) or unchanged.trajectory,
             interrupted=self.interrupted,
         )
+
+
+def _rows_of(question: DesignQuestion, shapes: Sequence[TransformerShape]) -> tuple[Row, ...]:
+    """The rows that occur for any of the shapes."""
+    rows = dict[Row, None]()
+    for shape in shapes:
+        variant = question.with_shape(shape)
+        rows |= dict.fromkeys((m, split) for m, model in enumerate(variant.models) for split in splits(variant, model))
+    return tuple(sorted(rows, key=lambda row: row[0]))
+
+
+def _pairs_of(first: Sequence[Array], rows: int) -> Pairs:
+    """Pairs from the results of first-bound tasks; without results, none."""
+    columns = np.concatenate([np.zeros((2 + rows, 0)), *(table[:, 1:] for table in first)], axis=1)
+    shape, chip = columns[:2].astype(np.int64)
+    others = max((float(table[0, 0]) for table in first), default=0.0)
+    return Pairs(
+        shape=shape, chip=chip, rates=columns[2:], blunt=np.ones((rows, len(shape)), dtype=bool), others=others
+    )
 
 
 def over_shapes(

@@ -17,7 +17,7 @@ from functools import lru_cache
 import numpy as np
 
 from sartor.cost.chip.ownership import energy_floor_j
-from sartor.designs.bounds import LoweredModel, dynamic_j, lower_models, plan_rates, splits, within_energy, work_rates
+from sartor.designs.bounds import LoweredModel, dynamic_j, lower_models, plan_rates, within_energy, work_rates
 from sartor.designs.candidates import Candidates
 from sartor.designs.parts import CopySplit, parts_of
 from sartor.designs.point import Evaluation, Interval, Point, ScheduleStore, evaluate_point, nothing
@@ -89,15 +89,6 @@ class EvaluatedPoints:
 
 Row = tuple[int, CopySplit]
 """A model's index and its split."""
-
-
-def rows_of(question: DesignQuestion, shapes: Sequence[TransformerShape]) -> tuple[Row, ...]:
-    """The rows that occur for any of the shapes."""
-    rows = dict[Row, None]()
-    for shape in shapes:
-        variant = question.with_shape(shape)
-        rows |= dict.fromkeys((m, split) for m, model in enumerate(variant.models) for split in splits(variant, model))
-    return tuple(sorted(rows, key=lambda row: row[0]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

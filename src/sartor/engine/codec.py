@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from math import isfinite
@@ -39,35 +39,6 @@ def question_dict(question: DesignQuestion, space: AcceleratorSpace, tolerance: 
     """Everything that a result depends on except the version of sartor, as plain values."""
     plain = _plain(question)
     return {**plain, "space": _space(space), "tolerance": tolerance}
-
-
-def fingerprint(question: JsonMap) -> str:
-    """A hash of the canonical JSON."""
-    return hashlib.sha256(dumps(question).encode()).hexdigest()[:32]
-
-
-def first_difference(stored: JsonMap, current: JsonMap) -> tuple[str, str, str, int]:
-    """The first field that differs, its value there and here, and how many others differ."""
-    old, new = dict(_flat(stored)), dict(_flat(current))
-    differ = [name for name in {**old, **new} if old.get(name, _ABSENT) != new.get(name, _ABSENT)]
-    derived = ("digest", "distinct", "size")
-    name = min(differ, key=lambda field: (field.startswith(("space", "models")), field.endswith(derived), field))
-    return name, str(old.get(name, _ABSENT)), str(new.get(name, _ABSENT)), len(differ) - 1
-
-
-_ABSENT = "absent"
-
-
-def _flat(value: object, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _flat(item, f"{prefix}.{key}" if prefix else str(key))
-    elif isinstance(value, list) and any(isinstance(item, Mapping | list) for item in value):
-        yield f"number of {prefix}", len(value)
-        for i, item in enumerate(value):
-            yield from _flat(item, f"{prefix}[{i}]")
-    else:
-        yield prefix, value
 
 
 def _plain(value: object) -> Any:

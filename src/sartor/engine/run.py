@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Protocol
@@ -19,10 +19,11 @@ from sartor.designs.search import RunTasks, search_design
 from sartor.designs.shapes import ShapeDesign
 from sartor.designs.shapes_proved import JointShapes
 from sartor.designs.space import AcceleratorSpace
-from sartor.designs.tasks import Result, Task
+from sartor.designs.tasks import Result, ShapeTask, Task
 from sartor.engine.executors import Workers, make_executor
-from sartor.engine.store import SearchStore, ShapesStore, Store, open_study
+from sartor.engine.store import SearchStore, Store, open_study
 from sartor.engine.study import MAIN
+from sartor.model.shape import TransformerShape
 
 
 def run_search(
@@ -81,7 +82,7 @@ class Remembering:
     """Runs tasks with ``by`` unless ``stored`` has their results, and stores new results."""
 
     by: Workers
-    stored: SearchStore | ShapesStore | None
+    stored: SearchStore | _ShapesStore | None
     deadline: float
 
     def __call__(self, question: DesignQuestion, tasks: Sequence[Task]) -> Iterator[Result]:
@@ -176,7 +177,7 @@ def _over_shapes(run: _Run, every_shape: EveryShape) -> tuple[Whole, _Run]:
         left_s = max(deadline - time.perf_counter(), 0.0)
         return replace(run, limit_s=left_s).search(question, space, name, floor)
 
-    shapes_store = None if run.store is None else ShapesStore(run.store, run.question, run.space, run.tolerance)
+    shapes_store = None if run.store is None else _ShapesStore(run.store, run.question, run.space, run.tolerance)
     joint = every_shape(
         search=search,
         run=Remembering(by=run.by, stored=shapes_store, deadline=deadline),
@@ -187,6 +188,38 @@ def _over_shapes(run: _Run, every_shape: EveryShape) -> tuple[Whole, _Run]:
     if isinstance(joint, JointResult):
         return Whole(result=joint), run
     return Whole(result=joint.result, joint=joint), replace(run, question=joint.question, scope="the best shape")
+
+
+@dataclass
+class _ShapesStore:
+    """Results of a search over shapes: bounds in one part of the study, the points of each shape in separate parts."""
+
+    store: Store
+    question: DesignQuestion
+    space: AcceleratorSpace
+    tolerance: float
+    parts: dict[TransformerShape | None, SearchStore] = field(default_factory=dict)
+
+    def get(self, task: Task) -> Result | None:
+        """The stored result of a task, or None."""
+        return self._part(task).get(_bare(task))
+
+    def put(self, task: Task, result: Result) -> None:
+        """Store the result of a task. Raises ``InputError`` if the disk is full."""
+        self._part(task).put(_bare(task), result)
+
+    def _part(self, task: Task) -> SearchStore:
+        shape = task.shape if isinstance(task, ShapeTask) else None
+        if shape not in self.parts:
+            question = self.question if shape is None else self.question.with_shape(shape)
+            scope = "all shapes" if shape is None else f"shape {len(self.parts)}"
+            self.parts[shape] = self.store.scoped(question, self.space, self.tolerance, scope)
+        return self.parts[shape]
+
+
+def _bare(task: Task) -> Task:
+    """The task within its shape's own search."""
+    return task.task if isinstance(task, ShapeTask) else task
 
 
 @dataclass(frozen=True, slots=True)

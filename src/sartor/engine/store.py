@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sqlite3
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -23,20 +24,11 @@ from sartor.designs.point import Evaluation, Point
 from sartor.designs.question import DesignQuestion
 from sartor.designs.space import AcceleratorSpace
 from sartor.designs.tasks import EvaluatedPoints, PointTask, Result, ShapeTask, Task
-from sartor.engine.codec import (
-    architecture_dict,
-    dumps,
-    fingerprint,
-    first_difference,
-    from_text,
-    question_dict,
-    to_text,
-)
+from sartor.engine.codec import architecture_dict, dumps, from_text, question_dict, to_text
 from sartor.engine.schema import cannot, connect, study_lock
 from sartor.engine.study import MAIN
 from sartor.errors import InputError
-from sartor.json_types import JsonDict
-from sartor.model.shape import TransformerShape
+from sartor.json_types import JsonDict, JsonMap
 from sartor.version import __version__
 
 T = TypeVar("T")
@@ -123,7 +115,7 @@ class Store:
         """
         current = question_dict(question, space, tolerance)
         if scope != MAIN:
-            scope = f"{scope or 'also'} #{fingerprint(current)[:12]}"
+            scope = f"{scope or 'also'} #{_fingerprint(current)[:12]}"
         row = self.connection.execute(
             "SELECT id, question, fingerprint FROM searches WHERE scope=?", (scope,)
         ).fetchone()
@@ -131,9 +123,9 @@ class Store:
             self._begin()
             insert = "INSERT INTO searches (scope, fingerprint, question) VALUES (?, ?, ?)"
             with self.writing() as connection:
-                cursor = connection.execute(insert, (scope, fingerprint(current), dumps(current)))
+                cursor = connection.execute(insert, (scope, _fingerprint(current), dumps(current)))
             return SearchStore(store=self, question=question, search=int(cursor.lastrowid or 0))
-        if not row[1] and row[2] == fingerprint(current):  # the damaged row was for the same question: repair it
+        if not row[1] and row[2] == _fingerprint(current):  # the damaged row was for the same question: repair it
             self._begin()
             with self.writing() as connection:
                 connection.execute("UPDATE searches SET question=? WHERE id=?", (dumps(current), row[0]))
@@ -142,7 +134,7 @@ class Store:
             raise InputError("study", str(self.path), "is damaged (searches: which question it is of)", "a new name")
         stored = json.loads(row[1])
         if dumps(stored) != dumps(current):
-            name, old, new, others = first_difference(stored, current)
+            name, old, new, others = _first_difference(stored, current)
             count = f" (and {others} more)" if others else ""
             must = f"was made for another question: {name} is {old} there and {new} here{count}"
             raise InputError("study", str(self.path), must, "a new name")
@@ -159,6 +151,35 @@ class Store:
             pass  # a full disk: results stay stored, and the session looks killed
         finally:
             self.connection.close()
+
+
+def _first_difference(stored: JsonMap, current: JsonMap) -> tuple[str, str, str, int]:
+    """The first field that differs, its value there and here, and how many others differ."""
+    old, new = dict(_flat(stored)), dict(_flat(current))
+    differ = [name for name in {**old, **new} if old.get(name, _ABSENT) != new.get(name, _ABSENT)]
+    derived = ("digest", "distinct", "size")
+    name = min(differ, key=lambda field: (field.startswith(("space", "models")), field.endswith(derived), field))
+    return name, str(old.get(name, _ABSENT)), str(new.get(name, _ABSENT)), len(differ) - 1
+
+
+_ABSENT = "absent"
+
+
+def _flat(value: object, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _flat(item, f"{prefix}.{key}" if prefix else str(key))
+    elif isinstance(value, list) and any(isinstance(item, Mapping | list) for item in value):
+        yield f"number of {prefix}", len(value)
+        for i, item in enumerate(value):
+            yield from _flat(item, f"{prefix}[{i}]")
+    else:
+        yield prefix, value
+
+
+def _fingerprint(question: JsonMap) -> str:
+    """A hash of the canonical JSON."""
+    return hashlib.sha256(dumps(question).encode()).hexdigest()[:32]
 
 
 @dataclass
@@ -276,38 +297,6 @@ class SearchStore:
         return tuple(
             Progress(**{**row, "bound": float("inf") if row["bound"] is None else row["bound"]}) for row in tables
         )
-
-
-@dataclass
-class ShapesStore:
-    """Results of a search over shapes: bounds in one part of the study, the points of each shape in separate parts."""
-
-    store: Store
-    question: DesignQuestion
-    space: AcceleratorSpace
-    tolerance: float
-    parts: dict[TransformerShape | None, SearchStore] = field(default_factory=dict)
-
-    def get(self, task: Task) -> Result | None:
-        """The stored result of a task, or None."""
-        return self._part(task).get(_bare(task))
-
-    def put(self, task: Task, result: Result) -> None:
-        """Store the result of a task. Raises ``InputError`` if the disk is full."""
-        self._part(task).put(_bare(task), result)
-
-    def _part(self, task: Task) -> SearchStore:
-        shape = task.shape if isinstance(task, ShapeTask) else None
-        if shape not in self.parts:
-            question = self.question if shape is None else self.question.with_shape(shape)
-            scope = "all shapes" if shape is None else f"shape {len(self.parts)}"
-            self.parts[shape] = self.store.scoped(question, self.space, self.tolerance, scope)
-        return self.parts[shape]
-
-
-def _bare(task: Task) -> Task:
-    """The task within its shape's own search."""
-    return task.task if isinstance(task, ShapeTask) else task
 
 
 def _key(point: Point) -> tuple[int, float, float, str]:

@@ -6,13 +6,14 @@ user's own file is checked in the same way.
 
 from __future__ import annotations
 
+import re
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sartor.errors import InputError
 from sartor.hardware import door
-from sartor.hardware.door import Catalogue, check, is_path, kind, model_of
+from sartor.hardware.door import Catalogue, Complaint, check, is_path, kind, model_of
 from sartor.hardware.gpu import FIELD_NAMES, Gpu, check_gpu
 from sartor.json_types import JsonDict
 from sartor.operators import DType
@@ -149,7 +150,7 @@ def _model() -> type[BaseModel]:
     return model_of(
         {
             **dict.fromkeys(_TEXTS, kind(door.text)),
-            "name": kind(door.plain_name),
+            "name": kind(_plain_name),
             **numbers,
             "peak_dense_tflops": model_of(dict.fromkeys((dtype.value for dtype in DType), kind(door.number))),
             "price": model_of({**dict.fromkeys(_PRICE, kind(door.text)), "usd_per_hour": kind(door.number)}, _PRICE),
@@ -158,6 +159,12 @@ def _model() -> type[BaseModel]:
         },
         required=_REQUIRED,
     )
+
+
+def _plain_name(value: object) -> Complaint:
+    """A name that can be a file name: no path, no hidden file."""
+    fits = isinstance(value, str) and re.fullmatch(r"[^\W_][\w .+()-]{0,99}", value, re.ASCII)
+    return None if fits else ("must be a name: letters, digits, spaces and . _ - + ( ), at most 100", "")
 
 
 _SOURCED = {

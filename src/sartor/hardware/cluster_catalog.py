@@ -5,16 +5,17 @@ Users' own files have the same keys; docs/howto/describe-my-cluster.md explains 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from sartor.errors import InputError
 from sartor.hardware import door
 from sartor.hardware.accelerator_catalog import device_from, load_device
 from sartor.hardware.cluster import HOP_LATENCY_S, UNSAID_BYTES_PER_S, Cluster, LinkTier, own_links
-from sartor.hardware.door import Catalogue, Complaint, check, kind, listed, model_of
+from sartor.hardware.door import Catalogue, Complaint, check, kind, model_of
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict
 from sartor.units import GIGA, MICRO
@@ -175,17 +176,17 @@ def cluster_from_table(table: JsonDict, name: str = "cluster", folder: Path = Pa
 @cache
 def _model() -> type[BaseModel]:
     """The pydantic model of a cluster's file: a pool, and further pools that state their number of devices."""
-    text, number, positive = kind(door.text), kind(door.number), kind(door.count(1))
+    text, number, positive = kind(door.text), kind(door.number), kind(_count(1))
     tier = model_of(
         {
             **dict.fromkeys(TIER_KEYS, number),
             "name": text,
             "kind": text,
             "span": kind(_span),
-            "in_network_reduction": kind(door.flag),
-            "rails": kind(door.flag),
+            "in_network_reduction": kind(_flag),
+            "rails": kind(_flag),
             **dict.fromkeys(_RATES, kind(door.above_zero)),
-            "torus_axes": kind(door.count(0)),
+            "torus_axes": kind(_count(0)),
             "torus_wrap": positive,
         },
         required=("span",),
@@ -195,23 +196,41 @@ def _model() -> type[BaseModel]:
         "gpu": kind(_device),
         "devices_per_node": positive,
         "num_devices": positive,
-        "tiers": listed(tier, longest=MAX_TIERS, shortest=1, must=_TIERS),
+        "tiers": _listed(tier, longest=MAX_TIERS, shortest=1, must=_TIERS),
         "price": model_of({**dict.fromkeys(_PRICE, text), "usd_per_device_hour": number}, _PRICE),
         "sources": kind(_documents),
     }
     needed = ("gpu", "devices_per_node", "tiers")
-    others = listed(
+    others = _listed(
         model_of(pool, (*needed, "num_devices")), longest=MAX_POOLS, must="must be tables, written [[others]]"
     )
-    whole = {"num_devices": kind(door.count(0)), "others": others, "aliases": kind(door.texts)}
+    whole = {"num_devices": kind(_count(0)), "others": others, "aliases": kind(door.texts)}
     return model_of({**pool, **whole}, needed)
+
+
+def _flag(value: object) -> Complaint:
+    """True or false."""
+    return None if isinstance(value, bool) else ("must be true or false", "")
+
+
+def _listed(model: type[BaseModel], *, longest: int, must: str, shortest: int = 0) -> Any:
+    """A list of ``shortest`` to ``longest`` tables; ``must`` says how they are written."""
+    from pydantic import Field
+
+    return Annotated[list[model], Field(min_length=shortest, max_length=longest, description=must)]  # type: ignore[valid-type]
 
 
 _TIERS = "must be tables from the innermost link out, each written [[tiers]]"
 
 
 def _span(value: object) -> Complaint:
-    return None if value == "all" else door.count(0)(value)
+    return None if value == "all" else _count(0)(value)
+
+
+def _count(minimum: int) -> Callable[[Any], Complaint]:
+    """An integer of at least ``minimum``."""
+    must = f"must be a whole number not below {minimum}"
+    return lambda value: None if type(value) is int and minimum <= value <= 2**53 else (must, "")
 
 
 def _device(value: object) -> Complaint:

@@ -193,13 +193,6 @@ def kind(*judges: Callable[[Any], Complaint]) -> Any:
     return Annotated[Any, PlainValidator(checked)]
 
 
-def listed(model: type[BaseModel], *, longest: int, must: str, shortest: int = 0) -> Any:
-    """A list of ``shortest`` to ``longest`` tables; ``must`` says how they are written."""
-    from pydantic import Field
-
-    return Annotated[list[model], Field(min_length=shortest, max_length=longest, description=must)]  # type: ignore[valid-type]
-
-
 def text(value: object) -> Complaint:
     """Text without control characters."""
     fits = isinstance(value, str) and value.replace("\n", " ").isprintable()
@@ -210,12 +203,6 @@ def texts(value: object) -> Complaint:
     """A list of texts."""
     fits = isinstance(value, list) and all(text(entry) is None for entry in value)
     return None if fits else ("must be a list of texts in quotes", "")
-
-
-def plain_name(value: object) -> Complaint:
-    """A name that can be a file name: no path, no hidden file."""
-    fits = isinstance(value, str) and re.fullmatch(r"[^\W_][\w .+()-]{0,99}", value, re.ASCII)
-    return None if fits else ("must be a name: letters, digits, spaces and . _ - + ( ), at most 100", "")
 
 
 def number(value: object) -> Complaint:
@@ -234,17 +221,6 @@ def whole(value: object) -> Complaint:
     """A number without a fraction."""
     fits = _is_number(value) and value == int(value)
     return None if fits else ("must be a whole number", f"{round(value)}" if _is_number(value) else "")
-
-
-def count(minimum: int) -> Callable[[Any], Complaint]:
-    """An integer of at least ``minimum``."""
-    must = f"must be a whole number not below {minimum}"
-    return lambda value: None if type(value) is int and minimum <= value <= 2**53 else (must, "")
-
-
-def flag(value: object) -> Complaint:
-    """True or false."""
-    return None if isinstance(value, bool) else ("must be true or false", "")
 
 
 def _is_number(value: object) -> TypeGuard[float]:

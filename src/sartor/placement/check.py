@@ -157,16 +157,6 @@ def _memory(problem: PlacementProblem, width: Width, stage: Sequence[int], posit
     return 2 * params + states * updated + activations + (position - 1) * stash
 
 
-def fixed_strategy_time(problem: PlacementProblem) -> float | None:
-    """The time of the expert's strategy; None if there is none or it does not fit."""
-    stages = fixed_strategy_stages(problem)
-    if problem.fixed is None or stages is None:
-        return None
-    width = next(width for width in problem.widths if width.tensor_parallel == problem.fixed.tensor_parallel)
-    priced = price(problem, width, stages, problem.fixed.data_parallel)
-    return None if priced.faults else priced.time_per_batch_s
-
-
 def fixed_strategy_stages(problem: PlacementProblem) -> list[list[int]] | None:
     """Layers of the expert's stages; None without an expert or with more stages than devices.
 
@@ -208,27 +198,6 @@ def price_with_terms(problem: PlacementProblem, terms: PlacementTerms, plan: Pla
         time_per_batch_s=time_s,
         faults=tuple(check.faults(per_copy)),
     )
-
-
-def fixed_strategy_time_with_terms(problem: PlacementProblem, terms: PlacementTerms) -> float | None:
-    """The time of the expert's strategy; None if it does not fit or there are several device types."""
-    fixed, stages = problem.fixed, fixed_strategy_stages(problem)
-    if fixed is None or stages is None or terms.device_types:
-        return None
-    width = next(width for width in problem.widths if width.tensor_parallel == fixed.tensor_parallel)
-    split = {layer.id for layer in width.layers if layer.is_split}
-    plan = Plan(
-        tensor_parallel=width.tensor_parallel,
-        context_parallel=width.context_parallel,
-        expert_parallel=width.expert_parallel,
-        data_parallel=fixed.data_parallel,
-        stages=tuple(
-            Stage(layers=tuple(ids), devices=width.devices if split & set(ids) else 1, load_s=0.0) for ids in stages
-        ),
-        time_per_batch_s=0.0,
-    )
-    priced = price_with_terms(problem, terms, plan)
-    return None if priced.faults else priced.time_per_batch_s
 
 
 class _Check:

@@ -18,10 +18,8 @@ prefixes.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -152,44 +150,6 @@ def trace(bottlenecks: Bottlenecks, counts: Counts, first_end: int) -> tuple[lis
 
 
 Pairs = Sequence[tuple[int, int]]
-
-
-def topological_order(ids: Sequence[int], pairs: Pairs) -> tuple[int, ...]:
-    """``ids`` with every pair (source, dest) going forward; ties by id. Raises `InputError` naming a cycle."""
-    waiting = dict.fromkeys(ids, 0)
-    after: dict[int, list[int]] = {id_: [] for id_ in ids}
-    for source, dest in pairs:
-        waiting[dest] += 1
-        after[source].append(dest)
-    ready = [id_ for id_, count in waiting.items() if count == 0]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        id_ = heapq.heappop(ready)
-        order.append(id_)
-        for dest in after[id_]:
-            waiting[dest] -= 1
-            if waiting[dest] == 0:
-                heapq.heappush(ready, dest)
-    if len(order) < len(waiting):
-        cycle = _some_cycle({id_ for id_ in waiting if id_ not in set(order)}, pairs)
-        raise InputError("edges", " -> ".join(map(str, cycle)), "layers must not depend on themselves; this is a cycle")
-    return tuple(order)
-
-
-def _some_cycle(stuck: set[int], pairs: Pairs) -> list[int]:
-    """One cycle among layers that each have a predecessor in the set."""
-    before = {dest: source for source, dest in pairs if source in stuck and dest in stuck}
-    path = [min(stuck)]
-    while path[-1] not in path[:-1]:
-        path.append(before[path[-1]])
-    return path[path.index(path[-1]) :][::-1]
-
-
-def is_chain(order: Sequence[int], pairs: Pairs) -> bool:
-    """Whether all consecutive layers are connected by an edge (there may be further, skipping edges)."""
-    joined = set(pairs)
-    return all(pair in joined for pair in pairwise(order))
 
 
 MAX_DOWNSETS = 2500

@@ -23,7 +23,7 @@ import numpy as np
 
 from sartor.errors import InputError
 from sartor.placement.case import Case, CasePipeline, WidthTables, pipelines, slowed, zero_bytes
-from sartor.placement.check import fixed_strategy_time, fixed_strategy_time_with_terms, price_with_terms
+from sartor.placement.check import fixed_strategy_stages, price, price_with_terms
 from sartor.placement.dynamic_programming import Bottlenecks, Counts, Kind, least_bottlenecks, trace
 from sartor.placement.plain import least_bytes, plain_kinds, solve
 from sartor.placement.problem import (
@@ -38,14 +38,14 @@ from sartor.placement.problem import (
     copies_together,
 )
 from sartor.placement.tabulate import StageSums, States, find_states, held_bytes, max_positions, stage_sums, tabulate
-from sartor.placement.terms import DeviceType, PlacementTerms, network_of, types_of
+from sartor.placement.terms import DeviceType, Network, PlacementTerms, Tier
 from sartor.units import Array, ceil_div, distinct, format_bytes
 
 
 def solve_with_terms(problem: PlacementProblem, terms: PlacementTerms) -> Plan | None:
     """The fastest plan under ``terms``, priced by the checker, or None if nothing fits."""
     _check_size(problem, terms)
-    states, network = find_states(problem), network_of(problem, terms)
+    states, network = find_states(problem), _network_of(problem, terms)
     tables = [WidthTables(problem, width, states, network) for width in problem.widths]
     cases = sorted(_bounded_cases(problem, terms, tables), key=lambda bounded_case: bounded_case[0])
     best: _Solved | None = None
@@ -58,12 +58,17 @@ def solve_with_terms(problem: PlacementProblem, terms: PlacementTerms) -> Plan |
     return _checked_plan(best, problem, terms) if best else None
 
 
+def _network_of(problem: PlacementProblem, terms: PlacementTerms) -> Network:
+    single = Tier(size=problem.num_devices, bytes_per_s=problem.link_bytes_per_s)
+    return Network(tiers=terms.tiers or (single,), resync_factor=terms.resync_factor)
+
+
 MAX_COPIES = 65_536
 """Most data-parallel copies that are tried."""
 
 
 def _check_size(problem: PlacementProblem, terms: PlacementTerms) -> None:
-    total = sum(device_type.num_devices for device_type in types_of(problem, terms))
+    total = sum(device_type.num_devices for device_type in _types_of(problem, terms))
     if min(total, problem.num_microbatches) > MAX_COPIES:
         must = f"with terms, devices or microbatches must be at most {MAX_COPIES}"
         raise InputError("maxDevices", total, must, str(MAX_COPIES))
@@ -106,7 +111,7 @@ def _checked_plan(solved: _Solved, problem: PlacementProblem, terms: PlacementTe
 def _solve_case(case: Case, problem: PlacementProblem, terms: PlacementTerms, below: float) -> _Solved | None:
     """The best plan of a case if it beats ``below``."""
     best = None
-    for pipeline in pipelines(case, problem, types_of(problem, terms)):
+    for pipeline in pipelines(case, problem, _types_of(problem, terms)):
         solver = _every_stage_agrees if terms.resync_every_stage else _first_stage_agrees
         solved = solver(case, pipeline, best.time_s if best else below)
         best = solved or best
@@ -184,7 +189,7 @@ def _bounded_cases(
     problem: PlacementProblem, terms: PlacementTerms, tables: list[WidthTables]
 ) -> Iterator[tuple[float, int, int, int, int]]:
     """``(bound, width index, copies, virtual stages, ZeRO stage)`` of every case with a finite bound."""
-    types = types_of(problem, terms)
+    types = _types_of(problem, terms)
     total = sum(entry.num_devices for entry in types)
     copies = np.arange(1, min(total, problem.num_microbatches) + 1)
     for index, entry in enumerate(tables):
@@ -299,7 +304,7 @@ def place(problem: PlacementProblem, terms: PlacementTerms | None = None) -> Pla
     start = time.perf_counter()
     plan = solve_with_terms(problem, terms) if terms else solve(problem)
     solve_s = time.perf_counter() - start
-    fixed_s = fixed_strategy_time_with_terms(problem, terms) if terms else fixed_strategy_time(problem)
+    fixed_s = _fixed_strategy_time_with_terms(problem, terms) if terms else _fixed_strategy_time(problem)
     return Placement(
         status=PlacementStatus.OPTIMAL if plan else PlacementStatus.INFEASIBLE,
         plan=plan,
@@ -310,11 +315,42 @@ def place(problem: PlacementProblem, terms: PlacementTerms | None = None) -> Pla
     )
 
 
+def _fixed_strategy_time_with_terms(problem: PlacementProblem, terms: PlacementTerms) -> float | None:
+    """The time of the expert's strategy; None if it does not fit or there are several device types."""
+    fixed, stages = problem.fixed, fixed_strategy_stages(problem)
+    if fixed is None or stages is None or terms.device_types:
+        return None
+    width = next(width for width in problem.widths if width.tensor_parallel == fixed.tensor_parallel)
+    split = {layer.id for layer in width.layers if layer.is_split}
+    plan = Plan(
+        tensor_parallel=width.tensor_parallel,
+        context_parallel=width.context_parallel,
+        expert_parallel=width.expert_parallel,
+        data_parallel=fixed.data_parallel,
+        stages=tuple(
+            Stage(layers=tuple(ids), devices=width.devices if split & set(ids) else 1, load_s=0.0) for ids in stages
+        ),
+        time_per_batch_s=0.0,
+    )
+    priced = price_with_terms(problem, terms, plan)
+    return None if priced.faults else priced.time_per_batch_s
+
+
+def _fixed_strategy_time(problem: PlacementProblem) -> float | None:
+    """The time of the expert's strategy; None if there is none or it does not fit."""
+    stages = fixed_strategy_stages(problem)
+    if problem.fixed is None or stages is None:
+        return None
+    width = next(width for width in problem.widths if width.tensor_parallel == problem.fixed.tensor_parallel)
+    priced = price(problem, width, stages, problem.fixed.data_parallel)
+    return None if priced.faults else priced.time_per_batch_s
+
+
 def _tightest(problem: PlacementProblem, terms: PlacementTerms | None) -> TightestLimit:
     """The tightest constraint; with terms, that of the problem without them."""
     if terms is None:
         return find_tightest(problem)
-    types = types_of(problem, terms)
+    types = _types_of(problem, terms)
     pooled = replace(
         problem,
         num_devices=sum(device_type.num_devices for device_type in types),
@@ -322,6 +358,11 @@ def _tightest(problem: PlacementProblem, terms: PlacementTerms | None) -> Tighte
     )
     tightest = find_tightest(pooled)
     return replace(tightest, message=f"no case fits under the terms given; without them, {tightest.message}")
+
+
+def _types_of(problem: PlacementProblem, terms: PlacementTerms) -> tuple[DeviceType, ...]:
+    single = DeviceType(name="", num_devices=problem.num_devices, memory_bytes=problem.memory_bytes)
+    return terms.device_types or (single,)
 
 
 def find_tightest(problem: PlacementProblem) -> TightestLimit:

@@ -7,8 +7,10 @@ so solvers need no checks.
 from __future__ import annotations
 
 import difflib
+import heapq
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -16,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from sartor.errors import InputError
-from sartor.placement.dynamic_programming import topological_order
+from sartor.placement.dynamic_programming import Pairs
 from sartor.units import Floats
 
 RESYNC_FACTOR = 4.0
@@ -173,7 +175,7 @@ class PlacementProblem:
     def layer_ids(self) -> tuple[int, ...]:
         """Ids in topological order: the chain from embedding to head, or one order of a branching graph."""
         first = self.widths[0]
-        return topological_order([x.id for x in first.layers], [(e.source, e.dest) for e in first.edges])
+        return _topological_order([x.id for x in first.layers], [(e.source, e.dest) for e in first.edges])
 
 
 def expert_replicas(ranks: Any, expert_parallel: int) -> Any:
@@ -232,7 +234,39 @@ def _check_width(width: Width) -> None:
     dense = sorted(layer.param_bytes - layer.expert_param_bytes for layer in width.layers)
     if not 0 <= width.tied_bytes <= dense[-2:][0]:
         raise InputError(f"tied_bytes of {where}", width.tied_bytes, "must be a part of two layers' parameters", "0")
-    topological_order(ids, [(e.source, e.dest) for e in width.edges])
+    _topological_order(ids, [(e.source, e.dest) for e in width.edges])
+
+
+def _topological_order(ids: Sequence[int], pairs: Pairs) -> tuple[int, ...]:
+    """``ids`` with every pair (source, dest) going forward; ties by id. Raises `InputError` naming a cycle."""
+    waiting = dict.fromkeys(ids, 0)
+    after: dict[int, list[int]] = {id_: [] for id_ in ids}
+    for source, dest in pairs:
+        waiting[dest] += 1
+        after[source].append(dest)
+    ready = [id_ for id_, count in waiting.items() if count == 0]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        id_ = heapq.heappop(ready)
+        order.append(id_)
+        for dest in after[id_]:
+            waiting[dest] -= 1
+            if waiting[dest] == 0:
+                heapq.heappush(ready, dest)
+    if len(order) < len(waiting):
+        cycle = _some_cycle({id_ for id_ in waiting if id_ not in set(order)}, pairs)
+        raise InputError("edges", " -> ".join(map(str, cycle)), "layers must not depend on themselves; this is a cycle")
+    return tuple(order)
+
+
+def _some_cycle(stuck: set[int], pairs: Pairs) -> list[int]:
+    """One cycle among layers that each have a predecessor in the set."""
+    before = {dest: source for source, dest in pairs if source in stuck and dest in stuck}
+    path = [min(stuck)]
+    while path[-1] not in path[:-1]:
+        path.append(before[path[-1]])
+    return path[path.index(path[-1]) :][::-1]
 
 
 def _check_layer(layer: PlacedLayer, where: str) -> None:

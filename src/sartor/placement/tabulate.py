@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from sartor.placement.dynamic_programming import downsets, is_chain
+from sartor.placement.dynamic_programming import Pairs, downsets
 from sartor.placement.problem import PlacedLayer, PlacementProblem, Width
 from sartor.units import Array, Ints, distinct
 
@@ -87,10 +88,16 @@ class StageTable:
 def find_states(problem: PlacementProblem) -> States:
     """Prefixes of a chain, or the downsets of a branching graph (`InputError` if there are too many)."""
     order, pairs = problem.layer_ids, [(e.source, e.dest) for e in problem.widths[0].edges]
-    if is_chain(order, pairs):
+    if _is_chain(order, pairs):
         return States(order=order, masks=None, sizes=np.arange(len(order) + 1))
     masks = tuple(downsets(order, pairs))
     return States(order=order, masks=masks, sizes=np.array([mask.bit_count() for mask in masks]))
+
+
+def _is_chain(order: Sequence[int], pairs: Pairs) -> bool:
+    """Whether all consecutive layers are connected by an edge (there may be further, skipping edges)."""
+    joined = set(pairs)
+    return all(pair in joined for pair in pairwise(order))
 
 
 def tabulate(problem: PlacementProblem, width: Width, states: States, copies: int = 1) -> StageTable:

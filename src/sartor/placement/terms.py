@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import gcd, isfinite
 
 from sartor.errors import InputError, check_positive
-from sartor.placement.problem import RESYNC_FACTOR, PlacementProblem
+from sartor.placement.problem import RESYNC_FACTOR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,13 +153,3 @@ class Network:
         """Number of ranks reduced after each tier."""
         inner = [gcd(ranks, t.size // stride) if t.size % stride == 0 else 1 for t in self.tiers[:-1]]
         return [*inner, ranks]
-
-
-def network_of(problem: PlacementProblem, terms: PlacementTerms) -> Network:
-    single = Tier(size=problem.num_devices, bytes_per_s=problem.link_bytes_per_s)
-    return Network(tiers=terms.tiers or (single,), resync_factor=terms.resync_factor)
-
-
-def types_of(problem: PlacementProblem, terms: PlacementTerms) -> tuple[DeviceType, ...]:
-    single = DeviceType(name="", num_devices=problem.num_devices, memory_bytes=problem.memory_bytes)
-    return terms.device_types or (single,)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import gcd
 
 from sartor.errors import InputError
 from sartor.interrupts import asked
@@ -24,18 +25,7 @@ from sartor.schedules.problem import (
     topological_order,
     violations,
 )
-from sartor.schedules.split import (
-    BlockAnswer,
-    OpBlock,
-    Timetable,
-    canonical,
-    coarsest,
-    contract,
-    crowds,
-    part,
-    series,
-    spread,
-)
+from sartor.schedules.split import BlockAnswer, OpBlock, Timetable, canonical, contract, crowds, part, series, spread
 
 TIME_LIMIT_S = 20.0
 SHARE = 0.5
@@ -103,7 +93,7 @@ def _answers(
     blocks: list[OpBlock], deadline: float, solver: Solver, cache: ScheduleCache, work: float | None
 ) -> list[BlockAnswer]:
     """The result of every block; equal ones are solved once, and the remaining time is shared among open ones."""
-    scaled = [coarsest(block) for block in blocks]
+    scaled = [_coarsest(block) for block in blocks]
     ordered = [canonical(block) for block, _ in scaled]
     answers: dict[OpBlock, BlockAnswer] = {}
     for block in dict.fromkeys(block for block, _ in ordered):
@@ -122,6 +112,14 @@ def _answers(
             answers[block] = ask(block, answers[block].timetable, answers[block].lower_bound, limit_s)
     cache.proved.update((block, answer) for block, answer in answers.items() if not _open(block, answer))
     return [_restored(answers[block], order, unit) for (block, order), (_, unit) in zip(ordered, scaled, strict=True)]
+
+
+def _coarsest(block: OpBlock) -> tuple[OpBlock, int]:
+    """The block in the largest unit that keeps all times whole, and that unit."""
+    unit = gcd(*block.latency, *block.intra_latency, *(time for row in block.traffic for time in row)) or 1
+    latency, intra_latency = ([time // unit for time in times] for times in (block.latency, block.intra_latency))
+    traffic = tuple(tuple(time // unit for time in row) for row in block.traffic)
+    return replace(block, latency=tuple(latency), intra_latency=tuple(intra_latency), traffic=traffic), unit
 
 
 def _by_clock(block: OpBlock, hint: Timetable, lower_bound: int, limit_s: float) -> BlockAnswer:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import gcd
 from typing import Any, NamedTuple
 
 from sartor.schedules.problem import (
@@ -169,14 +168,6 @@ def part(block: OpBlock, positions: tuple[int, ...]) -> OpBlock:
         after=tuple(mask >> first & (1 << size) - 1 for mask in block.after[first : first + size]),
         traffic=_contended(row[first : first + size] for row in block.traffic),
     )
-
-
-def coarsest(block: OpBlock) -> tuple[OpBlock, int]:
-    """The block in the largest unit that keeps all times whole, and that unit."""
-    unit = gcd(*block.latency, *block.intra_latency, *(time for row in block.traffic for time in row)) or 1
-    latency, intra_latency = ([time // unit for time in times] for times in (block.latency, block.intra_latency))
-    traffic = tuple(tuple(time // unit for time in row) for row in block.traffic)
-    return replace(block, latency=tuple(latency), intra_latency=tuple(intra_latency), traffic=traffic), unit
 
 
 def canonical(block: OpBlock) -> tuple[OpBlock, tuple[int, ...]]:

@@ -19,6 +19,7 @@ import numpy as np
 
 from sartor.cost.collective.links import NetworkCoefficients, network_coefficients
 from sartor.cost.correction.borrowing_gemm import fewest_m, gemm_coefficients
+from sartor.cost.correction.carrying import Rates, attention_on, borrowed, per_sm, with_calls
 from sartor.cost.correction.coefficients import (
     AttentionCoefficients,
     CollectiveCoefficients,
@@ -26,24 +27,30 @@ from sartor.cost.correction.coefficients import (
     GroupedCoefficients,
     MemoryBoundCoefficients,
     PowerCoefficients,
+    StreamLaw,
     TorchStreams,
     coefficients,
     generation,
     table_of,
 )
 from sartor.cost.correction.relatives import (
-    attention_families,
+    OTHER_UNITS,
+    Found,
+    borrowed_from,
     collective_coefficients,
+    data_file,
+    further,
     grouped_families,
+    kin_entry,
+    known_gpu,
     relative_of,
+    sdpa_measured,
     section_coefficients,
-    streaming_coefficients,
-    torch_streams,
 )
 from sartor.hardware.gpu import Gpu
-from sartor.json_types import JsonMap
+from sartor.json_types import JsonDict, JsonMap
 from sartor.operators import DType
-from sartor.units import FloatArray, Floats, remembered
+from sartor.units import GIGA, FloatArray, Floats, remembered
 
 FARTHEST = 2.0
 """Greatest ``|ln factor|``."""
@@ -97,19 +104,6 @@ def _falling(distance: FloatArray, length: float) -> FloatArray:
     d = np.sqrt(5.0) * distance / length
     similarity: FloatArray = (1 + d + d * d / 3) * np.exp(-d)
     return similarity
-
-
-def own_rows_of(values: JsonMap) -> OwnRows:
-    """The record from a file's tables. Raises ``TypeError`` or ``ValueError`` if they are not valid."""
-    points = tuple((float(a), float(b), float(c)) for a, b, c in values["points"])
-    weights = tuple(float(weight) for weight in values["weights"])
-    numbers = {name: float(values[name]) for name in ("mean", "length", "log_sigma", "log_sigma_small")}
-    everything = np.concatenate([np.ravel(points), weights, list(numbers.values())])
-    if len(points) != len(weights) or not points or not np.isfinite(everything).all():
-        raise ValueError("points and weights must be as many numbers")
-    if min(numbers["length"], numbers["log_sigma"], numbers["log_sigma_small"]) <= 0:
-        raise ValueError("length and standard deviations must be above 0")
-    return OwnRows(points=points, weights=weights, residual=str(values.get("residual", "")), **numbers)
 
 
 ANY = "any"
@@ -170,11 +164,11 @@ class Calibration:
     gemms_alone: bool = True
     """Whether a framework's GEMMs quantize their inputs as when timed alone, not as in a model."""
     attention: AttentionCoefficients = field(default_factory=AttentionCoefficients)
-    attention_families: Mapping[str, AttentionCoefficients] = field(default_factory=dict)
+    _attention_families: Mapping[str, AttentionCoefficients] = field(default_factory=dict)
     """By framework that has coefficients of its own: ``torch``, and ``torch.backward`` for its backward kernel."""
     memory_bound: MemoryBoundCoefficients = field(default_factory=MemoryBoundCoefficients)
     """For the framework that was timed, for kernels that the host waits for, and for all where there is no law."""
-    torch_streams: TorchStreams | None = None
+    _torch_streams: TorchStreams | None = None
     """The law of memory-bound kernels, where PyTorch's own were measured on the device's generation."""
     collective: CollectiveCoefficients = field(default_factory=CollectiveCoefficients)
     power: PowerCoefficients = field(default_factory=PowerCoefficients)
@@ -253,8 +247,8 @@ def load_calibration(gpu: Gpu) -> Calibration:
     files = {dtype: table_of(f"{gpu.name}.{dtype.value}.toml") or {} for dtype in gemm}
     tiled = {dtype: coefficients(GemmCoefficients, file["tiled"]) for dtype, file in files.items() if "tiled" in file}
     sections = {name: section_coefficients(gpu, name, base[name]) for name in ("grouped", "attention")}
-    sections["memory_bound"] = streaming_coefficients(gpu, base["memory_bound"])
-    sections["torch_streams"] = torch_streams(gpu)
+    sections["memory_bound"] = _streaming_coefficients(gpu, base["memory_bound"])
+    sections["torch_streams"] = _torch_streams(gpu)
     sections["collective"] = collective_coefficients(gpu, base["collective"])
     parts |= sections | {f"few_rows.{dtype.value}": part for dtype, part in few.items() if part.record}
     return Calibration(
@@ -264,7 +258,7 @@ def load_calibration(gpu: Gpu) -> Calibration:
         few_rows={dtype: part.coefficients for dtype, part in few.items()},
         misaligned=_misaligned(gpu),
         **{name: part.coefficients for name, part in sections.items()},
-        attention_families=attention_families(gpu),
+        attention_families=_attention_families(gpu),
         grouped_families=grouped_families(gpu),
         power=base["power"],
         network=network_coefficients((table_of("training.toml") or {}).get("network", {})),
@@ -273,6 +267,100 @@ def load_calibration(gpu: Gpu) -> Calibration:
         calibrated=frozenset(name for name, part in parts.items() if part.own),
         provenance={name: part.record for name, part in parts.items()},
     )
+
+
+def _torch_streams(gpu: Gpu) -> Found:
+    """PyTorch's memory-bound kernels (``torch_streams.toml``): a law of the datasheet, for GPUs of a measured
+    generation; None for others. One that was not measured has as wide an interval as other borrowed kernels."""
+    entry = data_file("torch_streams.toml").get(gpu.generation)
+    if entry is None:
+        return Found(coefficients=None, record={})
+    law, measured = coefficients(TorchStreams, entry["law"]), gpu.name in entry["gpus"]
+    widen = 1.0 if measured else relative_of(gpu).widen
+    law = replace(law, kinds=tuple((*row[:-1], row[-1] * widen) for row in law.kinds))
+    return Found(coefficients=law, own=measured, record=entry["provenance"])
+
+
+def _streaming_coefficients(gpu: Gpu, assumed: MemoryBoundCoefficients) -> Found:
+    """Memory-bound kernels: the device's own; those of its die, timed alone or so chosen (``streams``); else the law of
+    all measured devices of its vendor (``streams.toml``); else a relative's, adjusted by the datasheet.
+
+    Kernels timed alone and kernels that the host waits for are two tables; a device may have only one. Missing kernels
+    timed alone are the device's host-timed shares without the host's time, missing host-timed ones the vendor's
+    ``host_kernels``.
+    """
+    relative = relative_of(gpu)
+    owners = [name for name in (gpu.name, relative.name, further(relative)) if _streams(name)]
+    owner = owners[0] if owners else ""
+    alike = relative.same_die and ("kinds" in _streams(owner) or kin_entry(gpu).get("streams") == "die")
+    unlike = owner != gpu.name and not alike and (owner or kin_entry(gpu).get("gemm") == "joint")
+    if unlike and gpu.vendor in data_file("streams.toml"):
+        return _by_law(gpu, assumed)
+    fit, record = assumed, JsonDict()
+    if owner:
+        fit = _streams_on(gpu, owner, relative.widen)
+        record = dict(data_file(f"{owner}.toml")["provenance"]["memory_bound"])
+        record |= borrowed_from(owner) if owner != gpu.name else {}
+    called = bool(fit.host_kinds)
+    if called and not fit.kinds:
+        further_owners = [name for name in owners[1:] if "kinds" in _streams(name)]
+        fit = replace(fit, kinds=_streams_on(gpu, further_owners[0], relative.widen).kinds if further_owners else ())
+    vendors = data_file("kin.toml").get("host_kernels", {}).get(gpu.vendor, "")
+    if not called and vendors:
+        fit = replace(fit, host_kinds=_streams_on(gpu, vendors, OTHER_UNITS).host_kinds)
+    fit = with_calls(fit, calls_are_own=called)
+    if _torch_streams(gpu).coefficients:  # the device's time is that law's, so a call says the host's alone
+        law = _by_law(gpu, assumed).coefficients
+        fit = replace(fit, host_kinds=(), called=law.called, eager_launch_s=law.eager_launch_s)
+    return Found(coefficients=fit, own=owner == gpu.name, record=record)
+
+
+def _by_law(gpu: Gpu, assumed: MemoryBoundCoefficients) -> Found:
+    """The vendor's law, with the interval of devices left out of it. A kernel timed only from the host runs alone with
+    the start of the plainest, one timed only alone has that one's call, and none is faster from the host."""
+    table = data_file("streams.toml")[gpu.vendor]
+    alone, called = (
+        borrowed(coefficients(StreamLaw, table[part]), "memory_bound", 1.0, "joint") for part in ("alone", "called")
+    )
+    lone, waited = ({row[0]: row for row in law.kinds} for law in (alone, called))
+    start_s, call_s = lone["residual"][2], waited["residual"][2]
+    lone |= {name: (name, row[1], start_s, *row[3:]) for name, row in waited.items() if name not in lone}
+    waited |= {name: (name, row[1], call_s, *row[3:]) for name, row in lone.items() if name not in waited}
+    raised = tuple((name, max(row[1], lone[name][1]), *row[2:]) for name, row in waited.items())
+    fit = replace(
+        assumed,
+        hbm_share=alone.gddr_share if gpu.has_gddr else alone.hbm_share,
+        launch_s=start_s * GIGA / gpu.highest_clock_hz,
+        eager_launch_s=call_s,
+        alone=replace(alone, kinds=tuple(lone.values())),
+        called=replace(called, kinds=raised),
+    )
+    return Found(coefficients=fit, record=table["provenance"] | {"lender": "joint"})
+
+
+def _streams(owner: str) -> JsonMap:
+    """The memory-bound section of a device's own file; empty if there is none."""
+    section: JsonMap = data_file(f"{owner}.toml").get("memory_bound", {}) if owner else {}
+    return section
+
+
+def _streams_on(gpu: Gpu, owner: str, widen: float) -> MemoryBoundCoefficients:
+    fit = coefficients(MemoryBoundCoefficients, _streams(owner))
+    return fit if owner == gpu.name else per_sm(borrowed(fit, "memory_bound", widen), known_gpu(owner), gpu)
+
+
+def _attention_families(gpu: Gpu) -> dict[str, AttentionCoefficients]:
+    """PyTorch's attention (``sdpa.toml``): by generation, since PyTorch and cuDNN choose kernels by it. Devices of that
+    generation that were not measured borrow it as they do the rest of attention; others have none."""
+    entry = data_file("sdpa.toml").get(gpu.generation, {})
+    families = {name: coefficients(AttentionCoefficients, values) for name, values in entry.get("kernels", {}).items()}
+    measured, after = sdpa_measured(gpu), Rates.of(gpu)
+    if gpu.name in measured or not families:
+        return families
+    before, widen = Rates.of(known_gpu(measured[0])), relative_of(gpu).widen
+    if before is None or after is None:
+        return {}
+    return {name: attention_on(borrowed(c, "attention", widen), before, after) for name, c in families.items()}
 
 
 MISALIGNED = ("narrow", "odd", "odd_result")

@@ -25,8 +25,10 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sartor.bounded import read_toml
-from sartor.cost.correction.calibration import Calibration, OwnRows, load_calibration, own_rows_of
+from sartor.cost.correction.calibration import Calibration, OwnRows, load_calibration
 from sartor.cost.correction.coefficients import (
     AttentionCoefficients,
     GemmCoefficients,
@@ -129,10 +131,23 @@ def read_calibration_file(path: str | Path) -> CalibrationFile:
 
 def _own_rows(values: Any, path: str | Path) -> OwnRows:
     try:
-        return own_rows_of(values)
+        return _own_rows_of(values)
     except (KeyError, TypeError, ValueError) as error:
         must = f"its [own_rows] must be as sartor calibrate writes it ({' '.join(str(error).split())[:80]})"
         raise InputError("calibration", str(path), must) from None
+
+
+def _own_rows_of(values: JsonMap) -> OwnRows:
+    """The record from a file's tables. Raises ``TypeError`` or ``ValueError`` if they are not valid."""
+    points = tuple((float(a), float(b), float(c)) for a, b, c in values["points"])
+    weights = tuple(float(weight) for weight in values["weights"])
+    numbers = {name: float(values[name]) for name in ("mean", "length", "log_sigma", "log_sigma_small")}
+    everything = np.concatenate([np.ravel(points), weights, list(numbers.values())])
+    if len(points) != len(weights) or not points or not np.isfinite(everything).all():
+        raise ValueError("points and weights must be as many numbers")
+    if min(numbers["length"], numbers["log_sigma"], numbers["log_sigma_small"]) <= 0:
+        raise ValueError("length and standard deviations must be above 0")
+    return OwnRows(points=points, weights=weights, residual=str(values.get("residual", "")), **numbers)
 
 
 LAWS = ("alone", "called")

@@ -19,10 +19,8 @@ Attention and experts follow the first and third of these rules on another die.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-
-import numpy as np
 
 from sartor.cost.correction.coefficients import (
     AnyCoefficients,
@@ -35,7 +33,6 @@ from sartor.cost.correction.coefficients import (
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict
 from sartor.operators import DType
-from sartor.units import Floats
 
 DIE = 1.35
 """Largest widening for the same die with other memory or another power limit (``kin.toml``); other dies exceed it."""
@@ -185,7 +182,6 @@ def quantized_on(c: GemmCoefficients, before: Gpu, after: Gpu) -> GemmCoefficien
 
 
 ATTENTION_DELAYS = ("step_s", "block_s", "launch_s", "decode_block_s", "decode_step_s", "decode_launch_s")
-ATTENTION_SHARES = ("hbm_share", "overlap", "decode_hbm_share", "decode_overlap")
 
 
 def attention_on(c: AttentionCoefficients, before: Rates, after: Rates) -> AttentionCoefficients:
@@ -204,23 +200,6 @@ def experts_on(c: GroupedCoefficients, before: Rates, after: Rates) -> GroupedCo
         launch_s=c.launch_s * before.clock_hz / after.clock_hz,
         feed_bytes_per_clock=c.feed_bytes_per_clock * units**FEED_POWER,
     )
-
-
-def between(
-    fits: Sequence[AttentionCoefficients], middle: Callable[[Sequence[float]], Floats]
-) -> AttentionCoefficients:
-    """``AttentionCoefficients`` between several: for each coefficient the ``middle`` of its logarithms."""
-    widths = sorted({dim for c in fits for dim, _ in c.efficiency})
-
-    def of(values: Sequence[float]) -> float:
-        return math.exp(middle([math.log(value) for value in values]))
-
-    def share(c: AttentionCoefficients, dim: int) -> float:
-        return float(np.interp(dim, [float(d) for d, _ in c.efficiency], [share for _, share in c.efficiency]))
-
-    names = (*ATTENTION_DELAYS, *ATTENTION_SHARES, "log_sigma", "decode_log_sigma")
-    values: JsonDict = {name: of([getattr(c, name) for c in fits]) for name in names}
-    return replace(fits[0], **values, efficiency=tuple((dim, of([share(c, dim) for c in fits])) for dim in widths))
 
 
 # ------------------------------------------------------------------------------------- streaming kernels, general cores

@@ -21,7 +21,7 @@ converts the values. Accuracy of each kind of borrowing: docs/kin.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -29,24 +29,19 @@ from typing import Any
 import numpy as np
 
 from sartor.cost.correction.carrying import (
+    ATTENTION_DELAYS,
     DIE,
     OTHER_DIE,
     Rates,
     attention_on,
-    between,
     borrowed,
     experts_on,
-    per_sm,
-    with_calls,
 )
 from sartor.cost.correction.coefficients import (
     SECTIONS,
     AttentionCoefficients,
     CollectiveCoefficients,
     GroupedCoefficients,
-    MemoryBoundCoefficients,
-    StreamLaw,
-    TorchStreams,
     coefficients,
     generation,
     has_table,
@@ -56,7 +51,7 @@ from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap
 from sartor.operators import DType
-from sartor.units import GIGA, Floats
+from sartor.units import Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,36 +257,30 @@ def _attention_of_all(gpu: Gpu) -> Found | None:
             alike += [moved] if lender_rates.by_warps == rates.by_warps else []
     if len(by_generation) < FEWEST_GENERATIONS or DType.BF16 not in gpu.peak_flops_per_s:
         return None
-    middle = between([between(fits, np.mean) for fits in by_generation.values()], np.median)
-    middle = replace(middle, block_s=between(alike, np.mean).block_s) if alike else middle
+    middle = _between([_between(fits, np.mean) for fits in by_generation.values()], np.median)
+    middle = replace(middle, block_s=_between(alike, np.mean).block_s) if alike else middle
     record = {"lender": "joint", "source": "the median of the generations that were measured"}
     return Found(coefficients=borrowed(middle, "attention", OTHER_UNITS), record=record)
 
 
-def attention_families(gpu: Gpu) -> dict[str, AttentionCoefficients]:
-    """PyTorch's attention (``sdpa.toml``): by generation, since PyTorch and cuDNN choose kernels by it. Devices of that
-    generation that were not measured borrow it as they do the rest of attention; others have none."""
-    entry = data_file("sdpa.toml").get(gpu.generation, {})
-    families = {name: coefficients(AttentionCoefficients, values) for name, values in entry.get("kernels", {}).items()}
-    measured, after = sdpa_measured(gpu), Rates.of(gpu)
-    if gpu.name in measured or not families:
-        return families
-    before, widen = Rates.of(known_gpu(measured[0])), relative_of(gpu).widen
-    if before is None or after is None:
-        return {}
-    return {name: attention_on(borrowed(c, "attention", widen), before, after) for name, c in families.items()}
+_ATTENTION_SHARES = ("hbm_share", "overlap", "decode_hbm_share", "decode_overlap")
 
 
-def torch_streams(gpu: Gpu) -> Found:
-    """PyTorch's memory-bound kernels (``torch_streams.toml``): a law of the datasheet, for GPUs of a measured
-    generation; None for others. One that was not measured has as wide an interval as other borrowed kernels."""
-    entry = data_file("torch_streams.toml").get(gpu.generation)
-    if entry is None:
-        return Found(coefficients=None, record={})
-    law, measured = coefficients(TorchStreams, entry["law"]), gpu.name in entry["gpus"]
-    widen = 1.0 if measured else relative_of(gpu).widen
-    law = replace(law, kinds=tuple((*row[:-1], row[-1] * widen) for row in law.kinds))
-    return Found(coefficients=law, own=measured, record=entry["provenance"])
+def _between(
+    fits: Sequence[AttentionCoefficients], middle: Callable[[Sequence[float]], Floats]
+) -> AttentionCoefficients:
+    """``AttentionCoefficients`` between several: for each coefficient the ``middle`` of its logarithms."""
+    widths = sorted({dim for c in fits for dim, _ in c.efficiency})
+
+    def of(values: Sequence[float]) -> float:
+        return math.exp(middle([math.log(value) for value in values]))
+
+    def share(c: AttentionCoefficients, dim: int) -> float:
+        return float(np.interp(dim, [float(d) for d, _ in c.efficiency], [share for _, share in c.efficiency]))
+
+    names = (*ATTENTION_DELAYS, *_ATTENTION_SHARES, "log_sigma", "decode_log_sigma")
+    values: JsonDict = {name: of([getattr(c, name) for c in fits]) for name in names}
+    return replace(fits[0], **values, efficiency=tuple((dim, of([share(c, dim) for c in fits])) for dim in widths))
 
 
 def sdpa_measured(gpu: Gpu) -> tuple[str, ...]:
@@ -346,71 +335,3 @@ def grouped_families(gpu: Gpu) -> dict[str, GroupedCoefficients]:
                 return families
             return {k: _carried(borrowed(c, "grouped", relative.widen), gpu, relative) for k, c in families.items()}
     return {}
-
-
-def streaming_coefficients(gpu: Gpu, assumed: MemoryBoundCoefficients) -> Found:
-    """Memory-bound kernels: the device's own; those of its die, timed alone or so chosen (``streams``); else the law of
-    all measured devices of its vendor (``streams.toml``); else a relative's, adjusted by the datasheet.
-
-    Kernels timed alone and kernels that the host waits for are two tables; a device may have only one. Missing kernels
-    timed alone are the device's host-timed shares without the host's time, missing host-timed ones the vendor's
-    ``host_kernels``.
-    """
-    relative = relative_of(gpu)
-    owners = [name for name in (gpu.name, relative.name, further(relative)) if _streams(name)]
-    owner = owners[0] if owners else ""
-    alike = relative.same_die and ("kinds" in _streams(owner) or kin_entry(gpu).get("streams") == "die")
-    unlike = owner != gpu.name and not alike and (owner or kin_entry(gpu).get("gemm") == "joint")
-    if unlike and gpu.vendor in data_file("streams.toml"):
-        return _by_law(gpu, assumed)
-    fit, record = assumed, JsonDict()
-    if owner:
-        fit = _streams_on(gpu, owner, relative.widen)
-        record = dict(data_file(f"{owner}.toml")["provenance"]["memory_bound"])
-        record |= borrowed_from(owner) if owner != gpu.name else {}
-    called = bool(fit.host_kinds)
-    if called and not fit.kinds:
-        further_owners = [name for name in owners[1:] if "kinds" in _streams(name)]
-        fit = replace(fit, kinds=_streams_on(gpu, further_owners[0], relative.widen).kinds if further_owners else ())
-    vendors = data_file("kin.toml").get("host_kernels", {}).get(gpu.vendor, "")
-    if not called and vendors:
-        fit = replace(fit, host_kinds=_streams_on(gpu, vendors, OTHER_UNITS).host_kinds)
-    fit = with_calls(fit, calls_are_own=called)
-    if torch_streams(gpu).coefficients:  # the device's time is that law's, so a call says the host's alone
-        law = _by_law(gpu, assumed).coefficients
-        fit = replace(fit, host_kinds=(), called=law.called, eager_launch_s=law.eager_launch_s)
-    return Found(coefficients=fit, own=owner == gpu.name, record=record)
-
-
-def _by_law(gpu: Gpu, assumed: MemoryBoundCoefficients) -> Found:
-    """The vendor's law, with the interval of devices left out of it. A kernel timed only from the host runs alone with
-    the start of the plainest, one timed only alone has that one's call, and none is faster from the host."""
-    table = data_file("streams.toml")[gpu.vendor]
-    alone, called = (
-        borrowed(coefficients(StreamLaw, table[part]), "memory_bound", 1.0, "joint") for part in ("alone", "called")
-    )
-    lone, waited = ({row[0]: row for row in law.kinds} for law in (alone, called))
-    start_s, call_s = lone["residual"][2], waited["residual"][2]
-    lone |= {name: (name, row[1], start_s, *row[3:]) for name, row in waited.items() if name not in lone}
-    waited |= {name: (name, row[1], call_s, *row[3:]) for name, row in lone.items() if name not in waited}
-    raised = tuple((name, max(row[1], lone[name][1]), *row[2:]) for name, row in waited.items())
-    fit = replace(
-        assumed,
-        hbm_share=alone.gddr_share if gpu.has_gddr else alone.hbm_share,
-        launch_s=start_s * GIGA / gpu.highest_clock_hz,
-        eager_launch_s=call_s,
-        alone=replace(alone, kinds=tuple(lone.values())),
-        called=replace(called, kinds=raised),
-    )
-    return Found(coefficients=fit, record=table["provenance"] | {"lender": "joint"})
-
-
-def _streams(owner: str) -> JsonMap:
-    """The memory-bound section of a device's own file; empty if there is none."""
-    section: JsonMap = data_file(f"{owner}.toml").get("memory_bound", {}) if owner else {}
-    return section
-
-
-def _streams_on(gpu: Gpu, owner: str, widen: float) -> MemoryBoundCoefficients:
-    fit = coefficients(MemoryBoundCoefficients, _streams(owner))
-    return fit if owner == gpu.name else per_sm(borrowed(fit, "memory_bound", widen), known_gpu(owner), gpu)
