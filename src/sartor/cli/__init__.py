@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from sartor.cli.common import Command, Commands, Exit, complain, complain_json, say
+from sartor.cli.common import Command, Commands, Exit, complain, say
 from sartor.errors import NOT_GIVEN, InputError, InternalError, UsageError
 from sartor.interrupts import deaf, listen, point
+from sartor.json_types import envelope
 
 if TYPE_CHECKING:
     app: typer.Typer
@@ -192,7 +193,7 @@ ARGUMENT_FLAGS = {"trainer": "--write", "folder": "--write"}
 def _complain(error: InputError, code: int, words: list[str]) -> int:
     """Print the error, if the streams still take output, and return the exit code."""
     command = next((word for word in words if not word.startswith("-")), "sartor")
-    for stream, speak in ((sys.stderr, complain), (sys.stdout, complain_json)):
+    for stream, speak in ((sys.stderr, complain), (sys.stdout, _complain_json)):
         if stream is sys.stderr or "--json" in words:
             try:
                 speak(error, command)
@@ -200,6 +201,11 @@ def _complain(error: InputError, code: int, words: list[str]) -> int:
             except OSError:
                 _hush(stream)
     return code
+
+
+def _complain_json(error: InputError, command: str) -> None:
+    """Print the error object on stdout."""
+    sys.stdout.write(envelope(command if command.isidentifier() else "sartor", {"error": error.to_dict()}))
 
 
 def _machines(error: BaseException) -> InputError | None:

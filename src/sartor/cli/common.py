@@ -113,11 +113,6 @@ def complain(error: InputError, command: str) -> None:
     say(" ".join(f"sartor: {error}".split("\n")))
 
 
-def complain_json(error: InputError, command: str) -> None:
-    """Print the error object on stdout."""
-    sys.stdout.write(envelope(command if command.isidentifier() else "sartor", {"error": error.to_dict()}))
-
-
 def console() -> Console:
     """The terminal, at most ``WIDEST`` (or ``COLUMNS``) columns wide; plain text if it is not a terminal. Markup and
     control characters in files and names are printed, not interpreted."""

@@ -57,12 +57,6 @@ def class_defaults(model_type: str) -> _ClassDefaults:
     )
 
 
-@cache
-def published_field_names() -> frozenset[str]:
-    """Every field of any published configuration class, including nested configs and base classes."""
-    return frozenset(str(packaged_json("class_defaults.json")["field_names"]).split())
-
-
 _UNKNOWN = _ClassDefaults()
 
 
@@ -74,13 +68,6 @@ def is_published_class(name: str) -> bool:
 def default_class(model_type: str) -> str:
     """The class to build for a file of ``model_type`` that names none; ``""`` for an unknown type."""
     return str(packaged_json("published_classes.json")["default"].get(model_type, ""))
-
-
-def types_of_class(name: str) -> list[str]:
-    """The model types whose default class has that name."""
-    return [
-        model_type for model_type, built in packaged_json("published_classes.json")["default"].items() if built == name
-    ]
 
 
 @cache

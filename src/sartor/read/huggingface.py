@@ -23,10 +23,10 @@ from sartor.model.layer import AttentionMixer, MoeFfn
 from sartor.model.shape import MAX_LAYERS, Numerics, TransformerShape, Value, family_numerics
 from sartor.model.workload import ModelReading
 from sartor.operators import DType
-from sartor.read.config_text import parse_config, read_config
+from sartor.read.config_text import packaged_json, parse_config, read_config
 from sartor.read.families import model_types, read_part
 from sartor.read.families.tabled import is_tabled, with_table
-from sartor.read.fields import Fields, Ledger, default_class, is_published_class, types_of_class
+from sartor.read.fields import Fields, Ledger, default_class, is_published_class
 from sartor.read.verified import StatedParams, say_unread, stated_params, unverified
 from sartor.units import format_count
 
@@ -198,9 +198,16 @@ def _built_class(architecture: str, model_type: str, ledger: Ledger) -> str:
 
 def _other_type(architecture: str, model_type: str) -> str:
     """The model type whose default class is ``architecture``, if that is not one of ``model_type``'s own."""
-    owners = types_of_class(architecture)
+    owners = _types_of_class(architecture)
     default = default_class(model_type)
     return owners[0] if owners and default and model_type not in owners else ""
+
+
+def _types_of_class(name: str) -> list[str]:
+    """The model types whose default class has that name."""
+    return [
+        model_type for model_type, built in packaged_json("published_classes.json")["default"].items() if built == name
+    ]
 
 
 def _display_name(config: JsonDict, name: str) -> str:

@@ -25,7 +25,7 @@ from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
 from sartor.model.workload import unread_words
 from sartor.read.config_text import packaged_json
-from sartor.read.fields import Fields, Ledger, class_defaults, family_rows, published_field_names
+from sartor.read.fields import Fields, Ledger, class_defaults, family_rows
 
 STATED = "sartor"
 """The section of a config.json with what a user states about the model."""
@@ -261,7 +261,7 @@ def say_unread(config: JsonDict, ledger: Ledger, *, sparse: bool, path: str = ""
     model_type = stated if isinstance(stated, str) else ""
     left = _unread(config, ledger, path, model_type, outer_type)
     left = [name for name in left if not _repeats(config, name) and not _restates(ledger, name, config[name])]
-    names_read, published = ledger.asked.get(path, set()), published_field_names()
+    names_read, published = ledger.asked.get(path, set()), _published_field_names()
     strange = [
         k for k in config if k not in names_read and k not in published and not k.startswith("_") and k != STATED
     ]
@@ -294,6 +294,12 @@ def say_unread(config: JsonDict, ledger: Ledger, *, sparse: bool, path: str = ""
             say_unread(
                 value, ledger, sparse=sparse, path=f"{path}{name}.", outer_type=outer_type if path else model_type
             )
+
+
+@cache
+def _published_field_names() -> frozenset[str]:
+    """Every field of any published configuration class, including nested configs and base classes."""
+    return frozenset(str(packaged_json("class_defaults.json")["field_names"]).split())
 
 
 def _is_size(value: object) -> bool:

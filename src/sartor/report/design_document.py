@@ -6,35 +6,36 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sartor.answers.design import BASELINE, DESIGN_STAGE, RANKED, DesignAnswer, Priced, rate
+from sartor.answers.design import BASELINE, DESIGN_STAGE, RANKED, STEP_TIME, DesignAnswer, Priced, params_change, rate
 from sartor.answers.design_reasons import why_texts
 from sartor.answers.field import number, text, through
 from sartor.designs.against import AgainstModel
 from sartor.designs.candidates import DesignStatus, Ranked
 from sartor.designs.detail import ModelDetail, area_parts, model_detail, power_parts
-from sartor.designs.question import AreaModel
+from sartor.designs.question import EQUAL, AreaModel, DesignQuestion
+from sartor.designs.sensitivity import Nearby
+from sartor.designs.shapes_proved import JointShapes
 from sartor.hardware.accelerator import SUSTAINED_SHARES
 from sartor.model.workload import Phase
 from sartor.report import document as d
-from sartor.report.design_points import design_points, joint_lines, rates_grid, regret_grid, shapes_lines
+from sartor.report.design_points import design_points, rates_grid, regret_grid, shapes_lines
 from sartor.report.design_words import (
     AREA_WORDS,
     PHASE_UNITS,
     POWER_WORDS,
     against_text,
-    front_text,
-    heading_text,
     headlines,
+    job_text,
     memory_text,
-    menu_text,
-    nearby_texts,
     notes_of,
     plan_text,
+    short_chip,
     short_chips,
-    step_parts,
     unit_of,
 )
 from sartor.report.grid import Grid, field_grid, grid_of, page_column, shares_grid, wide_column, words_column
+from sartor.report.words import count_text, printable
+from sartor.step.results import StepEstimate
 from sartor.units import format_bytes, format_seconds, format_share
 
 if TYPE_CHECKING:
@@ -76,11 +77,17 @@ def _steps_grid(details: Sequence[ModelDetail]) -> Grid:
     parts = [
         (detail.outcome.name if index == 0 else "", words, seconds, seconds / float(detail.step.step_s))
         for detail in details
-        for index, (words, seconds) in enumerate(step_parts(detail.step))
+        for index, (words, seconds) in enumerate(_step_parts(detail.step))
     ]
     rows = ((name, words, format_seconds(seconds), format_share(share)) for name, words, seconds, share in parts)
     columns = ("model", words_column("part"), "time", "share")
     return grid_of("Parts of the step time", columns, rows, bars=tuple(share for *_, share in parts))
+
+
+def _step_parts(step: StepEstimate) -> list[tuple[str, float]]:
+    """Parts of a step with their seconds; those below 0.1% left out."""
+    parts = [(part.words, float(part.read(step))) for part in STEP_TIME]
+    return [(words, seconds) for words, seconds in parts if seconds >= 0.001 * float(step.step_s)]
 
 
 def _area_grid(answer: DesignAnswer, best: Ranked) -> Grid:
@@ -122,7 +129,7 @@ def _front_grid(answer: DesignAnswer) -> Grid:
         number("memory", "memory", path=lambda record: record[0].point.hbm_bytes, form=memory_text),
         *through(lambda record: record[0], RANKED),
     )
-    grid = field_grid(front_text(answer), columns, records, marked=0)
+    grid = field_grid(_front_text(answer), columns, records, marked=0)
     if len(answer.front) <= FRONT:
         return grid
     note = (f"{len(answer.front) - FRONT} more in the JSON", *[""] * (len(grid.columns) - 1))
@@ -209,7 +216,7 @@ def design_page(answer: DesignAnswer, *, date: str = "") -> str:
     records = design_points(answer)
     document = d.Document(
         title="Accelerator and plan",
-        question=heading_text(answer),
+        question=_heading_text(answer),
         command="design",
         blocks=_blocks(answer, records),
         records=records,
@@ -220,7 +227,7 @@ def design_page(answer: DesignAnswer, *, date: str = "") -> str:
 
 def _blocks(answer: DesignAnswer, records: dict[str, object]) -> list[d.PageBlock]:
     first, *rest = headlines(answer)
-    heading = f"{heading_text(answer)}."
+    heading = f"{_heading_text(answer)}."
     lines = d.opening([f"{heading} Best: {first}", *rest])
     verdict = d.PageBlock(words=" ".join([first, *rest]), verdict=True, place=d.Place.PAGE)
     warnings = d.bullets_block("Warnings", answer.warnings, d.Place.REST)
@@ -236,7 +243,7 @@ def _blocks(answer: DesignAnswer, records: dict[str, object]) -> list[d.PageBloc
     priced = [detail for detail in details if detail is not None]
     return [
         *opened,
-        d.PageBlock(words=menu_text(question), style="dim", place=d.Place.LONG),
+        d.PageBlock(words=_menu_text(question), style="dim", place=d.Place.LONG),
         d.PageBlock(cards=_cards(answer, best, priced), place=d.Place.PAGE),
         d.section("What the search proved", "search", "Search", d.Place.PAGE),
         d.figure_block("convergence", "The search ends when the lines meet."),
@@ -254,6 +261,28 @@ def _blocks(answer: DesignAnswer, records: dict[str, object]) -> list[d.PageBloc
         *_drawings(records),
         *assumed,
     ]
+
+
+def _menu_text(question: DesignQuestion) -> str:
+    """The sizes of plans that the proof is about."""
+    menus = [("tp", tuple(dict.fromkeys(width for model in question.models for width in model.widths)))]
+    if not all(model.served for model in question.models):
+        menus += [("cp", question.context_widths), ("chunks per device", question.virtual_stages)]
+        menus += [("microbatches of", question.whole_microbatches)]
+    menus += [
+        ("batches of", sizes) for sizes in dict.fromkeys(model.batch_sizes for model in question.models if model.served)
+    ]
+    return "Plans tried: " + "; ".join(f"{name} {', '.join(f'{n:,}' for n in sizes)}" for name, sizes in menus) + "."
+
+
+def _heading_text(answer: DesignAnswer) -> str:
+    """``GPT-3 175B (sequence length 2,048) on 1,024 devices: global batch 4,096, design space published``."""
+    question = answer.question
+    names = ", ".join(job_text(model.name, model.phase, model.seq_len, model.context_len) for model in question.models)
+    batch = "" if question.batch is None else f"global batch {question.batch:,}, "
+    return (
+        f"{names} on {count_text(question.num_devices, 'device')}: {batch}design space {printable(answer.space.name)}"
+    )
 
 
 def _comparisons(answer: DesignAnswer) -> list[d.PageBlock]:
@@ -278,9 +307,9 @@ def _comparisons(answer: DesignAnswer) -> list[d.PageBlock]:
     if answer.against:
         blocks += [d.section("Compared with catalogue GPUs"), d.grid_block(_gpus_grid(answer))]
         blocks += [d.bullets_block("Notes", _gpu_notes(answer), d.Place.REST)]
-    blocks.append(d.bullets_block("How firmly the best stands", nearby_texts(answer.nearby)))
+    blocks.append(d.bullets_block("How firmly the best stands", _nearby_texts(answer.nearby)))
     if answer.joint is not None:
-        blocks += [d.section("The model's shape"), *(d.PageBlock(words=line) for line in joint_lines(answer.joint))]
+        blocks += [d.section("The model's shape"), *(d.PageBlock(words=line) for line in _joint_lines(answer.joint))]
     if answer.shapes is not None:
         blocks += [d.section("Shapes of the same size", "shapes")]
         blocks += [d.PageBlock(words=line) for line in shapes_lines(answer.shapes)]
@@ -290,9 +319,67 @@ def _comparisons(answer: DesignAnswer) -> list[d.PageBlock]:
             d.grid_block(regret_grid(answer.shapes), d.Place.TEXT),
         ]
     if len(answer.front) > 1:
-        front = [d.section(front_text(answer)), *d.cut_blocks(_front_grid(answer), ROWS)]
+        front = [d.section(_front_text(answer)), *d.cut_blocks(_front_grid(answer), ROWS)]
         blocks += front if answer.proved_front else d.in_full(front)
     return blocks
+
+
+def _front_text(answer: DesignAnswer) -> str:
+    """The heading of the front."""
+    front = answer.proved_front
+    if front is None:
+        return "Pareto front of objective, area and power (evaluated points)"
+    names = " and ".join(_FRONT_WORDS[axis] for axis in front.axes)
+    if not front.num_budgets:
+        within = f" by more than {format_share(front.tolerance)}" if front.tolerance > 1e-9 else ""
+        kind = "Proved over the whole space" if front.proved else "Best found over the whole space"
+        return f"{kind}: no point beats these in objective, {names}{within}"
+    kind = "Proved best" if front.proved else "Best found"
+    return f"{kind} under each of {front.num_budgets} budgets on {names}, and other undominated points"
+
+
+_FRONT_WORDS = {"area_mm2": "area", "power_w": "power", "hbm_bytes": "memory", "usd": "price"}
+
+
+def _nearby_texts(nearby: Nearby | None) -> tuple[str, ...]:
+    """Ranges within 1% of the best, and whether the best chip stays best when each assumption changes."""
+    if nearby is None:
+        return ()
+    ranges = ", ".join(f"{axis} {low:g} to {high:g}" for axis, (low, high) in nearby.near_best.items() if low < high)
+    alone = [f"within 1% of the best, one axis changed at a time: {ranges or 'no other value of any axis'}"]
+    for swing in nearby.swings:
+        best = (
+            "still the best"
+            if swing.survives
+            else f"another chip is {swing.best_objective / swing.objective - 1:.1%} better"
+        )
+        alone.append(
+            f"{swing.assumption} {swing.change:+.0%}: {swing.objective:,.4g}, {best} (of {swing.num_rivals + 1} priced)"
+        )
+    return tuple(alone)
+
+
+def _joint_lines(joint: JointShapes) -> list[str]:
+    """The best shapes, and the gain from searching them together with the chip."""
+    before, several = joint.as_it_is.best, len(joint.shapes) > 1
+    if before is None:
+        return []
+    chip = short_chip(before.evaluation.point.accelerator)
+    lines = [
+        f"Best shape{f' of {shape.model}' if several else ''}: {shape.variant.name} ({params_change(shape):+.1%} "
+        f"parameters); the other shapes of this size ({shape.axes.num_shapes:,} in all) reduce to "
+        f"{len(shape.axes.variants):,}, as a wider one is never faster."
+        for shape in joint.shapes
+    ]
+    others = "" if joint.result.waiting else ", the others ruled out by their upper bounds"
+    as_it_is = "the models as they are with their" if several else "the model as it is with its"
+    lines.append(
+        f"This is {joint.gain:.3f}x {as_it_is} best chip ({chip}); {joint.searched:,} shapes were searched{others}."
+    )
+    if (gain := joint.gain_over_turns) is not None:
+        alone = "gains nothing" if gain <= 1 + EQUAL else f"gains {gain - 1:.2%}"
+        lines.append(f"Searching shape and chip together {alone} over the chip first and then the shape for it.")
+    return lines
 
 
 def _drawings(records: dict[str, object]) -> list[d.PageBlock]:

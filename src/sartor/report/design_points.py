@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sartor.answers.design import STEP_TIME, DesignAnswer, params_change, rate
+from sartor.answers.design import STEP_TIME, DesignAnswer, rate
 from sartor.designs.baselines import NamedChip
 from sartor.designs.candidates import Ranked
 from sartor.designs.detail import ModelDetail, layer_schedule, model_detail
-from sartor.designs.question import EQUAL, DesignQuestion
+from sartor.designs.question import DesignQuestion
 from sartor.designs.shapes import ShapeDesign
-from sartor.designs.shapes_proved import JointShapes
 from sartor.json_types import JsonDict
 from sartor.model.training import PipelineSchedule
 from sartor.report.chip_points import convergence, design_cloud, floor_plan
@@ -43,29 +42,6 @@ class RegretMatrix:
     chips: tuple[str, ...]
     regret: npt.NDArray[np.float64]
     reached: npt.NDArray[np.float64]
-
-
-def joint_lines(joint: JointShapes) -> list[str]:
-    """The best shapes, and the gain from searching them together with the chip."""
-    before, several = joint.as_it_is.best, len(joint.shapes) > 1
-    if before is None:
-        return []
-    chip = short_chip(before.evaluation.point.accelerator)
-    lines = [
-        f"Best shape{f' of {shape.model}' if several else ''}: {shape.variant.name} ({params_change(shape):+.1%} "
-        f"parameters); the other shapes of this size ({shape.axes.num_shapes:,} in all) reduce to "
-        f"{len(shape.axes.variants):,}, as a wider one is never faster."
-        for shape in joint.shapes
-    ]
-    others = "" if joint.result.waiting else ", the others ruled out by their upper bounds"
-    as_it_is = "the models as they are with their" if several else "the model as it is with its"
-    lines.append(
-        f"This is {joint.gain:.3f}x {as_it_is} best chip ({chip}); {joint.searched:,} shapes were searched{others}."
-    )
-    if (gain := joint.gain_over_turns) is not None:
-        alone = "gains nothing" if gain <= 1 + EQUAL else f"gains {gain - 1:.2%}"
-        lines.append(f"Searching shape and chip together {alone} over the chip first and then the shape for it.")
-    return lines
 
 
 def shapes_lines(design: ShapeDesign) -> list[str]:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from sartor.answers.design import STEP_TIME, DesignAnswer, rate
+from sartor.answers.design import DesignAnswer, rate
 from sartor.cost.chip.ownership import faults
 from sartor.designs.bounds import evaluated_joules
 from sartor.designs.candidates import DesignStatus, Ranked
 from sartor.designs.detail import ModelDetail, plan_fields
 from sartor.designs.question import AreaModel, DesignQuestion, Mean, Objective
-from sartor.designs.sensitivity import Nearby
 from sartor.hardware.accelerator import Accelerator
 from sartor.model.workload import Phase
 from sartor.report.plan_words import microbatches_text
 from sartor.report.words import count_text, printable
-from sartor.step.results import StepEstimate
 from sartor.units import GIB, GIGA, MIB, format_share
 
 AREA_WORDS = {
@@ -47,16 +45,6 @@ UNITS = {
     Objective.PER_DOLLAR: "sequences/s per USD of die and memory",
     Objective.PER_OWNERSHIP_DOLLAR: "sequences/s per USD of ownership",
 }
-
-
-def heading_text(answer: DesignAnswer) -> str:
-    """``GPT-3 175B (sequence length 2,048) on 1,024 devices: global batch 4,096, design space published``."""
-    question = answer.question
-    names = ", ".join(job_text(model.name, model.phase, model.seq_len, model.context_len) for model in question.models)
-    batch = "" if question.batch is None else f"global batch {question.batch:,}, "
-    return (
-        f"{names} on {count_text(question.num_devices, 'device')}: {batch}design space {printable(answer.space.name)}"
-    )
 
 
 def job_text(name: str, phase: Phase, seq_len: int, context_len: int) -> str:
@@ -196,36 +184,6 @@ def _proof_text(answer: DesignAnswer) -> str:
     return f"Not proved optimal ({why}): {left}. A command with --study FILE goes on where it ended."
 
 
-def menu_text(question: DesignQuestion) -> str:
-    """The sizes of plans that the proof is about."""
-    menus = [("tp", tuple(dict.fromkeys(width for model in question.models for width in model.widths)))]
-    if not all(model.served for model in question.models):
-        menus += [("cp", question.context_widths), ("chunks per device", question.virtual_stages)]
-        menus += [("microbatches of", question.whole_microbatches)]
-    menus += [
-        ("batches of", sizes) for sizes in dict.fromkeys(model.batch_sizes for model in question.models if model.served)
-    ]
-    return "Plans tried: " + "; ".join(f"{name} {', '.join(f'{n:,}' for n in sizes)}" for name, sizes in menus) + "."
-
-
-def nearby_texts(nearby: Nearby | None) -> tuple[str, ...]:
-    """Ranges within 1% of the best, and whether the best chip stays best when each assumption changes."""
-    if nearby is None:
-        return ()
-    ranges = ", ".join(f"{axis} {low:g} to {high:g}" for axis, (low, high) in nearby.near_best.items() if low < high)
-    alone = [f"within 1% of the best, one axis changed at a time: {ranges or 'no other value of any axis'}"]
-    for swing in nearby.swings:
-        best = (
-            "still the best"
-            if swing.survives
-            else f"another chip is {swing.best_objective / swing.objective - 1:.1%} better"
-        )
-        alone.append(
-            f"{swing.assumption} {swing.change:+.0%}: {swing.objective:,.4g}, {best} (of {swing.num_rivals + 1} priced)"
-        )
-    return tuple(alone)
-
-
 def plan_text(detail: ModelDetail) -> str:
     """``tp 4, pp 2, dp 128, 16 microbatches of 2 sequences, no recomputation``."""
     plan = plan_fields(detail)
@@ -238,29 +196,6 @@ def plan_text(detail: ModelDetail) -> str:
     words.append(microbatches_text(plan["num_microbatches"], plan["microbatch_size"]))
     words.append("every layer but the last stage's recomputed" if plan["recompute"] == "full" else "no recomputation")
     return ", ".join(words)
-
-
-def step_parts(step: StepEstimate) -> list[tuple[str, float]]:
-    """Parts of a step with their seconds; those below 0.1% left out."""
-    parts = [(part.words, float(part.read(step))) for part in STEP_TIME]
-    return [(words, seconds) for words, seconds in parts if seconds >= 0.001 * float(step.step_s)]
-
-
-def front_text(answer: DesignAnswer) -> str:
-    """The heading of the front."""
-    front = answer.proved_front
-    if front is None:
-        return "Pareto front of objective, area and power (evaluated points)"
-    names = " and ".join(FRONT_WORDS[axis] for axis in front.axes)
-    if not front.num_budgets:
-        within = f" by more than {format_share(front.tolerance)}" if front.tolerance > 1e-9 else ""
-        kind = "Proved over the whole space" if front.proved else "Best found over the whole space"
-        return f"{kind}: no point beats these in objective, {names}{within}"
-    kind = "Proved best" if front.proved else "Best found"
-    return f"{kind} under each of {front.num_budgets} budgets on {names}, and other undominated points"
-
-
-FRONT_WORDS = {"area_mm2": "area", "power_w": "power", "hbm_bytes": "memory", "usd": "price"}
 
 
 def against_text(best: Ranked, reference: Ranked) -> str:

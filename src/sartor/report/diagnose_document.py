@@ -18,12 +18,14 @@ from sartor.answers.diagnosis import (
 )
 from sartor.answers.field import Level, columns_of, text
 from sartor.operators import Gemm
+from sartor.plans.explain import AGREES, nearest
 from sartor.report import document as d
-from sartor.report.diagnose_words import diagnose_answer, explained_text
+from sartor.report.diagnose_words import diagnose_answer
 from sartor.report.grid import Grid, field_grid, grid_of
 from sartor.report.plan_words import plan_words
 from sartor.report.run_points import MOST_OPERATORS, run_points, worst_first
-from sartor.units import format_change, format_seconds, format_share
+from sartor.report.words import count_text
+from sartor.units import format_bytes, format_change, format_seconds, format_share
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -108,9 +110,27 @@ def _explained(answer: LogDiagnosis) -> list[d.PageBlock]:
     return [
         *d.in_full([d.section("Measured and predicted"), d.grid_block(_measured_grid(answer))]),
         d.section("What would explain the rest"),
-        d.PageBlock(words=explained_text(answer)),
+        d.PageBlock(words=_explained_text(answer)),
         *(d.cut_blocks(grid, FEW) if len(tried) > 1 else []),
     ]
+
+
+def _explained_text(answer: LogDiagnosis) -> str:
+    """Which changed fact of the plan would explain the rest."""
+    best = nearest(answer.explanations)
+    tried = len(answer.explanations) - 1
+    if not best and answer.inside and answer.explanations[0].misfit <= AGREES:
+        what = "run without stalls" if answer.measured.stall_s else "run"
+        return f"Nothing has to change: the {what} matches the plan {plan_words(answer.predicted.plan)}."
+    if not best:
+        return f"{count_text(tried, 'single change')} tried, and none explains it: the rest is not due to the plan."
+    first, *others = best
+    step, reserved = format_seconds(first.priced.step_s), format_bytes(float(first.priced.footprint.reserved_bytes))
+    sentence = f"{first.field}={first.value} brings the prediction nearest: {step} and {reserved} reserved"
+    if others:
+        sentence += f"; {', '.join(f'{each.field}={each.value}' for each in others)} would do as well"
+    still = "" if first.misfit < AGREES else " It is still far from the run."
+    return f"{sentence}.{still}"
 
 
 def _measured_grid(answer: LogDiagnosis) -> Grid:

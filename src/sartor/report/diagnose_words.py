@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from sartor.answers.diagnosis import STALLS_FIX, LogDiagnosis, part_words
-from sartor.plans.explain import AGREES, OpenPlan, nearest
+from sartor.plans.explain import AGREES, OpenPlan
 from sartor.report.document import PageBlock, bullets_block, document_text, grid_block, opening, section
 from sartor.report.grid import Grid, grid_of
 from sartor.report.lint_formats import GRADE_STYLES
@@ -261,24 +261,6 @@ def _rate(answer: LogDiagnosis) -> list[str]:
         f"{printed} count {first.words}{also}. Counted as sartor does (attention as its kernel computes it, no layer "
         f"twice) they are {run.flops_per_s / factor / 1e12:.3g} TFLOP/s."
     ]
-
-
-def explained_text(answer: LogDiagnosis) -> str:
-    """Which changed fact of the plan would explain the rest."""
-    best = nearest(answer.explanations)
-    tried = len(answer.explanations) - 1
-    if not best and answer.inside and answer.explanations[0].misfit <= AGREES:
-        what = "run without stalls" if answer.measured.stall_s else "run"
-        return f"Nothing has to change: the {what} matches the plan {plan_words(answer.predicted.plan)}."
-    if not best:
-        return f"{count_text(tried, 'single change')} tried, and none explains it: the rest is not due to the plan."
-    first, *others = best
-    step, reserved = format_seconds(first.priced.step_s), format_bytes(float(first.priced.footprint.reserved_bytes))
-    sentence = f"{first.field}={first.value} brings the prediction nearest: {step} and {reserved} reserved"
-    if others:
-        sentence += f"; {', '.join(f'{each.field}={each.value}' for each in others)} would do as well"
-    still = "" if first.misfit < AGREES else " It is still far from the run."
-    return f"{sentence}.{still}"
 
 
 # ---------------------------------------------------------------------------------------------------- a trace

@@ -6,12 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-from rich.text import Text
-
 from sartor.ask.complete import plan_sentence
-from sartor.cost.cost import Z80
-from sartor.cost.uncertainty import IntervalPart, Narrows
 from sartor.hardware.catalog import ACCELERATORS, GPUS
 from sartor.hardware.cluster_catalog import CLUSTERS
 from sartor.hardware.gpu import alignment_of
@@ -200,43 +195,6 @@ def serving_words(answer: ModelEstimate, served: Serving) -> str:
             f"beyond {count_text(served.knee, 'sequence')}, doubling the batch makes the GEMMs at least 1.5x as long"
         )
     return "; ".join(words)
-
-
-MUCH = 0.2
-"""Least share of the interval's variance that is worth a line on how to narrow it."""
-
-
-def narrowing_lines(answer: ModelEstimate) -> list[Text]:
-    """``Interval: 61% of its variance is attention: --kernels sglang|vllm narrows it, to ±9% at best.``"""
-    told = [part for part in answer.interval_parts if part.share >= MUCH and part.narrows is not Narrows.NOTHING]
-    words = [f"{_part_of(answer, part)}; {_remedy(part, answer)}, to {_width(part)} at best" for part in told]
-    return [Text(f"Interval: {each}", style="dim") for each in words]
-
-
-def _part_of(answer: ModelEstimate, part: IntervalPart) -> str:
-    within = "" if answer.priced is None else " of one microbatch"
-    return f"{format_share(part.share)} of the variance{within} is {KIND_WORDS[part.kind]} ({part.source.value})"
-
-
-def _remedy(part: IntervalPart, answer: ModelEstimate) -> str:
-    if part.narrows is Narrows.KERNELS:
-        return f"--kernels {'|'.join(part.kernels)} narrows it"
-    suite = "alignment" if part.narrows is Narrows.ALIGNMENT else "quick"
-    gpu = printable(answer.question.gpu.name)
-    return f"sartor measure --suite {suite} on {gpu}, sartor calibrate and --calibration narrow it"
-
-
-def _width(part: IntervalPart) -> str:
-    return f"±{format_share(float(np.expm1(Z80 * part.log_sigma_without)))}"
-
-
-KIND_WORDS = {
-    "gemm": "GEMMs",
-    "grouped_gemm": "experts' GEMMs",
-    "attention": "attention",
-    "memory_bound": "memory-bound kernels",
-    "collective": "collectives",
-}
 
 
 def headline(answer: ModelEstimate, change: str = "") -> Iterator[str]:

@@ -26,17 +26,18 @@ from sartor.report.plan_words import (
     PART_WORDS,
     SMALL,
     cost_text,
-    heading_text,
+    devices_text,
     if_turned,
     limit_of,
-    next_lines,
     plan_lines,
     plan_words,
     step_parts,
+    subject_text,
     turn_lines,
     why_not_text,
 )
-from sartor.report.words import three_digits
+from sartor.report.words import printable, three_digits
+from sartor.step.footprint import usable_bytes
 from sartor.units import format_bytes, format_count, format_seconds, format_share, room_text
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def plan_view(answer: PlanAnswer, *, verbose: bool = False) -> RenderableType:
 def plan_page(answer: PlanAnswer, *, date: str = "") -> str:
     """The offline page (UTF-8). ``date`` is printed as given. Raises ``MissingExtraError`` without the extra
     ``report``."""
-    title, _, question = heading_text(answer).partition(": ")
+    title, _, question = _heading_text(answer).partition(": ")
     document = d.Document(
         title=title,
         question=question,
@@ -209,8 +210,24 @@ def _feasible(answer: PlanAnswer, best: PricedPlan) -> list[d.PageBlock]:
         *_rejected(answer),
         d.section("Cost", "cost", "Cost", d.Place.BOTH if answer.cost else d.Place.PAGE),
         *_cost(answer),
-        d.bullets_block("To try next", next_lines(answer), d.Place.REST),
+        d.bullets_block("To try next", _next_lines(answer), d.Place.REST),
     ]
+
+
+def _next_lines(answer: PlanAnswer) -> list[str]:
+    """What to try next, with predicted speedups."""
+    best = answer.search.best
+    assert best is not None
+    lines = []
+    room = answer.roomier
+    if room is not None:
+        full, share = best.peak_bytes / usable_bytes(answer.cluster), room.step_s / best.step_s - 1
+        lines.append(
+            f"the best plan fills {format_share(full)} of memory; to leave more free: {plan_words(room.plan)}, "
+            f"{format_bytes(room.peak_bytes)}, step {format_seconds(room.step_s)} (+{format_share(share)})"
+        )
+    lines += [f"{each.change}: {each.speedup:.2f}x tokens per second" for each in answer.next_steps]
+    return lines
 
 
 def _cost(answer: PlanAnswer) -> list[d.PageBlock]:
@@ -243,12 +260,22 @@ def _infeasible(answer: PlanAnswer) -> list[d.PageBlock]:
         turned = if_turned(answer.depends_on, fits=False, memory=format_bytes(lean.peak_bytes))
         message = f"{message} The leanest plan does not fit{turned}."
     return [
-        d.opening([message, f"{heading_text(answer)}.", *turn_lines(answer.depends_on)], bad=True),
+        d.opening([message, f"{_heading_text(answer)}.", *turn_lines(answer.depends_on)], bad=True),
         d.PageBlock(words=message, verdict=True, place=d.Place.PAGE),
         *([d.PageBlock(words=f"The plan with least memory: {plan_words(lean.plan)}.")] if lean else []),
         d.bullets_block("What would fit", [relaxation.change for relaxation in tightest.relaxations]),
         *_rejected(answer),
     ]
+
+
+def _heading_text(answer: PlanAnswer) -> str:
+    """``Llama 3.1 8B on 64 h100_sxm (dgx-h100): global batch 512 x 8,192 tokens, bf16``."""
+    job, cluster = answer.job, answer.cluster
+    return (
+        f"{subject_text(answer.reading.shape.name, job)} on "
+        f"{devices_text(cluster, answer.search.num_devices)} ({printable(cluster.name)}): "
+        f"global batch {job.global_batch_size:,} x {job.seq_len:,} tokens, {job.recipe.value}"
+    )
 
 
 def _cards(answer: PlanAnswer, best: PricedPlan) -> list[tuple[str, str, str]]:

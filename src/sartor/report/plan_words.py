@@ -39,16 +39,6 @@ def subject_text(name: str, job: TrainingJob) -> str:
     return model if job.trains_weights else f"Fine-tuning of {model} with frozen weights{bits}"
 
 
-def heading_text(answer: PlanAnswer) -> str:
-    """``Llama 3.1 8B on 64 h100_sxm (dgx-h100): global batch 512 x 8,192 tokens, bf16``."""
-    job, cluster = answer.job, answer.cluster
-    return (
-        f"{subject_text(answer.reading.shape.name, job)} on "
-        f"{devices_text(cluster, answer.search.num_devices)} ({printable(cluster.name)}): "
-        f"global batch {job.global_batch_size:,} x {job.seq_len:,} tokens, {job.recipe.value}"
-    )
-
-
 def devices_text(cluster: Cluster, num_devices: int) -> str:
     """``64 h100_sxm``; every pool of a mixed cluster."""
     counts = devices_of_pools(cluster.pools, num_devices)
@@ -335,22 +325,6 @@ def why_not_text(asked: WhyNot) -> str:
     named = "=" in asked.reason.split(" ", 1)[0]  # a name=value at the start stays as written
     reason = asked.reason if named else asked.reason[:1].upper() + asked.reason[1:]
     return f"{printable(reason)}. Compared below: {plan_words(plan.plan)}."
-
-
-def next_lines(answer: PlanAnswer) -> list[str]:
-    """What to try next, with predicted speedups."""
-    best = answer.search.best
-    assert best is not None
-    lines = []
-    room = answer.roomier
-    if room is not None:
-        full, share = best.peak_bytes / usable_bytes(answer.cluster), room.step_s / best.step_s - 1
-        lines.append(
-            f"the best plan fills {format_share(full)} of memory; to leave more free: {plan_words(room.plan)}, "
-            f"{format_bytes(room.peak_bytes)}, step {format_seconds(room.step_s)} (+{format_share(share)})"
-        )
-    lines += [f"{each.change}: {each.speedup:.2f}x tokens per second" for each in answer.next_steps]
-    return lines
 
 
 def first_plan_change(findings: Iterable[PlanFinding]) -> str:

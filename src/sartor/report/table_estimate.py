@@ -10,13 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
 from sartor.answers.field import columns_of
-from sartor.cost.cost import Cost
+from sartor.cost.cost import Z80, Cost
 from sartor.cost.price import Estimate
+from sartor.cost.uncertainty import IntervalPart, Narrows
 from sartor.model.workload import ParallelDims
 from sartor.operators import Gemm, Operator, Pass, kind_name
 from sartor.report.document import (
@@ -29,16 +31,16 @@ from sartor.report.document import (
     opening,
     section,
 )
-from sartor.report.fit_words import first_change, headline, narrowing_lines, serving_words
+from sartor.report.fit_words import first_change, headline, serving_words
 from sartor.report.grid import Grid, GridColumn, field_grid, grid_of, wide_column, words_column
 from sartor.report.plan_words import plan_words, step_parts, turn_lines
 from sartor.report.words import (
     SMALL_SHARE,
     count_text,
-    efficiency,
     flops_text,
     interval_text,
     misaligned_text,
+    printable,
     short_name,
     size_text,
     three_digits,
@@ -80,10 +82,47 @@ def estimate_view(
         PageBlock(view=lambda: Group(Text(""), _details(answer, short=True)), place=Place.SHORT),
         grid_block(kinds_grid(estimate), Place.LONG),
         PageBlock(view=lambda: totals_line(answer), place=Place.LONG),
-        PageBlock(view=lambda: Group(*_misaligned_lines(answer), *narrowing_lines(answer)), place=Place.LONG),
+        PageBlock(view=lambda: Group(*_misaligned_lines(answer), *_narrowing_lines(answer)), place=Place.LONG),
         *assumed_blocks(answer.question.assumptions),
     ]
     return document_text(blocks, verbose=verbose)
+
+
+_MUCH = 0.2
+"""Least share of the interval's variance that is worth a line on how to narrow it."""
+
+
+def _narrowing_lines(answer: ModelEstimate) -> list[Text]:
+    """``Interval: 61% of its variance is attention: --kernels sglang|vllm narrows it, to ±9% at best.``"""
+    told = [part for part in answer.interval_parts if part.share >= _MUCH and part.narrows is not Narrows.NOTHING]
+    words = [f"{_part_of(answer, part)}; {_remedy(part, answer)}, to {_width(part)} at best" for part in told]
+    return [Text(f"Interval: {each}", style="dim") for each in words]
+
+
+def _part_of(answer: ModelEstimate, part: IntervalPart) -> str:
+    within = "" if answer.priced is None else " of one microbatch"
+    return f"{format_share(part.share)} of the variance{within} is {_KIND_WORDS[part.kind]} ({part.source.value})"
+
+
+def _remedy(part: IntervalPart, answer: ModelEstimate) -> str:
+    if part.narrows is Narrows.KERNELS:
+        return f"--kernels {'|'.join(part.kernels)} narrows it"
+    suite = "alignment" if part.narrows is Narrows.ALIGNMENT else "quick"
+    gpu = printable(answer.question.gpu.name)
+    return f"sartor measure --suite {suite} on {gpu}, sartor calibrate and --calibration narrow it"
+
+
+def _width(part: IntervalPart) -> str:
+    return f"±{format_share(float(np.expm1(Z80 * part.log_sigma_without)))}"
+
+
+_KIND_WORDS = {
+    "gemm": "GEMMs",
+    "grouped_gemm": "experts' GEMMs",
+    "attention": "attention",
+    "memory_bound": "memory-bound kernels",
+    "collective": "collectives",
+}
 
 
 def _share_of(estimate: Estimate, count: int) -> float:
@@ -204,7 +243,7 @@ def _total(word: str, time_s: float, step_s: float) -> tuple[str, ...]:
 
 def _cells(row: _Row, indent: str = "") -> tuple[str, ...]:
     op, cost = row.operator, row.cost
-    share, waves = efficiency(op, cost), cost.details.get("waves")
+    share, waves = _efficiency(op, cost), cost.details.get("waves")
     return (
         indent + _breakable(short_name(op)),
         PASS_WORDS[op.pass_],
@@ -288,11 +327,17 @@ def operators_grid(estimate: Estimate) -> Grid:
         _, pass_, count, size, time, *middle, waves, _ = _cells(row)
         count_of, ends = float(row.operator.count), (row.cost.low_s, row.cost.high_s)
         seconds = (format_seconds(count_of * float(end_s)) for end_s in ends)
-        useful = efficiency(row.operator, row.cost)
+        useful = _efficiency(row.operator, row.cost)
         share = "" if useful is None else format_share(useful)
         rows.append((short_name(row.operator), row.kind, pass_, count, size, time, *seconds, *middle, waves, share))
     step = interval_text(float(estimate.time_s), float(estimate.low_s), float(estimate.high_s))
     return grid_of(f"One microbatch, or one pass of inference: {step}; {estimate.source.value}", columns, rows)
+
+
+def _efficiency(operator: Operator, cost: Cost) -> float | None:
+    """Tile efficiency times wave efficiency of a GEMM; None for other operators."""
+    tile, wave = cost.details.get("tile_efficiency"), cost.details.get("wave_efficiency")
+    return None if tile is None or wave is None else float(tile) * float(wave)
 
 
 def serving_view(answer: ServingAnswer) -> RenderableType:

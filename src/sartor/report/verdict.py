@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sartor.report.fit_words import cannot_run, headline
 from sartor.report.points import OperatorTimes, operator_times
-from sartor.report.words import change_text, printable, speedup_text, sure_text
+from sartor.report.words import change_text, printable, speedup_text
 from sartor.rules.rule import Grade
 from sartor.shapes.result import NOISE
 from sartor.units import format_change, format_count, format_share
@@ -123,7 +123,7 @@ def _kept(search: ShapeSearch, brief: bool) -> str:
         return f"{tried} of the same size {gains} {format_share(NOISE)} at equal work."
     best = search.unsure
     if brief:
-        gain, sure = speedup_text(best.efficiency_gain), sure_text(float(best.confidence))
+        gain, sure = speedup_text(best.efficiency_gain), _sure_text(float(best.confidence))
         return f"of {others:,} others of the same size none is surely faster (the best: {gain}, {sure} sure)."
     return (
         f"no other of the same size is surely faster. The best of {others:,} tried, "
@@ -134,9 +134,14 @@ def _kept(search: ShapeSearch, brief: bool) -> str:
 def _gain_words(candidate: Candidate) -> str:
     """``1.07x as fast at equal work (80%: 1.03x to 1.10x; 99% sure)``, and the extra speedup if it is smaller."""
     low, high = speedup_text(candidate.efficiency_low), speedup_text(candidate.efficiency_high)
-    sure = f"{sure_text(float(candidate.confidence))} sure"
+    sure = f"{_sure_text(float(candidate.confidence))} sure"
     gain = speedup_text(candidate.efficiency_gain)
     return f"{gain} as fast at equal work (80%: {low} to {high}; {sure}){_rest(candidate)}"
+
+
+def _sure_text(probability: float) -> str:
+    """``84%``, at most ``>99%``."""
+    return ">99%" if probability > 0.99 else f"{100 * float(probability):.0f}%"
 
 
 def _rest(candidate: Candidate) -> str:

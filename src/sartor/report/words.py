@@ -76,12 +76,6 @@ def tile_text(cost: Cost) -> str:
     return f"{int(details['tile_m'])}x{int(details['tile_n'])}" + (f"/{split}" if split > 1 else "")
 
 
-def efficiency(operator: Operator, cost: Cost) -> float | None:
-    """Tile efficiency times wave efficiency of a GEMM; None for other operators."""
-    tile, wave = cost.details.get("tile_efficiency"), cost.details.get("wave_efficiency")
-    return None if tile is None or wave is None else float(tile) * float(wave)
-
-
 def unread_text(reading: ModelReading) -> str:
     """``moe_latent_size=1024 is not read: ..., and every figure is of the model without it.``; "" if all sizes were."""
     return f"{printable(reading.unread)}, and every figure is of the model without it." if reading.unread else ""
@@ -154,11 +148,6 @@ def interval_text(time_s: float, low_s: float, high_s: float) -> str:
 
 def speedup_text(speedup: Any) -> str:
     return f"{float(speedup):.2f}x"
-
-
-def sure_text(probability: float) -> str:
-    """``84%``, at most ``>99%``."""
-    return ">99%" if probability > 0.99 else f"{100 * float(probability):.0f}%"
 
 
 def workload_text(workload: Workload) -> str:

@@ -17,11 +17,11 @@ from sartor.model.shape import TransformerShape
 from sartor.model.workload import Phase, Workload
 from sartor.shapes.evaluate import Evaluator
 from sartor.shapes.quality import QualityGuard, quality_of
-from sartor.shapes.result import Candidate, Changes, FrontPoint, Offered, SingleEdit
+from sartor.shapes.result import NOISE, Candidate, Changes, FrontPoint, SingleEdit
 from sartor.shapes.space import Points
 from sartor.step.coefficients import InRun
 from sartor.step.results import WholeStep
-from sartor.units import FloatArray, Floats
+from sartor.units import FloatArray, Floats, IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,13 +148,13 @@ class PricedPoints:
         )
         return replace(comparison, speedup=speedup, low=low, high=high)
 
-    def offered(self, rows: npt.NDArray[np.int64]) -> Offered:
+    def offered(self, rows: npt.NDArray[np.int64]) -> _Offered:
         """The points among these positions whose gain at equal work has an interval above 1."""
         if len(rows):
             shape = self.points.space.edited(self.points.take(rows).fields())
             priced = self.evaluator.one(replace(self.workload, shape=shape), self.gpus[0])
             rows = rows[np.broadcast_to(self.gains(priced, self.prices.work[rows]).low > 1, rows.shape)]
-        return Offered(
+        return _Offered(
             rows=rows,
             kinds=self.kinds.kinds[rows],
             count=self.kinds.count[rows],
@@ -243,8 +243,54 @@ class PricedPoints:
         )
 
 
-def fastest(times: FloatArray, count: npt.NDArray[np.int64]) -> int:
-    """Position of the least time (to ten digits); ties go to the fewest edits, then to grid order."""
-    rounded = np.round(times / times.min(), 10)
-    best = np.flatnonzero(rounded == rounded.min())
-    return int(best[np.argmin(count[best])])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Offered:
+    """Points with an interval above no gain, as columns: positions, sets of edits, fields changed, heads, time at equal
+    work relative to the baseline's, and size changes."""
+
+    rows: IntArray
+    kinds: IntArray
+    count: IntArray
+    heads: IntArray
+    score: FloatArray
+    size_change: FloatArray
+    deeper: npt.NDArray[np.bool_]
+
+    def ranked(self) -> list[int]:
+        """Rows, best first; scores within ``NOISE`` of a group's best are ties, which go to fewer fields, then to the
+        smaller change of size, then to the same depth."""
+        left, out = list(np.argsort(self.score, kind="stable")), []
+        while left:
+            ties = [i for i in left if self.score[i] <= self.score[left[0]] + NOISE]
+            ties.sort(
+                key=lambda i: (self.count[i], round(float(self.size_change[i]), 4), self.deeper[i], self.score[i])
+            )
+            out += [int(i) for i in ties]
+            left = [i for i in left if self.score[i] > self.score[left[0]] + NOISE]
+        return out
+
+    def shown(self, top: int) -> list[int]:
+        """At most ``top`` rows, best first: the best of every set of edits, then if there is room the best of every
+        combination of heads. Rows are left out if a subset of their edits is as good."""
+        ranked = self.ranked()
+        firsts = list({int(self.kinds[i]): i for i in reversed(ranked)}.values())
+        needed = [i for i in firsts if not self._is_idle(i, firsts)]
+        finer = list({(int(self.kinds[i]), int(self.heads[i])): i for i in reversed(ranked)}.values())
+        rest = [i for i in finer if i not in needed and not self._is_idle(i, [*firsts, *self._alike(i, finer)])]
+        place = {row: position for position, row in enumerate(ranked)}
+        chosen = sorted(needed, key=place.__getitem__) + sorted(rest, key=place.__getitem__)
+        return sorted(chosen[:top], key=place.__getitem__)
+
+    def _alike(self, i: int, others: list[int]) -> list[int]:
+        return [j for j in others if self.heads[j] == self.heads[i]]
+
+    def _is_idle(self, i: int, others: list[int]) -> bool:
+        """Whether some edit of row ``i`` gains nothing: one of ``others`` with fewer of its edits is as good."""
+        fewer = [j for j in others if self.kinds[j] & self.kinds[i] == self.kinds[j] != self.kinds[i]]
+        return any(self.score[j] <= self.score[i] + NOISE for j in fewer)
+
+    def smallest_edit(self, share: float) -> int:
+        """The row with the fewest changed fields that has at least ``share`` of the best gain; ties go to the best."""
+        ranked = self.ranked()
+        enough = share * (1 - self.score[ranked[0]])
+        return next(i for i in sorted(ranked, key=lambda i: self.count[i]) if 1 - self.score[i] >= enough)

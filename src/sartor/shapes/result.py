@@ -22,7 +22,7 @@ from sartor.model.workload import Phase, Workload
 from sartor.shapes.evaluate import Evaluator
 from sartor.shapes.mixes import Mix
 from sartor.shapes.quality import Quality
-from sartor.shapes.space import Points, is_coupled
+from sartor.shapes.space import Points
 from sartor.units import FloatArray, IntArray
 
 BATCH_FACTORS = (0.25, 0.5, 1, 2, 4, 8)
@@ -312,26 +312,6 @@ class Changes:
     """Edits per point [N]."""
 
 
-def changes(points: Points) -> Changes:
-    """The changes of every point against the space's baseline."""
-    fields, baseline = points.fields(), points.space.baseline
-    edits = {name: values != baseline[name] for name, values in fields.items()}
-    if "num_kv_heads" in baseline and baseline["num_kv_heads"] == baseline["num_heads"]:
-        edits["num_kv_heads"] &= fields["num_kv_heads"] != fields["num_heads"]
-    if "head_dim" in baseline:
-        width, kv_width = (_width(fields, name) == _width(baseline, name) for name in ("num_heads", "num_kv_heads"))
-        edits["num_kv_heads"] &= ~(edits["head_dim"] & kv_width)
-        edits["head_dim"] &= ~width & ~(is_coupled(baseline) & is_coupled(fields))
-    table = np.stack(list(edits.values())).astype(np.int64)
-    bits = 1 << np.arange(len(edits))
-    return Changes(fields=tuple(edits), kinds=bits @ table, count=table.sum(axis=0))
-
-
-def _width(fields: JsonMap, heads: str) -> Any:
-    """Width of all queries, or of all keys, of a token [elements]."""
-    return fields[heads] * fields["head_dim"]
-
-
 def _worth(points: Points, score: FloatArray) -> npt.NDArray[np.bool_]:
     """Mask of the points that save ``NOISE`` of the time at equal work. ``score`` is that time relative to the
     baseline's."""
@@ -362,66 +342,3 @@ def shortlist(points: Points, edits: Changes, score: FloatArray, size_change: Fl
     finer = kinds * (int(points.index[2].max()) + 1) + heads
     chosen = [*best_of_each(kinds, times, sizes), *best_of_each(finer, times, sizes)]
     return better[np.asarray(list(dict.fromkeys(map(int, chosen)))[:count], dtype=np.int64)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offered:
-    """Points with an interval above no gain, as columns: positions, sets of edits, fields changed, heads, time at equal
-    work relative to the baseline's, and size changes."""
-
-    rows: IntArray
-    kinds: IntArray
-    count: IntArray
-    heads: IntArray
-    score: FloatArray
-    size_change: FloatArray
-    deeper: npt.NDArray[np.bool_]
-
-    def ranked(self) -> list[int]:
-        """Rows, best first; scores within ``NOISE`` of a group's best are ties, which go to fewer fields, then to the
-        smaller change of size, then to the same depth."""
-        left, out = list(np.argsort(self.score, kind="stable")), []
-        while left:
-            ties = [i for i in left if self.score[i] <= self.score[left[0]] + NOISE]
-            ties.sort(
-                key=lambda i: (self.count[i], round(float(self.size_change[i]), 4), self.deeper[i], self.score[i])
-            )
-            out += [int(i) for i in ties]
-            left = [i for i in left if self.score[i] > self.score[left[0]] + NOISE]
-        return out
-
-    def shown(self, top: int) -> list[int]:
-        """At most ``top`` rows, best first: the best of every set of edits, then if there is room the best of every
-        combination of heads. Rows are left out if a subset of their edits is as good."""
-        ranked = self.ranked()
-        firsts = list({int(self.kinds[i]): i for i in reversed(ranked)}.values())
-        needed = [i for i in firsts if not self._is_idle(i, firsts)]
-        finer = list({(int(self.kinds[i]), int(self.heads[i])): i for i in reversed(ranked)}.values())
-        rest = [i for i in finer if i not in needed and not self._is_idle(i, [*firsts, *self._alike(i, finer)])]
-        place = {row: position for position, row in enumerate(ranked)}
-        chosen = sorted(needed, key=place.__getitem__) + sorted(rest, key=place.__getitem__)
-        return sorted(chosen[:top], key=place.__getitem__)
-
-    def _alike(self, i: int, others: list[int]) -> list[int]:
-        return [j for j in others if self.heads[j] == self.heads[i]]
-
-    def _is_idle(self, i: int, others: list[int]) -> bool:
-        """Whether some edit of row ``i`` gains nothing: one of ``others`` with fewer of its edits is as good."""
-        fewer = [j for j in others if self.kinds[j] & self.kinds[i] == self.kinds[j] != self.kinds[i]]
-        return any(self.score[j] <= self.score[i] + NOISE for j in fewer)
-
-    def smallest_edit(self, share: float) -> int:
-        """The row with the fewest changed fields that has at least ``share`` of the best gain; ties go to the best."""
-        ranked = self.ranked()
-        enough = share * (1 - self.score[ranked[0]])
-        return next(i for i in sorted(ranked, key=lambda i: self.count[i]) if 1 - self.score[i] >= enough)
-
-
-def single_edits(edits: Changes, score: FloatArray) -> Mapping[str, int]:
-    """For every name, the fastest point that changes only this name."""
-    out = {}
-    for bit, name in enumerate(edits.fields):
-        alone = np.flatnonzero(edits.kinds == 1 << bit)
-        if len(alone):
-            out[name] = int(alone[np.argmin(score[alone])])
-    return out

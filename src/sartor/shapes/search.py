@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.cost.uncertainty import compare
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
+from sartor.json_types import JsonMap
 from sartor.model.counts import count_params
 from sartor.model.lower.setting import Kernels
 from sartor.model.workload import ParallelDims, Phase, Workload
@@ -26,21 +28,20 @@ from sartor.pareto import is_pareto
 from sartor.shapes.evaluate import Evaluator
 from sartor.shapes.mixes import Mix, priced_mixes
 from sartor.shapes.near import build_space, grain_of
-from sartor.shapes.pricing import PricedPoints, fastest, price, work_of
+from sartor.shapes.pricing import PricedPoints, price, work_of
 from sartor.shapes.quality import QualityGuard, freed_guard
 from sartor.shapes.result import (
     NOISE,
     Candidate,
+    Changes,
     FrontPoint,
     ShapeSearch,
     SingleEdit,
     best_of_each,
-    changes,
     shortlist,
-    single_edits,
     stability,
 )
-from sartor.shapes.space import Points, Space, same_size
+from sartor.shapes.space import Points, Space, is_coupled, same_size
 from sartor.step.coefficients import InRun
 from sartor.units import FloatArray, IntArray
 
@@ -108,7 +109,7 @@ def search_shapes(
     priced = PricedPoints(
         points=points,
         prices=price(points, phases, objective, devices, evaluator),
-        kinds=changes(points),
+        kinds=_changes(points),
         workload=objective_workload,
         gpus=devices,
         evaluator=evaluator,
@@ -167,15 +168,15 @@ def _answer(
     smallest = [int(offered.rows[offered.smallest_edit(SMALLEST_EDIT_SHARE)])] if chosen else []
     unsure = [] if chosen else [int(i) for i in tried[:1]]
     own_best = {
-        gpu.name: fastest(times, kinds.count) for gpu, times in zip(priced.gpus, prices.equal_by_gpu, strict=True)
+        gpu.name: _fastest(times, kinds.count) for gpu, times in zip(priced.gpus, prices.equal_by_gpu, strict=True)
     }
-    fair = fastest(1 + prices.regret, kinds.count)
+    fair = _fastest(1 + prices.regret, kinds.count)
     candidates = {i: priced.candidate(i) for i in sorted({*chosen, *own_best.values(), fair, *smallest, *unsure})}
     sure = [i for i in chosen if candidates[i].efficiency_low > 1]
     unsure = [] if sure else [i for i in (*chosen, *unsure) if candidates[i].efficiency_gain > 1][:1]
     smallest = [i for i in (*smallest, *sure[:1]) if i in sure]
     chosen = sure
-    single = single_edits(kinds, prices.score)
+    single = _single_edits(kinds, prices.score)
     return ShapeSearch(
         workload=priced.workload,
         gpus=priced.gpus,
@@ -201,6 +202,23 @@ def _answer(
         wall_s=time.perf_counter() - started,
         assumptions=assumptions,
     )
+
+
+def _single_edits(edits: Changes, score: FloatArray) -> Mapping[str, int]:
+    """For every name, the fastest point that changes only this name."""
+    out = {}
+    for bit, name in enumerate(edits.fields):
+        alone = np.flatnonzero(edits.kinds == 1 << bit)
+        if len(alone):
+            out[name] = int(alone[np.argmin(score[alone])])
+    return out
+
+
+def _fastest(times: FloatArray, count: npt.NDArray[np.int64]) -> int:
+    """Position of the least time (to ten digits); ties go to the fewest edits, then to grid order."""
+    rounded = np.round(times / times.min(), 10)
+    best = np.flatnonzero(rounded == rounded.min())
+    return int(best[np.argmin(count[best])])
 
 
 def _front(priced: PricedPoints) -> tuple[FrontPoint, ...]:
@@ -300,7 +318,7 @@ def codesign(
     ]
     scores = dict(zip(weights, (entry.scores() for entry in tried), strict=True))
     losses = {phase: [entry / entry.min() - 1 for entry in outcomes] for phase, outcomes in scores.items()}
-    total, outcomes = _total(losses, weights, rule), changes(points)
+    total, outcomes = _total(losses, weights, rule), _changes(points)
     size_change = np.abs(points.num_params / points.num_params[base] - 1)
     better = np.flatnonzero(total < total[base] - NOISE)
     hopeful = better[best_of_each(outcomes.kinds[better], total[better], size_change[better])[:MOST_COMPARED]]
@@ -326,6 +344,26 @@ def codesign(
         baseline_regret=float(total[base]),
         wants=tuple(wants),
     )
+
+
+def _changes(points: Points) -> Changes:
+    """The changes of every point against the space's baseline."""
+    fields, baseline = points.fields(), points.space.baseline
+    edits = {name: values != baseline[name] for name, values in fields.items()}
+    if "num_kv_heads" in baseline and baseline["num_kv_heads"] == baseline["num_heads"]:
+        edits["num_kv_heads"] &= fields["num_kv_heads"] != fields["num_heads"]
+    if "head_dim" in baseline:
+        width, kv_width = (_width(fields, name) == _width(baseline, name) for name in ("num_heads", "num_kv_heads"))
+        edits["num_kv_heads"] &= ~(edits["head_dim"] & kv_width)
+        edits["head_dim"] &= ~width & ~(is_coupled(baseline) & is_coupled(fields))
+    table = np.stack(list(edits.values())).astype(np.int64)
+    bits = 1 << np.arange(len(edits))
+    return Changes(fields=tuple(edits), kinds=bits @ table, count=table.sum(axis=0))
+
+
+def _width(fields: JsonMap, heads: str) -> Any:
+    """Width of all queries, or of all keys, of a token [elements]."""
+    return fields[heads] * fields["head_dim"]
 
 
 def _fewest(score: FloatArray, count: IntArray, among: IntArray) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from sartor import api
@@ -10,7 +11,7 @@ from sartor.answers.measured import PLACEMENT, SCHEDULE
 from sartor.api.catalogs import catalog_entries
 from sartor.errors import InputError
 from sartor.json_types import JsonMap
-from sartor.web.arguments import device_of, devices_of, model_of, names_of, plain_name, question_of, stated_device
+from sartor.web.arguments import device_of, devices_of, model_of, plain_name, question_of, stated_device
 from sartor.web.guard import Reply, answered, compact
 from sartor.web.routes import GROUPS
 
@@ -37,7 +38,7 @@ def gemm(body: Body) -> Reply:
 
 
 def lint(body: Body) -> Reply:
-    allow = names_of("allow", body["allow"])
+    allow = _names_of("allow", body["allow"])
     answer = api.lint(model_of(body), stated_device(body), allow=allow, **question_of(body))
     return answered("lint", answer.to_dict())
 
@@ -76,12 +77,17 @@ def _advice(body: Body) -> Any:
         devices_of(body) if body["gpus"] or body.get("gpu_toml") else None,
         objective=body["objective"],
         params_tolerance=body["params_tolerance"],
-        freeze=names_of("freeze", body["freeze"]),
-        free=names_of("free", body["free"]),
+        freeze=_names_of("freeze", body["freeze"]),
+        free=_names_of("free", body["free"]),
         top=_bounded("top", body["top"], MOST_CANDIDATES),
         evidence=body["evidence"],
         **question_of(body),
     )
+
+
+def _names_of(field: str, values: Sequence[object] | None) -> tuple[str, ...]:
+    """A list of words as a tuple; empty if not given."""
+    return tuple(str(value) for value in values or ())
 
 
 def config(body: Body) -> Reply:

@@ -23,7 +23,7 @@ from starlette.routing import Route as Endpoint
 from sartor.errors import InputError, InternalError
 from sartor.web.guard import Reply, Settings, refused
 from sartor.web.routes import ROUTES, Route
-from sartor.web.studies import Studies, is_large
+from sartor.web.studies import Studies
 from sartor.web.work import STUDIES, Lane, busy
 
 COMPRESSED_BYTES = 4096
@@ -73,7 +73,7 @@ def _question(route: Route, lane: Lane, studies: Studies, settings: Settings) ->
             return _response_of(busy(), close=route.method == "POST")
         if route.takes != "application/json":
             return await _filed(request, route, lane, studies, settings)
-        if route.name == "watched" and settings.study is not None and is_large(settings.study):
+        if route.name == "watched" and settings.study is not None and _is_large(settings.study):
             return _response_of(await studies.read(route.name, "study", settings.study))
         body = BytesIO()
         if refusal := await _read_body(request, route, settings, body):
@@ -84,6 +84,15 @@ def _question(route: Route, lane: Lane, studies: Studies, settings: Settings) ->
     return endpoint
 
 
+_LARGE_BYTES = 2**23
+"""A larger study is read in a process of its own, because a worker lacks the memory."""
+
+
+def _is_large(path: Path) -> bool:
+    """Whether a study is too large for a worker."""
+    return path.is_file() and path.stat().st_size > _LARGE_BYTES
+
+
 async def _filed(request: Request, route: Route, lane: Lane, studies: Studies, settings: Settings) -> Response:
     """The answer to a body that is a file: written to a temporary folder, where a worker reads it, to save memory."""
     with TemporaryDirectory(prefix="sartor-sent-") as folder:
@@ -91,7 +100,7 @@ async def _filed(request: Request, route: Route, lane: Lane, studies: Studies, s
         with path.open("wb") as file:
             if refusal := await _read_body(request, route, settings, file):
                 return _response_of(refusal, close=True)
-        if is_large(path):
+        if _is_large(path):
             return _response_of(await studies.read(route.name, "file", path))
         return _sent(await lane.do({"route": route.name, "path": {"file": str(path)}}, b"", _gone(request)))
 

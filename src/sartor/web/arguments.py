@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,8 +16,6 @@ from sartor.api.models import from_zoo
 from sartor.bounded import parse_toml
 from sartor.errors import InputError
 from sartor.hardware.accelerator_catalog import device_from, load_device
-from sartor.hardware.cluster import Cluster
-from sartor.hardware.cluster_catalog import cluster_from_table, load_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap
 from sartor.model.workload import ModelReading
@@ -29,16 +27,6 @@ from sartor.run.fields import RunOptions
 def _own_gpu(text: str) -> Gpu:
     """The device of a datasheet's or an accelerator's TOML text. Raises ``InputError``."""
     return device_from(parse_toml(text, "gpu_toml", "the text sent"), "own")
-
-
-def _own_cluster(text: str) -> Cluster:
-    """The cluster of a TOML text. Raises ``InputError``."""
-    table = parse_toml(text, "cluster_toml", "the text sent")
-    pools = table.get("others", [])
-    for pool in (table, *(pools if isinstance(pools, list) else [])):
-        if isinstance(pool, dict) and isinstance(pool.get("gpu"), str):
-            plain_name("gpu", pool["gpu"])
-    return cluster_from_table(table, "own")
 
 
 def plain_name(field: str, name: object) -> str:
@@ -141,21 +129,7 @@ def devices_of(body: JsonMap) -> list[Gpu]:
     return [own_device if own_device and name == own_device.name else _gpu_of(name) for name in names]
 
 
-def cluster_of(body: JsonMap) -> Cluster | None:
-    """The cluster of ``cluster_toml`` (a file's text) or ``cluster`` (a catalogue name), if any. Raises
-    ``InputError``."""
-    text, name = body.get("cluster_toml"), body.get("cluster")
-    if text is None:
-        return None if name is None else load_cluster(plain_name("cluster", name))
-    return _own_cluster(text)
-
-
 def question_of(body: JsonMap) -> JsonDict:
     """Keyword arguments of ``api.ask``: the fields of a run."""
     words = {name: body[name] for name in RunOptions.__annotations__ if body.get(name) is not None}
     return words | ({"cluster": plain_name("cluster", words["cluster"])} if "cluster" in words else {})
-
-
-def names_of(field: str, values: Sequence[object] | None) -> tuple[str, ...]:
-    """A list of words as a tuple; empty if not given."""
-    return tuple(str(value) for value in values or ())

@@ -16,14 +16,17 @@ from sartor.answers.diagnosis import LogDiagnosis, TraceDiagnosis, part_words
 from sartor.answers.estimate import TOTALS, ModelEstimate
 from sartor.answers.field import to_json
 from sartor.answers.plan import PlanAnswer
+from sartor.bounded import parse_toml
 from sartor.cost.uncertainty import compare
 from sartor.errors import InputError
+from sartor.hardware.cluster import Cluster
+from sartor.hardware.cluster_catalog import cluster_from_table, load_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap, plain, record
 from sartor.report.words import printable
 from sartor.traces.read import REPORTS
 from sartor.units import parse_count
-from sartor.web.arguments import cluster_of, devices_of, model_of, plain_name, question_key, question_of, stated_device
+from sartor.web.arguments import devices_of, model_of, plain_name, question_key, question_of, stated_device
 
 MOST_TOP = 100
 REMEMBERED = 4
@@ -54,11 +57,30 @@ def _plan(body: JsonMap) -> PlanAnswer:
         raise InputError("top", body["top"], f"must be at most {MOST_TOP} over HTTP", str(MOST_TOP))
     return api.plan(
         model_of(body),
-        cluster_of(body),
+        _cluster_of(body),
         top=body["top"],
         tokens=parse_count("tokens", str(body["tokens"])),
         **{name: value for name, value in question_of(body).items() if name != "cluster"},
     )
+
+
+def _own_cluster(text: str) -> Cluster:
+    """The cluster of a TOML text. Raises ``InputError``."""
+    table = parse_toml(text, "cluster_toml", "the text sent")
+    pools = table.get("others", [])
+    for pool in (table, *(pools if isinstance(pools, list) else [])):
+        if isinstance(pool, dict) and isinstance(pool.get("gpu"), str):
+            plain_name("gpu", pool["gpu"])
+    return cluster_from_table(table, "own")
+
+
+def _cluster_of(body: JsonMap) -> Cluster | None:
+    """The cluster of ``cluster_toml`` (a file's text) or ``cluster`` (a catalogue name), if any. Raises
+    ``InputError``."""
+    text, name = body.get("cluster_toml"), body.get("cluster")
+    if text is None:
+        return None if name is None else load_cluster(plain_name("cluster", name))
+    return _own_cluster(text)
 
 
 def figures_body(answer: PlanAnswer) -> JsonDict:

@@ -28,8 +28,6 @@ MOST_KEPT = 16
 """Studies kept; the oldest goes first."""
 LOOK_S = 0.2
 """How often to check whether a new search has written its question to its study."""
-LARGE_BYTES = 2**23
-"""A larger study is read in a process of its own, because a worker lacks the memory."""
 COMMAND = "import sys; from sartor.web.study_run import main; main(sys.argv[1:])"
 READ = "import sys; from sartor.web.study_run import read; read(sys.argv[1:])"
 
@@ -180,8 +178,3 @@ class Studies:
 async def _never() -> None:
     """A client that never disconnects, for reads that are short."""
     await asyncio.Event().wait()
-
-
-def is_large(path: Path) -> bool:
-    """Whether a study is too large for a worker."""
-    return path.is_file() and path.stat().st_size > LARGE_BYTES

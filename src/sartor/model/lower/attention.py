@@ -15,19 +15,7 @@ import numpy as np
 
 from sartor.model.layer import AttentionMixer, LatentAttentionMixer, Linear, Split
 from sartor.model.lower.linear import linear_group, linears, product, region
-from sartor.model.lower.piece import (
-    Flow,
-    Fork,
-    Piece,
-    activation,
-    beside,
-    chain,
-    norm,
-    repeat,
-    rotary,
-    softmax,
-    streamed,
-)
+from sartor.model.lower.piece import Flow, Fork, Piece, activation, beside, chain, norm, repeat, streamed
 from sartor.model.lower.setting import Setting, is_zero
 from sartor.model.training import ContextParallel
 from sartor.operators import (
@@ -42,7 +30,7 @@ from sartor.operators import (
     Pass,
     Role,
 )
-from sartor.units import Floats, Ints, ceil_div
+from sartor.units import Floats, Ints, ceil_div, plain
 
 
 def _share(setting: Setting, whole: Attention) -> Attention:
@@ -173,7 +161,7 @@ def attention_core(setting: Setting, mixer: AttentionMixer) -> Piece:
     if mixer.norms_heads:
         pieces.append(norm(setting, setting.tokens, (heads + kv_heads) * mixer.head_dim, f"{prefix}qk_norm"))
     if not is_zero(mixer.rotary_dim):
-        pieces.append(rotary(setting, setting.tokens, (heads + kv_heads) * mixer.rotary_dim, f"{prefix}rotary"))
+        pieces.append(_rotary(setting, setting.tokens, (heads + kv_heads) * mixer.rotary_dim, f"{prefix}rotary"))
     pieces.append(_scores(setting, mixer, prefix))
     if mixer.gated:  # read the output and its gate, write their product
         gate = heads * mixer.value_dim
@@ -194,12 +182,20 @@ def latent_attention(setting: Setting, mixer: LatentAttentionMixer) -> Piece:
     query = linears[Role.Q_UP if Role.Q_UP in linears else Role.QKV]
     up = linear_group(setting, query.name, [query])
     inner = _absorbed(setting, mixer) if setting.decoding else _expanded(setting, mixer, linears[Role.KV_UP])
-    turned = rotary(setting, setting.tokens, (ceil_div(mixer.num_heads, setting.tp) + 1) * mixer.qk_rope_head_dim)
+    turned = _rotary(setting, setting.tokens, (ceil_div(mixer.num_heads, setting.tp) + 1) * mixer.qk_rope_head_dim)
     out = linear_group(setting, "attn_out", [linears[Role.ATTENTION_OUTPUT]])
     others = chain(*(linear_group(setting, linear.name, [linear]) for linear in mixer.projections))
     width = mixer.kv_lora_rank + mixer.qk_rope_head_dim
     gathered = width + (mixer.q_lora_rank if Role.Q_DOWN in linears else setting.hidden_size)
     return chain(down, norms, region(setting, "attention", chain(up, others, turned, inner, out), gathered))
+
+
+def _rotary(setting: Setting, rows: Ints, cols: Ints, name: str = "rotary") -> Piece:
+    """Queries and keys are rotated in place, forward and backward: one read and write of the rotated part. Unfused, for
+    queries and for keys: multiply by cosine (2), swap halves and negate one (3), multiply by sine (2), add (3)."""
+    e = setting.element
+    moved, kernels = (2 * e, 1) if setting.kernels.fused else (10 * e, 10)
+    return streamed(setting, name, MemoryBoundKind.ROTARY, rows, cols, moved, moved, flops=3, kernels=kernels)
 
 
 def _local_heads(setting: Setting, mixer: AttentionMixer) -> tuple[Ints, Ints]:
@@ -336,7 +332,7 @@ def _unfused(setting: Setting, core: Attention, prefix: str) -> Piece:
         return Gemm(name=prefix + name, role=role, m=m, n=n, k=k, batch=batch, dtype=dtype, layout=layout, pass_=pass_)
 
     rows, square = core.batch * core.num_heads * core.seq_q, setting.training and not core.window
-    middle = softmax(setting, rows, kv, f"{prefix}softmax", causal=core.causal and square)
+    middle = _softmax(setting, rows, kv, f"{prefix}softmax", causal=core.causal and square)
     forward = (
         gemm("attn_score", score, packed, kv, d, Layout.TN, Pass.FORWARD),
         *middle.forward,
@@ -354,6 +350,33 @@ def _unfused(setting: Setting, core: Attention, prefix: str) -> Piece:
     )
     values = (gemm("attn_over_value.dv", over_value, kv, dv, packed, Layout.NT),)
     return repeat(Piece(forward=forward, backward=(Fork((values, scores)),) if setting.training else ()), core.count)
+
+
+_CAUSAL_SOFTMAX_KEYS = 2048
+"""Most keys that Megatron's causal softmax kernel supports; with more, the masked softmax reads every score
+(Megatron-LM, fused_softmax.py and scaled_upper_triang_masked_softmax.h, read 2026-11-24)."""
+
+
+def _softmax(setting: Setting, rows: Ints, cols: Ints, name: str = "softmax", *, causal: bool = False) -> Piece:
+    """Fused scale, mask and softmax: reads scores, writes probabilities; backward reads probabilities and their
+    gradient and writes the scores'. Under a causal mask it reads only the visible half and writes zeros to the rest
+    (Megatron-LM, scaled_upper_triang_masked_softmax.h; read 2026-11-24), up to ``_CAUSAL_SOFTMAX_KEYS``. Dropout is an
+    elementwise kernel after it: read, write, and a one-byte mask each way. Unfused, scale and mask are separate kernels
+    each way (2 elements each)."""
+    e, apart = setting.element, 0 if setting.kernels.fused else 2
+    halved = np.logical_and(causal and setting.kernels.fused, np.less_equal(cols, _CAUSAL_SOFTMAX_KEYS))
+    read = plain(np.where(halved, 0.5, 1.0))
+    moved, back = (1 + read + 2 * apart) * e, (1 + 2 * read + 2 * apart) * e
+    probabilities = streamed(
+        setting, name, MemoryBoundKind.SOFTMAX, rows, cols, moved, back, flops=5, kernels=1 + apart
+    )
+    if not setting.dropout:
+        return probabilities
+    bytes_each, role = 2 * e + 1, Role.SOFTMAX
+    dropped = streamed(
+        setting, f"{name}_dropout", MemoryBoundKind.RESIDUAL, rows, cols, bytes_each, bytes_each, flops=1, role=role
+    )
+    return chain(probabilities, dropped)
 
 
 def _starts_ragged(setting: Setting, core: Attention) -> bool:

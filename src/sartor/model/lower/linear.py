@@ -91,12 +91,6 @@ def local_width(linear: Linear, tp: Ints, kv_heads: Ints = 1) -> Ints:
     return width
 
 
-def local_params(linear: Linear, tp: Ints, kv_heads: Ints = 1) -> Ints:
-    """Parameters of a linear layer that one device holds (every device holds all of a row-parallel bias)."""
-    width = local_width(linear, tp, kv_heads)
-    return linear.count * (width * local_inner(linear, tp) + (width if linear.bias else 0))
-
-
 def product(
     setting: Setting,
     name: str,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sartor.model.layer import DenseFfn, Ffn, Layer, Mixer, Norm, StateSpaceMixer, Vectors
+from sartor.model.layer import DenseFfn, Ffn, Layer, Linear, Mixer, Norm, StateSpaceMixer, Vectors
 from sartor.model.lower.ffn import expert_width
-from sartor.model.lower.linear import local_params
+from sartor.model.lower.linear import local_inner, local_width
 from sartor.model.lower.setting import Setting
 from sartor.model.shape import Stack, TransformerShape
 from sartor.operators import MemoryBound, MemoryBoundKind, Part, Pass, Role
@@ -41,7 +41,7 @@ def adam(setting: Setting, name: str, params: Ints) -> MemoryBound:
 def layer_params(setting: Setting, layer: Layer) -> Iterator[tuple[str, Ints]]:
     """Parameters of one layer on one device, by part; the layer's norms and vectors are added to the first part."""
     h, tp = setting.hidden_size, setting.tp
-    rest: Ints = _vectors(h, layer.norms, layer.vectors) + sum(local_params(x, tp) for x in layer.linears)
+    rest: Ints = _vectors(h, layer.norms, layer.vectors) + sum(_local_params(x, tp) for x in layer.linears)
     for mixer in layer.mixers:
         yield _label(mixer), _mixer_params(setting, mixer) + rest
         rest = 0
@@ -54,7 +54,7 @@ def layer_params(setting: Setting, layer: Layer) -> Iterator[tuple[str, Ints]]:
 
 def _mixer_params(setting: Setting, mixer: Mixer) -> Ints:
     kv_heads = 1 if isinstance(mixer, StateSpaceMixer) else mixer.num_kv_heads
-    matrices: Ints = sum((local_params(x, setting.tp, kv_heads) for x in mixer.linears(setting.hidden_size)), 0)
+    matrices: Ints = sum((_local_params(x, setting.tp, kv_heads) for x in mixer.linears(setting.hidden_size)), 0)
     return matrices + _vectors(setting.hidden_size, (), mixer.vectors)
 
 
@@ -66,7 +66,7 @@ def _ffn_params(setting: Setting, part: Ffn) -> Ints:
 def _common_ffn_params(setting: Setting, part: Ffn) -> Ints:
     """Parameters that every token uses: all of a dense part; router, shared experts and projections of a MoE part."""
     h, tp = setting.hidden_size, setting.tp
-    params: Ints = sum((local_params(x, tp) for x in part.linears(h)), 0) + _vectors(h, (), part.vectors)
+    params: Ints = sum((_local_params(x, tp) for x in part.linears(h)), 0) + _vectors(h, (), part.vectors)
     shared = None if isinstance(part, DenseFfn) else part.shared
     return params if shared is None else params + _vectors(h, (), shared.vectors)
 
@@ -76,7 +76,7 @@ def expert_params(setting: Setting, part: Ffn) -> Ints:
     if isinstance(part, DenseFfn):
         return 0
     tp = setting.tp if setting.kernels.splits_experts else 1
-    expert: Ints = sum((local_params(x, tp) for x in part.expert_linears(setting.hidden_size)), 0)
+    expert: Ints = sum((_local_params(x, tp) for x in part.expert_linears(setting.hidden_size)), 0)
     expert = expert + _vectors(expert_width(setting, part), (), part.expert.vectors)
     local_experts: Ints = ceil_div(part.num_experts, setting.dims.ep) * expert
     return local_experts
@@ -89,14 +89,20 @@ def outer_params(setting: Setting, shape: TransformerShape) -> Iterator[tuple[st
     yield "embedding", table * width + shape.learned_positions * width
     untied = table * shape.hidden_size if shape.lm_head and not shape.tied_embeddings else 0
     bias = table if shape.lm_head and shape.lm_head_bias else 0
-    linears = sum(local_params(x, setting.tp) for x in shape.linears)
+    linears = sum(_local_params(x, setting.tp) for x in shape.linears)
     yield "head", untied + bias + linears + _vectors(shape.hidden_size, (), shape.vectors)
 
 
 def stack_params(setting: Setting, stack: Stack) -> Ints:
     """Parameters of a stack outside its layers: final and embedding norms, projections."""
-    linears: Ints = sum((local_params(x, setting.tp) for x in stack.linears), 0)
+    linears: Ints = sum((_local_params(x, setting.tp) for x in stack.linears), 0)
     return linears + _vectors(stack.hidden_size, stack.norms, stack.vectors)
+
+
+def _local_params(linear: Linear, tp: Ints, kv_heads: Ints = 1) -> Ints:
+    """Parameters of a linear layer that one device holds (every device holds all of a row-parallel bias)."""
+    width = local_width(linear, tp, kv_heads)
+    return linear.count * (width * local_inner(linear, tp) + (width if linear.bias else 0))
 
 
 def _vectors(hidden_size: Ints, norms: Sequence[Norm], vectors: Sequence[Vectors]) -> Ints:

@@ -14,12 +14,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
-import numpy as np
-
 from sartor.model.layer import NormKind
 from sartor.model.lower.setting import Setting
 from sartor.operators import MemoryBound, MemoryBoundKind, Operator, Pass, Role, kernel_role
-from sartor.units import Floats, Ints, plain
+from sartor.units import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,38 +258,3 @@ WRITTEN_OUT = {"gelu_new": (18, 28, 8), "gelu_fast": (20, 30, 9), "gelu_python":
 """Activations that Hugging Face models compute with chains of elementwise kernels: (elements moved forward, backward,
 kernels). ``gelu_new`` is 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): a kernel on one tensor moves 2,
 a sum or product of two tensors 3 (transformers/activations.py, recalled 2026-11-21)."""
-
-
-CAUSAL_SOFTMAX_KEYS = 2048
-"""Most keys that Megatron's causal softmax kernel supports; with more, the masked softmax reads every score
-(Megatron-LM, fused_softmax.py and scaled_upper_triang_masked_softmax.h, read 2026-11-24)."""
-
-
-def rotary(setting: Setting, rows: Ints, cols: Ints, name: str = "rotary") -> Piece:
-    """Queries and keys are rotated in place, forward and backward: one read and write of the rotated part. Unfused, for
-    queries and for keys: multiply by cosine (2), swap halves and negate one (3), multiply by sine (2), add (3)."""
-    e = setting.element
-    moved, kernels = (2 * e, 1) if setting.kernels.fused else (10 * e, 10)
-    return streamed(setting, name, MemoryBoundKind.ROTARY, rows, cols, moved, moved, flops=3, kernels=kernels)
-
-
-def softmax(setting: Setting, rows: Ints, cols: Ints, name: str = "softmax", *, causal: bool = False) -> Piece:
-    """Fused scale, mask and softmax: reads scores, writes probabilities; backward reads probabilities and their
-    gradient and writes the scores'. Under a causal mask it reads only the visible half and writes zeros to the rest
-    (Megatron-LM, scaled_upper_triang_masked_softmax.h; read 2026-11-24), up to ``CAUSAL_SOFTMAX_KEYS``. Dropout is an
-    elementwise kernel after it: read, write, and a one-byte mask each way. Unfused, scale and mask are separate kernels
-    each way (2 elements each)."""
-    e, apart = setting.element, 0 if setting.kernels.fused else 2
-    halved = np.logical_and(causal and setting.kernels.fused, np.less_equal(cols, CAUSAL_SOFTMAX_KEYS))
-    read = plain(np.where(halved, 0.5, 1.0))
-    moved, back = (1 + read + 2 * apart) * e, (1 + 2 * read + 2 * apart) * e
-    probabilities = streamed(
-        setting, name, MemoryBoundKind.SOFTMAX, rows, cols, moved, back, flops=5, kernels=1 + apart
-    )
-    if not setting.dropout:
-        return probabilities
-    bytes_each, role = 2 * e + 1, Role.SOFTMAX
-    dropped = streamed(
-        setting, f"{name}_dropout", MemoryBoundKind.RESIDUAL, rows, cols, bytes_each, bytes_each, flops=1, role=role
-    )
-    return chain(probabilities, dropped)

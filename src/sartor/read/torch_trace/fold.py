@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from sartor.model.lower.graph import unique
 from sartor.model.traced import TracedCall
-from sartor.operators import GroupedGemm, MemoryBound, MemoryBoundKind, Operator, OperatorGraph, Part, Pass
+from sartor.operators import MemoryBound, MemoryBoundKind, Operator, OperatorGraph, Part, Pass
 from sartor.read.graph_json import traced_role
 from sartor.read.torch_trace.kernels import Group, Traffic, group_kernels, kept_tensors, memory_bound, recomputed
 from sartor.read.torch_trace.nouns import Made, is_product, products
@@ -303,12 +303,3 @@ def _edges(
                 if before is not None and before < index and (before, index) not in seen:
                     seen.add((before, index))
                     yield before, index
-
-
-def expert_share(graph: OperatorGraph, tokens: int) -> dict[int, float]:
-    """Share of a model's routed experts that one token visits, by operator index of forward grouped GEMMs."""
-    return {
-        i: float(op.rows) / (tokens * float(op.groups))
-        for i, op in enumerate(graph.operators)
-        if isinstance(op, GroupedGemm) and op.pass_ is Pass.FORWARD
-    }

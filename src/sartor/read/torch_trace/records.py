@@ -17,7 +17,6 @@ from sartor.operators import Pass
 if TYPE_CHECKING:
     from torch import Tensor
     from torch._ops import OpOverload
-    from torch.nn import Module
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,41 +95,6 @@ class LayerPlace:
 
     path: str
     container: str
-
-
-def find_layers(model: Module) -> tuple[LayerPlace, ...]:
-    """Members of the outermost lists (``ModuleList``, ``Sequential``) that hold repeated parts; empty if there is no
-    such list."""
-    places: list[LayerPlace] = []
-    _descend(model, "", places)
-    return tuple(places)
-
-
-def _descend(module: Module, path: str, places: list[LayerPlace]) -> None:
-    for name, child in module.named_children():
-        child_path = f"{path}.{name}" if path else name
-        if _is_stack(child):
-            places += [
-                LayerPlace(f"{child_path}.{key}", child_path)
-                for key, grandchild in child.named_children()
-                if _has_params(grandchild)
-            ]
-        else:
-            _descend(child, child_path, places)
-
-
-def _is_stack(module: Module) -> bool:
-    """Whether it is a list of layers: two members of one class, or one member with parts (a layer run many times)."""
-    if not isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)):
-        return False
-    children = [child for child in module.children() if _has_params(child)]
-    if len(children) == 1:
-        return isinstance(module, torch.nn.ModuleList) and any(True for _ in children[0].children())
-    return len({type(child) for child in children}) < len(children)
-
-
-def _has_params(module: Module) -> bool:
-    return next(module.parameters(), None) is not None
 
 
 PRODUCTS = {

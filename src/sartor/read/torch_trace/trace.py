@@ -12,12 +12,12 @@ import torch
 from sartor.errors import InputError
 from sartor.json_types import JsonMap
 from sartor.model.traced import TracedLayer, TracedModel
-from sartor.operators import Gemm, GroupedGemm, Part, Pass
+from sartor.operators import Gemm, GroupedGemm, OperatorGraph, Part, Pass
 from sartor.read.torch_trace.autocast import autocasts
-from sartor.read.torch_trace.fold import Folded, expert_share, fold
+from sartor.read.torch_trace.fold import Folded, fold
 from sartor.read.torch_trace.nouns import dtype_of
 from sartor.read.torch_trace.recorder import Recorder
-from sartor.read.torch_trace.records import find_layers
+from sartor.read.torch_trace.records import LayerPlace
 from sartor.read.torch_trace.stand_ins import FusedAttention, fused_norms, selective_scans
 from sartor.units import format_count
 
@@ -58,12 +58,47 @@ def trace(subject: Subject, *, train: bool = True, fused: bool = True) -> Traced
     if subject.attention is not None:
         subject.attention(recorder)
     notes = _run(subject, recorder, train)
-    places = find_layers(subject.model)
+    places = _find_layers(subject.model)
     classes = {name: type(module).__name__ for name, module in subject.model.named_modules()}
     tokens = subject.microbatch_size * subject.seq_len
     sizes = {p.path: sum(x.numel() for x in subject.model.get_submodule(p.path).parameters()) for p in places}
     folded = fold(recorder.records, recorder.saved, places, recorder.calls, classes, sizes, tokens=tokens, fused=fused)
     return _model(subject, recorder, folded, train, notes)
+
+
+def _find_layers(model: Module) -> tuple[LayerPlace, ...]:
+    """Members of the outermost lists (``ModuleList``, ``Sequential``) that hold repeated parts; empty if there is no
+    such list."""
+    places: list[LayerPlace] = []
+    _descend(model, "", places)
+    return tuple(places)
+
+
+def _descend(module: Module, path: str, places: list[LayerPlace]) -> None:
+    for name, child in module.named_children():
+        child_path = f"{path}.{name}" if path else name
+        if _is_stack(child):
+            places += [
+                LayerPlace(f"{child_path}.{key}", child_path)
+                for key, grandchild in child.named_children()
+                if _has_params(grandchild)
+            ]
+        else:
+            _descend(child, child_path, places)
+
+
+def _is_stack(module: Module) -> bool:
+    """Whether it is a list of layers: two members of one class, or one member with parts (a layer run many times)."""
+    if not isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)):
+        return False
+    children = [child for child in module.children() if _has_params(child)]
+    if len(children) == 1:
+        return isinstance(module, torch.nn.ModuleList) and any(True for _ in children[0].children())
+    return len({type(child) for child in children}) < len(children)
+
+
+def _has_params(module: Module) -> bool:
+    return next(module.parameters(), None) is not None
 
 
 def _run(subject: Subject, recorder: Recorder, train: bool) -> tuple[str, ...]:
@@ -285,12 +320,21 @@ def _outside(recorder: Recorder, folded: Folded) -> tuple[set[str], set[str]]:
 def _routed(sizes: Mapping[str, int], folded: Folded, subject: Subject) -> tuple[int, int]:
     """Parameters of routed experts, and how many of them one token visits."""
     routed = sum(size for name, size in sizes.items() if any(word in f".{name}" for word in ROUTED))
-    shares = expert_share(folded.graph, subject.microbatch_size * subject.seq_len)
+    shares = _expert_share(folded.graph, subject.microbatch_size * subject.seq_len)
     if not shares or not routed:
         return 0, 0
     weights = {i: _weights(folded.graph.operators[i]) for i in shares}
     share = sum(shares[i] * weights[i] for i in shares) / sum(weights.values())
     return routed, round(routed * share)
+
+
+def _expert_share(graph: OperatorGraph, tokens: int) -> dict[int, float]:
+    """Share of a model's routed experts that one token visits, by operator index of forward grouped GEMMs."""
+    return {
+        i: float(op.rows) / (tokens * float(op.groups))
+        for i, op in enumerate(graph.operators)
+        if isinstance(op, GroupedGemm) and op.pass_ is Pass.FORWARD
+    }
 
 
 def _weights(op: object) -> float:
