@@ -164,11 +164,11 @@ class Calibration:
     gemms_alone: bool = True
     """Whether a framework's GEMMs quantize their inputs as when timed alone, not as in a model."""
     attention: AttentionCoefficients = field(default_factory=AttentionCoefficients)
-    _attention_families: Mapping[str, AttentionCoefficients] = field(default_factory=dict)
+    attention_families: Mapping[str, AttentionCoefficients] = field(default_factory=dict)
     """By framework that has coefficients of its own: ``torch``, and ``torch.backward`` for its backward kernel."""
     memory_bound: MemoryBoundCoefficients = field(default_factory=MemoryBoundCoefficients)
     """For the framework that was timed, for kernels that the host waits for, and for all where there is no law."""
-    _torch_streams: TorchStreams | None = None
+    torch_streams: TorchStreams | None = None
     """The law of memory-bound kernels, where PyTorch's own were measured on the device's generation."""
     collective: CollectiveCoefficients = field(default_factory=CollectiveCoefficients)
     power: PowerCoefficients = field(default_factory=PowerCoefficients)
