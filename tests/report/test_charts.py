@@ -18,7 +18,7 @@ from sartor.errors import InputError, MissingExtraError
 from sartor.report.charts import FIGURES, FILE, FILE_DARK, PAGE, Frame, draw, to_png, to_svg
 from sartor.report.design_words import AREA_WORDS
 from sartor.report.figures import advice_points, export_pngs, gains_points, pareto_points, sweep_field
-from sartor.report.frame import DARK, LIGHT, MEANS, css_meanings, painted, slug
+from sartor.report.palette import DARK, LIGHT, MEANS, css_meanings, painted, slug
 from sartor.report.plan_points import plan_points
 from sartor.report.plan_words import PART_WORDS
 from sartor.report.points import Published, published_points, roofline_points

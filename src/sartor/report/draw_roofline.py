@@ -9,7 +9,8 @@ from types import ModuleType
 import numpy as np
 
 from sartor.json_types import JsonDict
-from sartor.report.frame import FILE, Chart, Frame, Sheet, Theme, columns, rows_height, stacked, time_unit, unique
+from sartor.report.frame import FILE, Chart, Frame, Sheet, columns, rows_height, stacked, time_unit, unique
+from sartor.report.palette import Theme
 from sartor.report.points import CATEGORIES, Gains, OperatorTimes, Pareto, Published, Roofline, Sawtooth
 from sartor.units import TERA
 

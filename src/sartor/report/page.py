@@ -15,8 +15,9 @@ from sartor.bounded import packaged_toml
 from sartor.json_types import JsonMap
 from sartor.report.charts import PAGE, draw
 from sartor.report.document import ON_PAGE, Document, PageBlock
-from sartor.report.frame import DARK, LIGHT, css_variables, vl_convert
+from sartor.report.frame import vl_convert
 from sartor.report.grid import Markup, element, grid_table, join, json_block
+from sartor.report.palette import DARK, LIGHT, css_variables
 from sartor.report.words import arrows
 
 POLICY = (

@@ -10,7 +10,7 @@ from functools import cached_property
 from importlib import resources
 
 from sartor import __version__
-from sartor.report.frame import DARK, LIGHT, css_meanings, css_variables
+from sartor.report.palette import DARK, LIGHT, css_meanings, css_variables
 from sartor.web.guard import Settings
 
 MEDIA = {
