@@ -12,8 +12,8 @@ ZeRO 2 and 3 on one stage).
 *Evaluation*: `point` (one chip with one memory, exactly: schedules of its layers, then the best placement) and `tasks`
 (bounds and points as pure functions of what can be pickled, so that any executor may run them).
 
-*Proof*: `best_first` (how points wait, run and come back, until nothing can be better), `bounding` (over chips, bounds
-in chunks), `search` (one question to its result); `infeasible` (why nothing fits).
+*Proof*: `best_first` (how points wait, run and come back, until nothing can be better), `search` (over chips, bounds in
+chunks, one question to its result); `infeasible` (why nothing fits).
 
 *Front*: `front` (the best under each budget, and every point of a space covered).
 
