@@ -41,7 +41,7 @@ from sartor.step.results import PEAK_ERROR, near_limit
 from sartor.step.stages import ChunkLayers
 from sartor.step.step import step
 from sartor.step.trainers import trainer_named
-from sartor.units import Array, BoolArray, FloatArray, format_bytes, format_seconds
+from sartor.units import Array, BoolArray, FloatArray, distinct, format_bytes, format_seconds
 
 MOVES = 0.1
 """Smallest relative change of the time for which a value that was not stated is named above the answer."""
@@ -345,7 +345,7 @@ def _corners(
     for figure, sign in (("step_s", 1), ("step_s", -1), ("peak_bytes", 1), ("peak_bytes", -1)) if changes else ():
         figures = [sign * getattr(other, figure) for other in alone]
         chosen = _improving(figures, names, [*changes], sign * getattr(base, figure))
-        for corner in np.unique(chosen, axis=0):
+        for corner in distinct(chosen, axis=0):
             where = np.all(chosen == corner, axis=1)
             members = sorted(corner[corner >= 0].tolist(), key=lambda i: figures[i][int(np.argmax(where))])[::-1]
             if len(members) > 1:

@@ -17,7 +17,7 @@ def serve(
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Address to listen on. A non-local address requires a token.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="N", parser=o.whole_number, help="0 takes any that is free.")] = 8484,
+    port: Annotated[int, typer.Option(metavar="N", help="0 takes any that is free.")] = 8484,
     allow_host: Annotated[
         list[str] | None,
         typer.Option("--allow-host", metavar="NAME", help="Additional host name of the server."),
