@@ -375,9 +375,9 @@ import sys
 sys.path[:0] = sys.argv[2:]
 from pathlib import Path
 from engine_samples import Scripted, digest, search
-from sartor.engine.executors import Serial
+from sartor.engine.executors import make_executor
 print("begins", flush=True)
-print(digest(search(Path(sys.argv[1]), Serial())))
+print(digest(search(Path(sys.argv[1]), make_executor("serial"))))
 """
 """A process of its own, so that it can be killed."""
 

@@ -238,10 +238,8 @@ def test_what_a_finding_costs_is_a_share_of_the_time_that_estimate_tells(dtype: 
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "devices": ({"num_devices": 64, "global_batch_size": 512, "tp": 6}, "tp"),
     "microbatch": ({"num_devices": 64, "global_batch_size": 512, "microbatch_size": 3}, "global_batch_size"),
     "no experts": ({"num_devices": 64, "global_batch_size": 512, "ep": 8}, "ep"),
-    "heads": ({"num_devices": 64, "global_batch_size": 512, "tp": 64}, "tp"),
     "another device": ({"gpu": "a100", "cluster": "dgx-h100"}, "gpu"),
     "inference": ({"phase": "decode", "num_devices": 8}, "num_devices"),
     "zero": ({"num_devices": 64, "global_batch_size": 512, "zero_stage": 5}, "zero_stage"),
@@ -257,6 +255,13 @@ def test_a_plan_that_contradicts_itself_is_one_sentence(case: str) -> None:
         api.estimate("llama-3.1-8b", **words)
     assert error.value.field == field
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("tp", [6, 64])
+def test_a_degree_that_does_not_divide_the_model_is_a_question(tp: int) -> None:
+    answer = api.estimate("llama-3.1-8b", num_devices=64, global_batch_size=512, tp=tp)
+    assert answer.cannot_run.startswith(f"tp={tp} does not split num_heads=32")
+    assert answer.divided
 
 
 @pytest.mark.parametrize(
