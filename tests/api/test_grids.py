@@ -28,6 +28,8 @@ GRIDS: dict[str, tuple[str, str, dict[str, Any]]] = {
         | {"recompute": ["full", "none"], "sequence_parallel": [True, False]},
     ),
     "axes left open": ("gpt2", "h100", {**SIZES, "tp": [1, 2], "microbatch_size": 2}),
+    "jobs alone, all of the plan open": ("gpt2", "h100", {"num_devices": [8, 16], "global_batch_size": 64}),
+    "batches alone, one that few plans divide": ("gpt2", "h100", {"num_devices": 8, "global_batch_size": [64, 100]}),
     "jobs, in another order than plans": (
         *("gpt2", "h100"),
         {**STATED, "tp": [2, 1], "pp": 1, "microbatch_size": 1, "seq_len": [512, 1024], "global_batch_size": [32, 64]}

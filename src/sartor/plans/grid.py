@@ -62,7 +62,9 @@ def grid_plans(
     )
     space = plan_space(job, num_devices, values)
     rows = with_switches(job, space, structures(job, space).rows, {})
-    point = np.ravel_multi_index(tuple(_positions(rows[name], numbers) for name, numbers in values.items()), shape)
+    point = np.zeros(size_of(rows), dtype=np.int64)  # without values all plans are those of one point
+    if values:
+        point = np.ravel_multi_index(tuple(_positions(rows[name], numbers) for name, numbers in values.items()), shape)
     alone = np.bincount(point, minlength=points)[point] == 1
     alone &= bool({"recompute", "recompute_layers"} & values.keys()) or not job.trainer.recomputes_some_layers
     if alone.any():
