@@ -315,3 +315,30 @@ def test_which_tokens_an_encoder_takes_is_said_and_priced(sartor) -> None:
 
 def test_an_encoder_gives_no_tokens(sartor) -> None:
     assert "encoder-only" in sartor("serving", "bert-large").err
+
+
+@pytest.mark.parametrize("words", [("--concurrency", "100000"), ("--input-len", "2000000", "--tp", "4")])
+def test_a_load_beyond_memory_says_how_many_run_and_gives_the_step_of_those(sartor, words: tuple[str, ...]) -> None:
+    body = sartor("serving", "llama-3.1-8b", "--gpu", "h100", *words, "--json").body
+    text = " ".join(sartor("serving", "llama-3.1-8b", "--gpu", "h100", *words).out.split())
+    most, last = body["max_sequences"], body["loads"][-1]
+    assert most < last["concurrency"] == last["running"] + last["waiting"]
+    assert last["running"] == most
+    runs = f"{most} run{'s' if most == 1 else ''} at once and {last['waiting']:,.0f} wait for room in memory"
+    assert f"Of {last['concurrency']:,} requests {runs}: the first token takes" in text
+    assert f"A step of {most} takes" in text
+    assert "in flight the first token" not in text
+
+
+def test_sizes_that_were_not_read_leave_open_whether_it_fits(sartor, tmp_path: Path) -> None:
+    sizes = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 8}
+    config = {"model_type": "llama", "vocab_size": 32000, **sizes, "memory_slots_hidden_size": 4096}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    words = ("serving", tmp_path / "config.json", "--gpu", "h100", "--concurrency", "1")
+    lead = " ".join(sartor(*words).out.split("Loads")[0].split())
+    assert "whether it fits is unknown; without what is not read, at most" in lead
+    assert "memory_slots_hidden_size=4096 is not read: the parameter count is unknown" in lead
+    body = sartor(*words, "--json").body
+    assert body["status"] == "unknown"
+    assert body["model"]["unread_sizes"] == ["memory_slots_hidden_size=4096"]
+    assert sartor(*WORDS, "--json").body["status"] == "feasible"

@@ -65,6 +65,11 @@ class _ServedLoad:
     """Of the tokens of answers, where the price of a device is stated."""
 
     @property
+    def waits(self) -> bool:
+        """Whether requests wait because memory is full (or the prompts' servers are), so that fewer run at once."""
+        return round(self.waiting) >= 1 and self.running < self.concurrency
+
+    @property
     def requests_per_s(self) -> float:
         return self.concurrency / self.request_s
 
@@ -80,7 +85,7 @@ def _brief(seconds: float) -> str:
 
 LOAD: Fields = (
     integer("concurrency", "in flight", form=_count_text),
-    integer("running"),
+    integer("running", "run", form=_count_text, help="sequences that run at once"),
     number("waiting", "wait", form=_count_text, help="requests for which memory has no room"),
     number("ttft_s", "first token", form=_brief, help="mean time from a request to its first token"),
     number("ttft_low_s", "80% low", form=_brief),
@@ -107,7 +112,11 @@ SHORTAGE: Fields = (
 SERVING: Fields = (
     field(
         "model",
-        (text("name", path="reading.shape.name"), rows("assumptions", Scalar.TEXT)),
+        (
+            text("name", path="reading.shape.name"),
+            rows("unread_sizes", Scalar.TEXT, path="reading.unread_sizes", help="entries that name a size, not read"),
+            rows("assumptions", Scalar.TEXT),
+        ),
         path=lambda answer: answer,
     ),
     field(
@@ -130,7 +139,8 @@ SERVING: Fields = (
     integer("input_len", path=lambda answer: int(answer.load.input_len)),
     integer("output_len", path=lambda answer: int(answer.load.output_len)),
     integer("max_sequences", path="most_sequences"),
-    flag("fits", "fits", level=Level.HEADLINE),
+    text("status", help="feasible, infeasible, or unknown: sizes of the config were not read"),
+    flag("fits", "fits", level=Level.HEADLINE, help="of the model without the sizes that were not read"),
     rows("shortages", SHORTAGE, path=lambda answer: [(answer, lack) for lack in answer.shortages]),
     mapping("would_fit", Scalar.ANY, help="a change with which one sequence fits"),
     rows("loads", LOAD, path="loads"),
@@ -177,6 +187,13 @@ class ServingAnswer(Answer):
     @property
     def fits(self) -> bool:
         return not self.shortages
+
+    @property
+    def status(self) -> str:
+        """``feasible``, ``infeasible``, or ``unknown`` where sizes of the config that were not read might not fit."""
+        if not self.fits:
+            return "infeasible"
+        return "unknown" if self.reading.unread_sizes else "feasible"
 
     @property
     def loads(self) -> tuple[_ServedLoad, ...]:

@@ -45,6 +45,7 @@ from sartor.report.words import (
     size_text,
     three_digits,
     tile_text,
+    unread_text,
     workload_text,
 )
 from sartor.units import format_bytes, format_change, format_count, format_seconds, format_share
@@ -353,9 +354,13 @@ def serving_view(answer: ServingAnswer) -> RenderableType:
 
         several = int(answer.load.output_len) > 1
         columns = [column for column in columns_of(LOAD) if several or not column.name.startswith("tpot")]
-        most = count_text(answer.most_sequences, "sequence")
-        first = f"{served}: fits; at most {most} in memory, each halfway through its answer."
-        blocks = [opening([first, *_speed(answer), *turn_lines(answer.depends_on)]), section("Loads")]
+        if not any(load.waits for load in answer.loads):
+            columns = [column for column in columns if column.name != "running"]
+        most = f"at most {count_text(answer.most_sequences, 'sequence')} in memory, each halfway through its answer"
+        lines = [f"{served}: fits; {most}."]
+        if unread := unread_text(answer.reading):
+            lines = [f"{served}: whether it fits is unknown; without what is not read, {most}.", unread]
+        blocks = [opening([*lines, *_speed(answer), *turn_lines(answer.depends_on)]), section("Loads")]
         blocks += [grid_block(field_grid("Loads", columns, answer.loads))]
     return document_text([*blocks, bullets_block("Assumed", answer.assumptions)])
 
@@ -397,12 +402,17 @@ def _speed(answer: ServingAnswer) -> list[str]:
     first = interval_text(last.ttft_s, last.ttft_low_s, last.ttft_high_s)
     each = f", then a token in {interval_text(last.tpot_s, last.tpot_low_s, last.tpot_high_s)}"
     several, rate = int(answer.load.output_len) > 1, f"{last.output_tokens_per_s:,.0f} tokens/s in all"
-    lines = [f"At {last.concurrency:,} in flight the first token takes {first}{each if several else ''}: {rate}."]
+    load = f"At {last.concurrency:,} in flight"
+    if last.waits:
+        why = "" if answer.prefill else " for room in memory"
+        run = f"{last.running:,} run{'s' if last.running == 1 else ''} at once"
+        load = f"Of {last.concurrency:,} requests {run} and {last.waiting:,.0f} wait{why}:"
+    lines = [f"{load} the first token takes {first}{each if several else ''}: {rate}."]
     between = 1 - last.step_s / last.tpot_s
-    words = f"A step of {last.concurrency:,} takes {format_seconds(last.step_s)}"
+    words = f"A step of {last.running:,} takes {format_seconds(last.step_s)}"
     if answer.prefill is None and math.isfinite(between) and between > 0:
         words += f"; prompts of other requests between two tokens are {between:.0%} of the time per token"
-    if least.concurrency < last.concurrency and several:
+    if least.running < last.running and several:
         words += f". With {least.concurrency:,} in flight a token takes {format_seconds(least.tpot_s)}"
     if last.usd_per_million_tokens is not None:
         price = f"at {answer.run.get('price'):.2f} per device-hour (stated)"
