@@ -315,3 +315,32 @@ def test_devices_are_taken_pool_by_pool() -> None:
     whole = replace(pools[0], others=tuple(pools[1:]))
     assert whole.total_devices == 28
     assert [len(whole.reached(n).pools) for n in (1, 8, 9, 24, 25, 28)] == [1, 1, 2, 2, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("kind", "rate"), [("nvlink", "450 of NVLink (default: the links of"), ("pcie", "64 of NVLink (default: PCIe of")]
+)
+def test_a_rate_that_an_own_file_leaves_to_the_device_is_kept_with_its_value(
+    tmp_path: Path, kind: str, rate: str
+) -> None:
+    network = '[[tiers]]\nspan = "all"\ngbit_per_s = 200\n'
+    inner = f'name = "c"\ngpu = "h100"\ndevices_per_node = 4\n[[tiers]]\nname = "NVLink"\nkind = "{kind}"\nspan = 4\n'
+    (words,) = load_cluster(write(tmp_path, inner + network)).unstated
+    assert words == f"c: gb_per_s={rate} h100_sxm; its file does not set it)"
+    assert not load_cluster(write(tmp_path, f"{inner}gb_per_s = 150\n{network}")).unstated
+    assert not load_cluster("dgx-h100").unstated
+
+
+def test_estimate_plan_and_collective_say_the_rate_that_an_own_cluster_leaves_open(tmp_path: Path) -> None:
+    import sartor
+
+    text = 'name = "c"\ngpu = "h100"\ndevices_per_node = 4\n[[tiers]]\nname = "NVLink"\nkind = "nvlink"\nspan = 4\n'
+    path = write(tmp_path, f'{text}[[tiers]]\nspan = "all"\ngbit_per_s = 200\n')
+    sizes = {"num_devices": 8, "global_batch_size": 16, "tp": 1, "pp": 1, "cp": 1}
+    said = (
+        sartor.estimate("gpt2", cluster=path, **sizes).question.assumptions,
+        sartor.plan("gpt2", path, **sizes).assumptions,
+        sartor.collective("all_reduce", 2**20, 8, cluster=path).assumptions,
+    )
+    words = "c: gb_per_s=450 of NVLink (default: the links of h100_sxm; its file does not set it)"
+    assert all(words in assumptions for assumptions in said)

@@ -87,12 +87,13 @@ def collective(
     _check(op, where)
     links, cost = where or own_links(device), collective_cost(op, device, load_calibration(device), where)
     imagined = () if where else _one_link(op, device)
+    assumed = imagined if where is None else (*_straddling(op, where), *where.unstated)
     return CollectiveAnswer(
         collective=op,
         cluster=links,
         cost=replace(cost, source=Source.ASSUMED) if imagined else cost,
         members=_reach(op, links, alone),
-        assumptions=imagined or (_straddling(op, where) if where else ()),
+        assumptions=assumed,
     )
 
 

@@ -404,7 +404,7 @@ def launched_on(
     reached = cluster.reached(launch.num_devices)
     for gpu in reached.gpus:
         check_recipe(job.recipe, gpu)
-    return job, plan, reached, assumptions
+    return job, plan, reached, (*assumptions, *cluster.unstated)
 
 
 def open_launch(

@@ -122,7 +122,7 @@ def settled_job(
         "context_parallel": job.context_parallel.value,
     }
     usual = {name: value for name, value in settled.items() if not run.states(name)}
-    return job, run.with_(Origin.USUAL, job.trainer.name, **usual), (*notes, *switched)
+    return job, run.with_(Origin.USUAL, job.trainer.name, **usual), (*notes, *switched, *cluster.unstated)
 
 
 def _trainer(run: Run, cluster: Cluster) -> tuple[Trainer, Run]:

@@ -105,6 +105,8 @@ class Cluster:
     note: str = ""
     confidence: str = "high"
     sources: Mapping[str, str] = field(default_factory=dict)
+    unstated: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    """Rates that a user's file leaves to the device, each in a sentence with its value."""
 
     def __post_init__(self) -> None:
         _whole("devices_per_node", self.devices_per_node, minimum=1, maximum=MAX_DEVICES)

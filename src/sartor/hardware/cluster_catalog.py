@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from sartor.errors import InputError
 from sartor.hardware import door
-from sartor.hardware.accelerator_catalog import device_from, load_device
+from sartor.hardware.accelerator_catalog import ACCELERATORS, device_from, load_device
+from sartor.hardware.catalog import GPUS, is_accelerator
 from sartor.hardware.cluster import HOP_LATENCY_S, UNSAID_BYTES_PER_S, Cluster, LinkTier, own_links
 from sartor.hardware.door import Catalogue, Complaint, check, kind, model_of
 from sartor.hardware.gpu import Gpu
@@ -126,6 +127,19 @@ def _usual() -> dict[str, str]:
     return {head["gpu"]: name for name, head in heads.items() if not head.get("num_devices")}
 
 
+def names_a_device(name_or_path: str | Path) -> bool:
+    """Whether a name or file is of a device (a GPU's or a chip's) and of no cluster.
+
+    >>> names_a_device("h100"), names_a_device("dgx-h100")
+    (True, False)
+    """
+    if not door.is_path(name_or_path):
+        name = str(name_or_path)
+        return name not in CLUSTERS and (name in GPUS or name in ACCELERATORS)
+    table = door.read_toml(Path(name_or_path), CLUSTERS.option)
+    return not {"gpu", "tiers"} & table.keys() and (is_accelerator(table) or "num_sms" in table)
+
+
 def cluster_entry(name_or_path: str | Path) -> JsonDict:
     """Every field of a cluster in SI units with its sources: what ``sartor catalog clusters --json`` answers."""
     cluster = load_cluster(name_or_path)
@@ -162,7 +176,7 @@ TIER_KEYS = (
 def cluster_from_table(table: JsonDict, name: str = "cluster", folder: Path = Path()) -> Cluster:
     """A checked cluster from a table in a file's keys and units; ``folder`` is searched for a GPU's own file. The
     package's own files are not checked again, since tests check them."""
-    if folder != CLUSTERS.folder:
+    if users_own := folder != CLUSTERS.folder:
         check(table, _model(), subject="a cluster file")
     first = _cluster(table, name, folder, "")
     pools = table.get("others", [])
@@ -170,7 +184,22 @@ def cluster_from_table(table: JsonDict, name: str = "cluster", folder: Path = Pa
         stated = table.get("num_devices", "missing")
         raise InputError("num_devices", stated, "a mixed cluster states every pool's devices")
     others = (_cluster(pool, f"pool {i + 2}", folder, f"others.{i}.") for i, pool in enumerate(pools))
-    return replace(first, others=tuple(others))
+    cluster = replace(first, others=tuple(others))
+    if not users_own:
+        return cluster
+    tables = (table, *pools)
+    unstated = (_unstated_rate(pool, entry["tiers"][0]) for pool, entry in zip(cluster.pools, tables, strict=True))
+    return replace(cluster, unstated=tuple(words for words in unstated if words))
+
+
+def _unstated_rate(pool: Cluster, tier: JsonDict) -> str:
+    """``ours: gb_per_s=450 of NVLink (default: the links of gh200; its file does not set it)``; "" if it is set."""
+    if any(key in tier for key in _RATES):
+        return ""
+    link = pool.tiers[0]
+    whose = "PCIe" if link.bytes_per_s == pool.gpu.pcie_bytes_per_s else "the links"
+    rate = f"gb_per_s={link.bytes_per_s / GIGA:g} of {link.name}"
+    return f"{pool.name}: {rate} (default: {whose} of {pool.gpu.name}; its file does not set it)"
 
 
 @cache
