@@ -129,3 +129,28 @@ def test_a_plan_on_a_cluster_of_own_chips_says_it(tmp_path: Path) -> None:
     axes = {name: trained.question.held.axes[name] for name in ("tp", "pp", "dp", "cp", "microbatch_size")}
     stated = sartor.estimate("gpt2-large", cluster=cluster, num_devices=8, global_batch_size=32, **axes)
     assert turn.figures["time_s"] == pytest.approx(float(stated.time_s), rel=1e-6)
+
+
+def test_a_chip_named_as_a_cluster_has_its_own_network_and_the_seconds_of_an_estimate(tmp_path: Path) -> None:
+    estimated = sartor.estimate("gpt2", chip(tmp_path), **RUN)
+    answer = sartor.plan("gpt2", chip(tmp_path), **RUN)
+    assert answer.best is not None
+    assert float(answer.best.step_s) == pytest.approx(float(estimated.priced.step.step_s), rel=1e-12)
+    network = [words for words in estimated.question.assumptions if words.startswith("links of ")]
+    assert len(network) == 1
+    assert network[0] in answer.assumptions
+    assert not any("none was stated" in words for words in answer.assumptions)
+
+
+def test_an_estimate_on_an_own_chip_names_a_plan_that_can_be_typed(tmp_path: Path) -> None:
+    words = " ".join(headline(sartor.estimate("llama-3-70b", chip(tmp_path), num_devices=2)))
+    assert f"`sartor plan llama-3-70b --cluster {chip(tmp_path)} --num-devices 2" in words
+
+
+@pytest.mark.parametrize(("device", "cluster"), [("h200", "dgx-h200"), ("a100", "dgx-a100")])
+def test_a_device_named_as_a_cluster_is_its_usual_cluster_and_said_so(device: str, cluster: str) -> None:
+    sizes = {"num_devices": 8, "global_batch_size": 32, "pp": 1, "cp": 1, "tp": 1}
+    answer = sartor.plan("gpt2", device, **sizes)
+    assert answer.best is not None
+    assert answer.best.step_s == sartor.plan("gpt2", cluster, **sizes).best.step_s
+    assert any(words.startswith(f"cluster={cluster}: the usual one of {device}") for words in answer.assumptions)

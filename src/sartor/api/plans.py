@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING, ClassVar, Unpack
 from sartor.answers.field import Answer, Fields
 from sartor.answers.plan import WRITTEN, LaunchAnswer, PlanAnswer
 from sartor.api.models import Model, read
-from sartor.api.questions import checked_words, stated_run
-from sartor.api.words import ClusterLike, cluster_of, device_counts, own_calibration_of, refuse_on_a_chip, size_of
+from sartor.api.questions import checked_words, network_words, stated_run
+from sartor.api.words import (
+    ClusterLike,
+    cluster_or_usual,
+    device_counts,
+    own_calibration_of,
+    refuse_on_a_chip,
+    size_of,
+)
 from sartor.ask.alternatives import template_words, weighed
 from sartor.ask.complete import as_option, complete, settled_job, size_words, stated_axes, usual_batch, with_plan
 from sartor.errors import InputError
@@ -63,7 +70,8 @@ def plan(
     model
         As in `sartor.estimate`.
     cluster
-        A catalogue name, a TOML file or a ``Cluster``; without it the usual one, named among what was assumed.
+        A catalogue name, a TOML file or a ``Cluster``; a device's name or file stands for its usual cluster. Without it
+        the usual one, named among what was assumed.
     num_devices
         Devices of the whole plan, one number or several (a search for each); without it the fewest nodes on which a
         plan fits.
@@ -109,9 +117,12 @@ def plan(
     reading = read(model, options.get("set"))
     fix = _simple(options.get("fix")) if simple else options.get("fix") or {}
     compared = {name: word for name, word in fix.items() if str(word).strip().lower() == ANY}
-    whole = cluster_of(cluster).with_price(price)
+    whole, of_device = cluster_or_usual(cluster)
+    whole, network = whole.with_price(price), _network(cluster, whole, of_device=of_device)
     own = own_calibration_of(options.get("calibration"), whole)
-    origin = (Origin.USUAL, "the usual cluster") if cluster is None else (Origin.STATED, "option")
+    origin = (Origin.STATED, "option")
+    if cluster is None or of_device:
+        origin = (Origin.USUAL, "the device's usual cluster" if of_device else "the usual cluster")
     run = Run(facts={}).with_(*origin, cluster=whole.name)
     num_devices = num_devices[0] if isinstance(num_devices, Sequence) and len(num_devices) == 1 else num_devices
     one_count = num_devices if isinstance(num_devices, int) else None
@@ -121,7 +132,7 @@ def plan(
     headroom, top = options.get("headroom"), size_of("top", top, 10)
     search = partial(search_plans, top=top, calibration=own, progress=progress, headroom=headroom)
     named = [name for name in AXES if options.get(name) is not None]
-    answer, closed = _searched(run, reading, whole, counts, compared, write, named, search)
+    answer, closed = _searched(run, reading, whole, network, counts, compared, write, named, search)
     return _explained(_with_open(answer, closed), tokens, why_not, headroom)
 
 
@@ -129,6 +140,7 @@ def _searched(
     run: Run,
     reading: ModelReading,
     whole: Cluster,
+    network: Sequence[str],
     counts: Sequence[int],
     compared: Mapping[str, int | str],
     write: str | None,
@@ -159,7 +171,7 @@ def _searched(
             *reading.assumptions,
             *reading.notes,
             *notes,
-            *(() if run.states("cluster") else USUAL_WORDS),
+            *network,
             *size_words(run, job),
             *_compared(choices, found, at),
             *template_words(*where.gpus),
@@ -195,7 +207,13 @@ def _with_best(run: Run, search: PlanSearch) -> Run:
     return with_plan(run, axes_of(search.best.plan), "the fastest plan that fits")
 
 
-USUAL_WORDS = (f"cluster={USUAL_CLUSTER}: none was stated (usual; set --cluster)",)
+def _network(cluster: ClusterLike | None, whole: Cluster, *, of_device: bool) -> tuple[str, ...]:
+    """What was assumed of the network: the usual cluster where none was stated, or that of a device."""
+    if cluster is None:
+        return (f"cluster={USUAL_CLUSTER}: none was stated (usual; set --cluster)",)
+    if not of_device:
+        return ()
+    return network_words(whole) or (f"cluster={whole.name}: the usual one of {whole.gpu.name} (set --cluster)",)
 
 
 def _counts(
@@ -451,7 +469,8 @@ def lint_launch(
     shape = None if model is None else read(model, options.get("set")).shape
     run = Run.stated(**checked_words(options))
     reading = read_launch(launch, num_devices=num_devices or 0, shape=shape, run=run)
-    whole = cluster_of(cluster).with_price(price)
+    whole, of_device = cluster_or_usual(cluster)
+    whole = whole.with_price(price)
     for name in ("seq_len", "global_batch_size"):
         size_of(name, options.get(name), 1)
     stated, plan, where, assumptions = launched_on(reading, run, shape, whole)
@@ -467,7 +486,7 @@ def lint_launch(
         search=search,
         allow=allow,
     )
-    usual = USUAL_WORDS if cluster is None else ()
+    usual = _network(cluster, whole, of_device=of_device)
     return replace(answer, path=str(launch), assumptions=(*usual, *assumptions))
 
 

@@ -243,15 +243,14 @@ def _training(
             *reading.assumptions,
             *reading.notes,
             *found.notes,
-            *(_own_links(cluster) if where is None else ()),
-            *(_no_link(cluster.gpu) if where is None else ()),
+            *(network_words(cluster) if where is None else ()),
             *template_words(gpu),
             *((EAGER,) if run.get("eager") else ()),
         ),
     )
 
 
-def _own_links(cluster: Cluster) -> tuple[str, ...]:
+def network_words(cluster: Cluster) -> tuple[str, ...]:
     """The network assumed for a device that no cluster of the catalogue has."""
     if cluster.name in CLUSTERS.names():
         return ()
@@ -259,7 +258,7 @@ def _own_links(cluster: Cluster) -> tuple[str, ...]:
         return (_chip_links(cluster),)
     beyond = float(cluster.tiers[-1].bytes_per_s) * 8 / GIGA
     nodes = f"nodes of {cluster.devices_per_node} devices on their own links"
-    return (f"{nodes}, {beyond:g} Gb/s of each beyond (default; set --cluster)",)
+    return (f"{nodes}, {beyond:g} Gb/s of each beyond (default; set --cluster)", *_no_link(cluster.gpu))
 
 
 def _no_link(gpu: Gpu) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ from sartor.cost.gpu.rates import as_run, widened_note
 from sartor.errors import InputError
 from sartor.hardware.accelerator_catalog import load_device
 from sartor.hardware.cluster import Cluster
-from sartor.hardware.cluster_catalog import USUAL_CLUSTER, load_cluster
+from sartor.hardware.cluster_catalog import USUAL_CLUSTER, load_cluster, names_a_device, usual_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.operators import WEIGHT_ONLY_NAMES, DType
 from sartor.step.serving.served import ENGINES, engines_on
@@ -60,6 +60,13 @@ def device_of(gpu: GpuLike) -> Gpu:
 def cluster_of(cluster: ClusterLike | None) -> Cluster:
     """The cluster of a catalogue name or TOML file; the usual one if none is stated."""
     return cluster if isinstance(cluster, Cluster) else load_cluster(cluster or USUAL_CLUSTER)
+
+
+def cluster_or_usual(cluster: ClusterLike | None) -> tuple[Cluster, bool]:
+    """The cluster, or the usual one of a device that is named instead; and whether a device was."""
+    if isinstance(cluster, str | Path) and names_a_device(cluster):
+        return usual_cluster(device_of(cluster)), True
+    return cluster_of(cluster), False
 
 
 def cluster_and_device(cluster: ClusterLike | None, gpu: GpuLike | None) -> tuple[Cluster | None, Gpu]:

@@ -121,6 +121,9 @@ Datasheets = Annotated[
 CLUSTER = partial(typer.Option, "--cluster", metavar="CLUSTER")
 KNOWN_CLUSTER = "A name from `sartor catalog clusters`, or a TOML file."
 ClusterOrGpu = Annotated[str | None, CLUSTER(help=KNOWN_CLUSTER)]
+ClusterOfPlan = Annotated[
+    str | None, CLUSTER(help=f"{KNOWN_CLUSTER} A device's name or TOML file stands for its usual cluster.")
+]
 
 # The pass: phase and sizes.
 

@@ -68,7 +68,7 @@ LaunchOfRun = Annotated[
 @takes_run(without=("phase", "cluster", "num_devices", "context_len", "eager", "kernels", "launch"))
 def plan(
     model: o.ModelOrLaunch = None,
-    cluster: o.ClusterOrGpu = None,
+    cluster: o.ClusterOfPlan = None,
     num_devices: o.DeviceCounts = None,
     simple: Simple = False,
     why_not: WhyNot = None,
@@ -132,10 +132,9 @@ def plan(
 def _refuse_to_launch_a_chip(kind: str, cluster: str) -> None:
     """Reject ``--write`` for a chip before the search, since its best plan could not be written."""
     from sartor.api.plans import STARTS_GPUS
-    from sartor.api.words import refuse_on_a_chip
-    from sartor.hardware.cluster_catalog import load_cluster
+    from sartor.api.words import cluster_or_usual, refuse_on_a_chip
 
-    refuse_on_a_chip(load_cluster(cluster).gpu, "--write", kind, STARTS_GPUS)
+    refuse_on_a_chip(cluster_or_usual(cluster)[0].gpu, "--write", kind, STARTS_GPUS)
 
 
 def _show(found: PlanAnswer, *, verbose: bool, json: bool, out: Path | None) -> None:

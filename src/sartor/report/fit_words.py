@@ -118,8 +118,8 @@ def _command(name: str, answer: ModelEstimate, held: HeldPlan, change: Mapping[s
     job, kept = held.job, held.kept_free
     cluster = _named("cluster", held.cluster.name, answer)
     options: dict[str, int | str] = {"cluster": cluster}
-    if cluster == "CLUSTER.toml" and change is not None:
-        options = {"gpu": _named("gpu", answer.question.gpu.name, answer)}
+    if cluster == "CLUSTER.toml" and (change is not None or not answer.question.run.states("cluster")):
+        options = {"cluster" if change is None else "gpu": _named("gpu", answer.question.gpu.name, answer)}
     if name == "plan" and answer.question.run.states("launch"):  # the file says the rest
         return printable(
             f"sartor plan {shlex.join(answer.question.reading.asked)} {_options(options | _optional(answer))}"
