@@ -265,7 +265,7 @@ def test_full_recomputation_that_is_asked_for_is_of_every_layer() -> None:
         ({"tp": "many"}, ("fix tp=many", "whole number")),
         ({"microbatch_size": 5}, ("global_batch_size=16", "must be a multiple of microbatch_size=5", "15 or 20")),
         ({"dp": 2, "microbatch_size": 16}, ("global_batch_size=16", "dp=2 x microbatch_size=16", "nearest: 32")),
-        ({"tp": 8, "pp": 4}, ("fix=tp=8,pp=4", "take 32 devices together", "num_devices=32")),
+        ({"tp": 8, "pp": 4}, ("fix pp=4", "takes 32 devices with tp=8", "num_devices=32")),
         ({"recompute": "som"}, ("fix recompute=som", "none, selective, full")),
         ({"zero_stage": 4}, ("from 0 to 3", "nearest: 3")),
         ({"ep": 2}, ("fix ep=2", "the model has no experts", "nearest: 1")),

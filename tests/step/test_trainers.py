@@ -15,7 +15,7 @@ from sartor.model.workload import ContextParallel
 from sartor.model.zoo import load_model
 from sartor.operators import DType
 from sartor.step.question import training_job
-from sartor.step.trainers import TRAINERS, of_release, trainer_in_table
+from sartor.step.trainers import TRAINERS, of_release, release_words, trainer_in_table, trainer_named
 
 
 def asked(name: str, gpu: str = "h100_sxm") -> Trainer:
@@ -119,3 +119,16 @@ def test_no_code_asks_a_trainer_its_name() -> None:
         if not where.startswith(PER_TRAINER):
             lines = [node.lineno for node in _asked_by_name(ast.parse(path.read_text()))]
             assert not lines, f"{where}:{lines}: ask the trainer's record for the fact"
+
+
+@pytest.mark.parametrize("release", ["99", "0.1", "2010", "26.13", "core"])
+def test_words_that_can_be_no_release_are_refused_with_ones_that_can(release: str) -> None:
+    with pytest.raises(InputError, match="states no release: a year from 2019.*nearest: nemo@2026 or nemo@26.06"):
+        trainer_named(f"nemo@{release}", load_gpu("h100_sxm"))
+
+
+def test_a_release_newer_than_the_records_is_said_to_be_priced_as_the_newest_known() -> None:
+    for name in ("nemo", "nemo@26.06", "megatron@2021", "megatron@2026"):
+        assert not release_words(name)
+    (words,) = release_words("nemo@29.01")
+    assert words.startswith("nemo@29.01 is newer than what is known of trainers")

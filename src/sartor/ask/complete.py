@@ -24,7 +24,7 @@ from sartor.plans.search import HeldPlan, fastest_plan, fewest_devices, leanest_
 from sartor.plans.space import axes_of
 from sartor.run.run import Origin, Run, Turn
 from sartor.step.question import as_trained, training_job, within_files
-from sartor.step.trainers import PLAUSIBLE_TRAINERS, default_trainer, trainer_named
+from sartor.step.trainers import PLAUSIBLE_TRAINERS, default_trainer, release_words, trainer_named
 from sartor.units import format_count
 
 TOKENS_PER_STEP = 4 * 2**20
@@ -122,7 +122,16 @@ def settled_job(
         "context_parallel": job.context_parallel.value,
     }
     usual = {name: value for name, value in settled.items() if not run.states(name)}
-    return job, run.with_(Origin.USUAL, job.trainer.name, **usual), (*notes, *switched, *cluster.unstated)
+    return (
+        job,
+        run.with_(Origin.USUAL, job.trainer.name, **usual),
+        (
+            *notes,
+            *release_words(run.get("framework")),
+            *switched,
+            *cluster.unstated,
+        ),
+    )
 
 
 def _trainer(run: Run, cluster: Cluster) -> tuple[Trainer, Run]:

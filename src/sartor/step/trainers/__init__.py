@@ -66,7 +66,30 @@ def trainer_named(name: str, gpu: Gpu) -> Trainer:
         choices = sorted(key for key, trainer in TRAINERS.items() if not trainer.of_one_source)
         nearest = ", ".join(difflib.get_close_matches(stated, choices, n=1, cutoff=0.5))
         raise InputError("framework", name, f"must be one of {', '.join(choices)}", nearest)
+    if release and not _months(release):
+        must = f"states no release: a year from {FIRST_YEAR}, or a container's year and month"
+        raise InputError("framework", name, must, f"{stated}@{READ[0]} or {stated}@{READ[0] % 100}.06")
     return of_release(as_launched(trainer), release, gpu.generation)
+
+
+FIRST_YEAR = 2019
+"""Before it none of these trainers had a release: Megatron-LM, the first, is of September 2019 (arXiv 1909.08053)."""
+READ = (2026, 11)
+"""Year and month in which the records of trainers were read last; of later releases nothing is known."""
+
+
+def release_words(name: str) -> tuple[str, ...]:
+    """What is assumed of a trainer's release that is newer than its record."""
+    release = name.partition("@")[2]
+    if not release or not any(month > READ for month in _months(release)):
+        return ()
+    return (f"{name} is newer than what is known of trainers ({READ[0]}-{READ[1]}): priced as the newest known",)
+
+
+def _months(release: str) -> list[tuple[int, int]]:
+    """The year and month of a release, January of a year; none for words that hold no release that can be."""
+    months = [(2000 + v[0], v[1]) if len(v) > 1 else (v[0], 1) for v in _versions(release)]
+    return [month for month in months if month[0] >= FIRST_YEAR and 1 <= month[1] <= 12]
 
 
 def as_launched(trainer: Trainer) -> Trainer:
@@ -105,11 +128,16 @@ def trainer_in_table(name: str) -> Trainer | None:
 
 def of_release(trainer: Trainer, release: str, generation: str) -> Trainer:
     """The trainer as of a release (``26.06``, ``2021``, or text that contains one) on a generation of devices."""
-    years = re.findall(r"\b(20\d\d)", release)[:1]
-    containers = re.findall(r"\b(2\d)\.(\d\d)\b", release)[:1]
-    versions = [*((int(year),) for year in years), *((int(a), int(b)) for a, b in containers)]
+    versions = _versions(release)
     for change in trainer.releases:
         runs_so = trainer.fused_kernels or not change.compiled
         if runs_so and any(change.holds(version, generation) for version in versions):
             trainer = replace(trainer, **change.changes)
     return trainer
+
+
+def _versions(release: str) -> list[tuple[int, ...]]:
+    """The year, or year and month of a container, in a release's words."""
+    years = re.findall(r"\b(20\d\d)", release)[:1]
+    containers = re.findall(r"\b(2\d)\.(\d\d)\b", release)[:1]
+    return [*((int(year),) for year in years), *((int(a), int(b)) for a, b in containers)]
