@@ -123,7 +123,7 @@ def test_no_code_asks_a_trainer_its_name() -> None:
 
 @pytest.mark.parametrize("release", ["99", "0.1", "2010", "26.13", "core"])
 def test_words_that_can_be_no_release_are_refused_with_ones_that_can(release: str) -> None:
-    with pytest.raises(InputError, match="states no release: a year from 2019.*nearest: nemo@2026 or nemo@26.06"):
+    with pytest.raises(InputError, match=r"states no release: a year from 2019.*nearest: nemo@2026 or nemo@26.06"):
         trainer_named(f"nemo@{release}", load_gpu("h100_sxm"))
 
 

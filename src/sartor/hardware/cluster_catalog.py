@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from sartor.errors import InputError
 from sartor.hardware import door
-from sartor.hardware.accelerator_catalog import ACCELERATORS, device_from, load_device
-from sartor.hardware.catalog import GPUS, is_accelerator
+from sartor.hardware.accelerator_catalog import device_from, load_device
+from sartor.hardware.catalog import ACCELERATORS, GPUS, is_accelerator
 from sartor.hardware.cluster import HOP_LATENCY_S, UNSAID_BYTES_PER_S, Cluster, LinkTier, own_links
 from sartor.hardware.door import Catalogue, Complaint, check, kind, model_of
 from sartor.hardware.gpu import Gpu

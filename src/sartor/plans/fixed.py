@@ -440,8 +440,8 @@ def _check_together(job: TrainingJob, num_devices: int, values: Mapping[str, int
         beside = " and ".join(f"{name}={values[name]}" for name in others)
         below, above = num_devices // product * product, (num_devices // product + 1) * product
         must = f"takes {product} devices with {beside}; num_devices={num_devices} is not a multiple of {product}"
-        near = f"num_devices={' or '.join(str(n) for n in (below, above) if n)}"
-        raise InputError(f"fix {last}", values[last], must, near)
+        multiples = f"num_devices={' or '.join(str(n) for n in (below, above) if n)}"
+        raise InputError(f"fix {last}", values[last], must, multiples)
     batch, at_once = job.global_batch_size, values.get("dp", 1) * values.get("microbatch_size", 1)
     if batch % at_once and num_devices % values.get("dp", 1) == 0:
         names = [name for name in ("dp", "microbatch_size") if name in values]
