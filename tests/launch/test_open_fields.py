@@ -11,6 +11,9 @@ import pytest
 from sartor import api
 from sartor.errors import InputError
 from sartor.launch.files import read_launch
+from sartor.launch.shell_words import HOLE
+from sartor.launch.stated import unset_arguments
+from sartor.report.diagnose_words import _lines
 
 SIZES = (
     "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --swiglu "
@@ -208,3 +211,37 @@ def test_a_program_s_flag_that_changes_what_is_trained_is_refused_rather_than_dr
         api.lint_launch(script, "dgx-h100", model="llama-3.2-1b", search=False)
     script.write_text(f"torchrun --nproc_per_node 8 sft.py {words} {flag.split()[0]} False\n")
     assert api.lint_launch(script, "dgx-h100", model="llama-3.2-1b", search=False).fits
+
+
+@pytest.mark.parametrize(
+    ("words", "variables"),
+    [
+        (f"--swiglu $EXTRA {REST}", ("$EXTRA",)),
+        (f"{REST} $MORE", ("$MORE",)),
+        (f"{REST} --micro-batch-size 1 $A $(cat flags)", ("$A", "$(...)")),
+        (f"{REST} --log-throughput ${{EXTRA_ARGS[@]}}", ("$EXTRA_ARGS",)),
+        (f"{REST} --data-path $A $B --save $SAVE_TO", ()),
+        (f'{REST} ${{EXTRA:-}} "$@"', ()),
+    ],
+)
+def test_a_variable_that_may_hold_any_arguments_leaves_open_whether_it_fits(
+    words: str, variables: tuple[str, ...], tmp_path: Path
+) -> None:
+    file = script(tmp_path, f"{words} --tensor-model-parallel-size 8 --sequence-parallel")
+    reading = read_launch(file)
+    assert tuple(name for name in reading.unknown if name.startswith("$")) == variables
+    answer = api.lint_launch(file, "dgx-h100", search=False)
+    assert answer.status == ("unknown" if variables else "feasible")
+    assert tuple(turn.field for turn in answer.depends_on if turn.of_arguments) == variables
+
+
+def test_what_a_launch_does_not_show_is_named_before_its_price(tmp_path: Path) -> None:
+    file = script(tmp_path, f"{REST} --tensor-model-parallel-size 8 --swiglu $EXTRA")
+    answer = api.lint_launch(file, "dgx-h100", search=False)
+    first = next(iter(_lines(answer)))
+    assert "$EXTRA holds arguments that are not in the file: the run does not fit if they add more than" in first
+
+
+def test_commands_of_keys_name_variables_that_may_hold_any_arguments() -> None:
+    behind = [f"{HOLE}CONFIG_FILE{HOLE}", "steps=10", f"{HOLE}EXTRA{HOLE}", "--model.flavor", f"{HOLE}FLAVOR{HOLE}"]
+    assert unset_arguments(behind) == ("$EXTRA",)

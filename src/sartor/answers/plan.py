@@ -533,8 +533,10 @@ class LaunchAnswer(Answer):
 
     @property
     def status(self) -> str:
-        """``unknown`` where the error of the predicted peak or a switch without a price leaves open whether it fits."""
-        if self.runs and near_limit(self.priced.peak_bytes, (1 - self.headroom) * self.usable_bytes):
+        """``unknown`` where the error of the predicted peak, a switch without a price or arguments that are not in the
+        file leave open whether it fits."""
+        near = near_limit(self.priced.peak_bytes, (1 - self.headroom) * self.usable_bytes)
+        if self.runs and (near or any(turn.of_arguments for turn in self.depends_on)):
             return "unknown"
         if not self.runs or not (self.fits or any(turn.of_memory for turn in self.depends_on)):
             return "infeasible"

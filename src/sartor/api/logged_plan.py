@@ -427,7 +427,7 @@ def open_launch(
         run = run.with_(Origin.OPEN, "its tokenizer is not known", vocab_size=vocab_size).among("vocab_size", *sizes)
     closed = {*switches_in_files(launch.kind), *(words.partition("=")[0] for words in launch.unpriced)}
     found = weighed(run, job.shape, job, plan, cluster, calibration, limit_bytes=limit_bytes, closed=closed)
-    unpriced = depends_on(launch.unpriced, waterfall(job, plan, cluster).stages, limit_bytes)
+    unpriced = depends_on((*launch.unpriced, *launch.unknown), waterfall(job, plan, cluster).stages, limit_bytes)
     return replace(found, turns=(*unpriced, *found.turns))
 
 
@@ -499,8 +499,15 @@ def launched_question(
             *reading.assumptions,
             *reading.notes,
             *notes,
-            *(f"{words}: not known to {launch.kind.title}, and without effect here" for words in launch.unknown),
+            *(_unknown_note(words, launch.kind.title) for words in launch.unknown),
             *((f"cluster={cluster.name} (usual; set --cluster)",) if where is None else ()),
             *template_words(gpu),
         ),
     )
+
+
+def _unknown_note(words: str, title: str) -> str:
+    """What is assumed of an argument that is not understood."""
+    if words.startswith("$"):
+        return f"{words}: holds arguments that are not in the file, priced as none"
+    return f"{words}: not known to {title}, and without effect here"

@@ -143,7 +143,7 @@ def read_accelerate(
         kind=KIND,
         plan=canonical(plan),
         parts=parts,
-        unknown=tuple(unknown),
+        unknown=(*flags.unset_arguments(), *unknown),
         ignored=(*ignored, *without_effect),
         assumptions=(*fields.assumptions, *flags.assumptions),
         open_fields={**fields.open, **flags.open, **bearing(unknown), **no_precision},

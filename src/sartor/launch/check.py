@@ -186,9 +186,9 @@ _OFF = ("false", "none", "0", "{}")
 """Values that leave a switch off."""
 
 
-def depends_on(unpriced: Iterable[str], stages: Sequence[StageMemory], limit_bytes: float) -> tuple[Turn, ...]:
+def depends_on(unpriced: Sequence[str], stages: Sequence[StageMemory], limit_bytes: float) -> tuple[Turn, ...]:
     """Which of a launch's ``unpriced`` switches could turn whether it fits into ``limit_bytes`` per device: those that
-    could alone, or all together if none could."""
+    could alone, or all together if none could; and every variable (``$NAME``) that may hold any arguments."""
     change_bytes = max(stage.total_bytes() for stage in stages) - limit_bytes
     sign = 1 if change_bytes <= 0 else -1
 
@@ -200,7 +200,15 @@ def depends_on(unpriced: Iterable[str], stages: Sequence[StageMemory], limit_byt
     alone = [(value, row) for value, row in switches if turned_by(row)]
     together = [] if alone or not turned_by(*(row for _, row in switches)) else switches
     others = {row.argument: [r.argument for _, r in together if r is not row] for _, row in together}
-    return tuple(_turn(v, row, stages, change_bytes, others.get(row.argument, [])) for v, row in alone or together)
+    turns = (_turn(v, row, stages, change_bytes, others.get(row.argument, [])) for v, row in alone or together)
+    word = "fits if they save" if change_bytes > 0 else "does not fit if they add more than"
+    figures = {"change_bytes": abs(change_bytes)}
+    variables = (
+        Turn(field=name, value="", verdict=f"{word} {format_bytes(abs(change_bytes))}", figures=figures)
+        for name in unpriced
+        if name.startswith("$")
+    )
+    return (*variables, *turns)
 
 
 def _switches(unpriced: Iterable[str]) -> list[tuple[str, Row]]:

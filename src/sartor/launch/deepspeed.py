@@ -166,7 +166,7 @@ def read_deepspeed(config: JsonMap, command: ScriptCommand | None, options: Opti
         kind=KIND,
         plan=canonical(plan),
         parts=parts,
-        unknown=tuple(unknown),
+        unknown=(*flags.unset_arguments(), *unknown),
         unpriced=tuple(unpriced),
         ignored=(*ignored, *without_effect),
         assumptions=(*fields.assumptions, *flags.assumptions),

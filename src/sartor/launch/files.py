@@ -37,7 +37,7 @@ from sartor.launch.plan import (
     launch_kind,
 )
 from sartor.launch.script import NEAREST, ScriptCommand, check_pretraining, find_command
-from sartor.launch.stated import Options, launch_words, read_yaml
+from sartor.launch.stated import Options, launch_words, read_yaml, unset_arguments
 from sartor.launch.torchtitan import torchtitan_files
 from sartor.launch.torchtitan_read import TORCHTITAN_TABLES, read_torchtitan, read_torchtitan_python
 from sartor.launch.torchtitan_source import read_named, read_source
@@ -158,7 +158,7 @@ def _script(path: Path, command: ScriptCommand, options: Options) -> LaunchReadi
     if PROGRAM.fullmatch(command.program):
         return read_maxtext(_maxtext_keys(path, command), command, options)
     if recipe := _recipe_of(path, command):
-        return read_bridge(recipe, command.program.rpartition("/")[2], command, options)
+        return _with_unset(read_bridge(recipe, command.program.rpartition("/")[2], command, options), command)
     if (module := _after(words, "--module")) and (config := _after(words, "--config")):
         beside = path.parent / f"{module.rpartition('.')[2]}.py"
         source = read_source(_text(beside), config, beside.name) if beside.exists() else read_named(module, config)
@@ -166,7 +166,7 @@ def _script(path: Path, command: ScriptCommand, options: Options) -> LaunchReadi
     if "--num-layers" in words:  # Megatron's own flags are the launch, even if DeepSpeed runs them.
         return read_megatron(command, options)
     if is_nemo(settings := overrides(command.arguments, _config_named(path, words))):
-        return read_nemo(settings, options)
+        return _with_unset(read_nemo(settings, options), command)
     for option, reader in (
         ("--job.config_file", "torchtitan"),
         ("--deepspeed_config", "deepspeed"),
@@ -193,6 +193,11 @@ def _script(path: Path, command: ScriptCommand, options: Options) -> LaunchReadi
         must = "must hold arguments of a trainer that is known; a recipe by name does not say what it sets"
         raise InputError("launch", printable(command.program or path.name), must, NEAREST)
     return read_megatron(command, options)
+
+
+def _with_unset(reading: LaunchReading, command: ScriptCommand) -> LaunchReading:
+    """A reading of a configuration, and the variables of the command that starts it which may change any of it."""
+    return replace(reading, unknown=(*unset_arguments(command.arguments), *reading.unknown))
 
 
 def _told_alone(command: ScriptCommand) -> JsonDict:

@@ -20,7 +20,7 @@ from sartor.launch.maxtext_model import shape_of
 from sartor.launch.plan import JobParts, LaunchKind, LaunchReading, canonical, check_numbers, no_devices
 from sartor.launch.script import ScriptCommand
 from sartor.launch.shell_words import HOLE
-from sartor.launch.stated import NO_OPTIONS, Options, StatedDocument, read_yaml
+from sartor.launch.stated import NO_OPTIONS, Options, StatedDocument, read_yaml, unset_arguments
 from sartor.model.shape import TransformerShape
 from sartor.model.training import (
     ContextParallel,
@@ -136,6 +136,7 @@ def read_maxtext(raw: JsonDict, command: ScriptCommand | None, options: Options 
         shape=shape,
         sequence_parallel=True,
         model="" if model == "default" else printable(model),
+        unknown=unset_arguments(command.arguments if command else ()),
         unpriced=tuple(printable(f"{name}={keys.find(name)}") for name in rest if PRICED.match(name)),
         open_fields=open_fields,
         replaced=keys.replaced,

@@ -21,6 +21,15 @@ if TYPE_CHECKING:
     from sartor.model.shape import TransformerShape
 
 MAX_SIZE = 2**40
+MANY = 2**20
+"""Number of values of a flag that takes a list."""
+ALONE = re.compile(rf"{HOLE}(\w*{HOLE})?").fullmatch
+"""A word that is nothing but a variable or command without a known value."""
+OF_ARGUMENTS = re.compile(r"ARG|EXTRA|OPT(ION)?S?(\b|_|\W)|FLAG|OVERRIDE", re.IGNORECASE).search
+OF_FILES = re.compile(
+    r"PATH|DIR|FILE|NAME|PORT|ADDR|SCRIPT|PROGRAM|CONF|CFG|YA?ML|JSON|DATA|PYTHON|CMD", re.IGNORECASE
+).search
+"""Names of variables that hold arguments, and of those that hold a file, a host or a program."""
 PLACEHOLDER = re.compile(rf"{HOLE}|\$\{{|\{{\{{|\$\w+$")
 """What stands for a value that another program fills in: a shell's variable, ``${...}``, ``{{ ... }}``."""
 
@@ -80,6 +89,10 @@ class Flags:
     """Other plausible values of sizes that nothing says."""
     odd: list[str] = field(default_factory=list)
     """Words that belong to no flag."""
+    unset: list[tuple[str, int, str]] = field(default_factory=list)
+    """Variables that stand alone: the flag before them (empty: none), their place among its values, their word."""
+    arity: dict[str, int] = field(default_factory=dict)
+    """How many values a flag that was read takes."""
 
     def has(self, name: str) -> bool:
         return name in self.given
@@ -87,6 +100,8 @@ class Flags:
     def on(self, *names: str) -> bool:
         """Whether a switch is given, by any of its names."""
         self.read |= set(names)
+        for name in names:
+            self.arity.setdefault(name, 0)
         return any(name in self.given for name in names)
 
     def flag(self, name: str, default: bool = False) -> bool:
@@ -127,6 +142,7 @@ class Flags:
     def word(self, name: str, choices: Sequence[str] = ()) -> str | None:
         """The flag's value; None if it is absent or not known from the file alone."""
         self.read.add(name)
+        self.arity[name] = max(self.arity.get(name, 0), 1)
         if name not in self.given:
             return None
         values = self.given[name]
@@ -145,26 +161,53 @@ class Flags:
     def shown(self, name: str) -> str:
         """The words of a flag, for display; empty if it is absent."""
         self.read.add(name)
+        self.arity[name] = MANY
         return hole_text(" ".join(self.given[name])) or "true" if name in self.given else ""
 
     def words(self, name: str) -> list[str]:
         """All values of a flag."""
         self.read.add(name)
+        self.arity[name] = MANY
         return self.given.get(name, [])
 
     def left(self) -> list[str]:
         """Names of flags that were not read, in the order given."""
         return [name for name in self.given if name not in self.read]
 
+    def unset_arguments(self) -> tuple[str, ...]:
+        """Variables without a value that may hold any arguments: they stand where no flag takes a value, or are named
+        for arguments behind a flag of which it is not known how many values it takes."""
+        return tuple(
+            dict.fromkeys(
+                hole_text(word)
+                for name, place, word in self.unset
+                if place >= self.arity.get(name, MANY if name else 0) or (name not in self.arity and OF_ARGUMENTS(word))
+                if OF_ARGUMENTS(word) or not OF_FILES(word)
+            )
+        )
+
 
 def _near(word: str, choices: Sequence[str], cutoff: float = 0.6) -> str:
     return "".join(difflib.get_close_matches(word, choices, 1, cutoff))
+
+
+def unset_arguments(words: Sequence[str]) -> tuple[str, ...]:
+    """Variables without a value that may hold any arguments, among words of which only ``key=value`` and ``--key
+    value`` are read."""
+    behind = ("", *words)
+    alone = [word for before, word in zip(behind, words, strict=False) if ALONE(word) and not _takes_next(before)]
+    return tuple(dict.fromkeys(hole_text(word) for word in alone if OF_ARGUMENTS(word) or not OF_FILES(word)))
+
+
+def _takes_next(word: str) -> bool:
+    return word.startswith("--") and "=" not in word
 
 
 def parse_flags(words: Iterable[str], options: Options = NO_OPTIONS) -> Flags:
     """Parse ``--flag value value`` and ``--flag=value``; the last one wins if a flag is repeated."""
     flags = Flags(given={}, options=options)
     current: list[str] | None = None
+    name = ""
     for word in words:
         if word.startswith("--") and len(word) > 2 and HOLE not in word.partition("=")[0]:
             name, sign, value = word.partition("=")
@@ -172,7 +215,11 @@ def parse_flags(words: Iterable[str], options: Options = NO_OPTIONS) -> Flags:
                 flags.assumptions.append(f"{printable(name)} is given twice: the last one counts")
             current = flags.given[name] = [value] if sign else []
         elif current is not None:
+            if ALONE(word):
+                flags.unset.append((name, len(current), word))
             current.append(word)
+        elif ALONE(word):
+            flags.unset.append(("", 0, word))
         elif word.strip(HOLE + " "):
             flags.odd.append(word)
     return flags

@@ -13,7 +13,15 @@ from sartor.json_types import JsonDict
 from sartor.launch.fields import Quantities, read_rows, rows
 from sartor.launch.plan import JobParts, LaunchReading, canonical, check_numbers, device_layers, even_stages, no_devices
 from sartor.launch.script import ScriptCommand
-from sartor.launch.stated import NO_OPTIONS, Options, StatedDocument, bearing, launch_words, parse_flags
+from sartor.launch.stated import (
+    NO_OPTIONS,
+    Options,
+    StatedDocument,
+    bearing,
+    launch_words,
+    parse_flags,
+    unset_arguments,
+)
 from sartor.launch.torchtitan import KIND
 from sartor.launch.torchtitan_source import Flavor, RecipeSource, named_flavor
 from sartor.model.shape import Numerics, TransformerShape
@@ -106,7 +114,7 @@ def _reading(
         shape=shape,
         model=model,
         sequence_parallel=bool(plan.dims.sequence_parallel),
-        unknown=tuple(_shown(name) for name in unknown),
+        unknown=(*unset_arguments(command.arguments if command else ()), *(_shown(name) for name in unknown)),
         unpriced=tuple(f"{name}={word}" for name, word in set_otherwise.items() if word != without_price[name]),
         ignored=tuple(name for name in config.left() if _no_bearing(name)),
         open_fields={**config.open, **bearing(unknown)},

@@ -133,13 +133,18 @@ def _least_moving(turn: Turn) -> float:
 
 MOST_NAMED = 2
 """Values that move the time that the first lines name; JSON has all."""
+NO_PRICE, ARGUMENTS_UNSAID = "has no price here", "holds arguments that are not in the file"
 UNSAID, FILE_UNSAID = "it was not stated", "the file does not say"
 
 
 def unpriced_text(turns: Sequence[Turn]) -> str:
-    """Sentences about switches of a launch that have no price and may turn whether it fits."""
+    """Sentences about switches of a launch that have no price, and arguments that it does not show, which may turn
+    whether it fits."""
     unpriced = [turn for turn in turns if "change_bytes" in turn.figures]
-    return "".join(f" {printable(turn.field)} has no price here: the run {turn.verdict}." for turn in unpriced)
+    return "".join(
+        f" {printable(turn.field)} {ARGUMENTS_UNSAID if turn.of_arguments else NO_PRICE}: the run {turn.verdict}."
+        for turn in unpriced
+    )
 
 
 def if_turned(turns: Sequence[Turn], *, fits: bool, memory: str, unsaid: str = UNSAID) -> str:

@@ -112,3 +112,8 @@ class Turn:
     def of_memory(self) -> bool:
         """Whether the verdict is about memory."""
         return not {"peak_bytes", "change_bytes"}.isdisjoint(self.figures)
+
+    @property
+    def of_arguments(self) -> bool:
+        """Whether the field is a variable of a script, which may hold any arguments."""
+        return self.field.startswith("$")
