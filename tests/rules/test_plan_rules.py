@@ -12,12 +12,13 @@ import pytest
 
 from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import load_cluster
-from sartor.model.training import Recompute, Trainer, TrainingJob, TrainingPlan
+from sartor.model.training import PipelineSchedule, Recompute, Trainer, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
-from sartor.plans.space import broken
+from sartor.plans.space import broken, running
+from sartor.report.plan_words import cannot_run_text, plan_words
 from sartor.rules.plan import PLAN_RULES, lint_plan
-from sartor.rules.plan.rule import PlanContext, PlanFinding, best_remedy
+from sartor.rules.plan.rule import PlanContext, PlanFinding, best_remedy, changed
 from sartor.step.footprint import footprint, usable_bytes
 
 CLUSTER = load_cluster("dgx-h100")
@@ -63,6 +64,26 @@ def test_what_a_trainer_refuses_is_an_error_of_the_plan() -> None:
     assert (finding.grade.value, finding.gain_s, finding.fix["tp"]) == ("error", None, 8)
     assert broken(job, replace(plan, dims=replace(plan.dims, sequence_parallel=True))) == ()
     assert broken(JOB, GOOD) == ()
+
+
+def test_a_change_to_one_stage_drops_chunks_and_schedule_with_the_pipeline() -> None:
+    plan = replace(GOOD, dims=dims(pp=2, dp=8), num_microbatches=16, virtual_stages=4)
+    plan = plan.with_columns(schedule=PipelineSchedule.ZERO_BUBBLE)
+    (remedy,) = changed(PlanContext(job=JOB, plan=plan, cluster=CLUSTER), pp=1)
+    assert remedy.fix == {"pp": 1, "virtual_stages": 1, "schedule": "1f1b", "dp": 16}
+    assert broken(JOB, remedy.plan) == ()
+
+
+def test_no_change_is_proposed_that_cannot_run() -> None:
+    plan = replace(GOOD, dims=dims(pp=1, dp=16), num_microbatches=1, microbatch_size=16, virtual_stages=2)
+    reasons = broken(JOB, plan)
+    context = PlanContext(job=JOB, plan=plan, cluster=CLUSTER, broken=reasons, runs=running(JOB, JOB, plan))
+    findings = lint_plan(context)
+    assert reasons == ("virtual stages need a pipeline",)
+    assert not any(finding.fix for finding in findings)
+    assert cannot_run_text(findings) == f"As stated it cannot run: {reasons[0]}. Priced as if it ran:"
+    assert plan_words(plan).startswith("tp 8, 2 chunks per device, dp 16, ")
+    assert plan_words(replace(plan, dims=ParallelDims())).startswith("2 chunks per device, ")
 
 
 def test_a_sequence_beyond_the_learned_positions_is_an_error() -> None:

@@ -440,7 +440,7 @@ def launched_question(
     from sartor.launch.files import read_launch
     from sartor.launch.options import OF_JOB as FIELDS_OF_JOB
     from sartor.plans.search import HeldPlan
-    from sartor.plans.space import axes_of, broken
+    from sartor.plans.space import axes_of, broken, running
     from sartor.rules.plan import lint_plan
     from sartor.rules.plan.rule import PlanContext
     from sartor.step.question import within_files, workload_of
@@ -492,6 +492,7 @@ def launched_question(
                 calibration=own,
                 headroom=held.headroom,
                 broken=broken(stated, plan),
+                runs=running(stated, job, plan),
                 unpriced=tuple(turn.field for turn in open_run.turns if turn.of_memory),
             )
         ),

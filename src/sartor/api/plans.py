@@ -506,7 +506,7 @@ def _linted_launch(
     from sartor.api.logged_plan import open_launch
     from sartor.plans.result import PricedPlan
     from sartor.plans.search import search_plans
-    from sartor.plans.space import broken
+    from sartor.plans.space import broken, running
     from sartor.rules.plan import lint_plan
     from sartor.rules.plan.rule import PlanContext, best_remedy
     from sartor.step.question import within_files
@@ -525,6 +525,7 @@ def _linted_launch(
         best=best_remedy(best.best.plan, plan) if best and best.best else None,
         headroom=headroom,
         broken=broken(stated, plan),
+        runs=running(stated, job, plan),
         unpriced=tuple(turn.field for turn in open_run.turns if turn.of_memory),
     )
     findings = lint_plan(context, allow=allow)

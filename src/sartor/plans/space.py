@@ -12,7 +12,7 @@ first.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -204,6 +204,13 @@ def job_limits(job: TrainingJob) -> Iterator[InputError]:
 def broken(job: TrainingJob, plan: TrainingPlan) -> tuple[str, ...]:
     """What keeps a single plan from running, as reasons; empty if it runs."""
     return tuple(reason for reason, stopped in stops(job, rows_of(plan)).items() if stopped.any())
+
+
+def running(stated: TrainingJob, job: TrainingJob, plan: TrainingPlan) -> Callable[[TrainingJob, TrainingPlan], bool]:
+    """Whether other jobs and plans run, apart from what keeps ``plan`` out of the files of ``job`` but not from running
+    as ``stated``."""
+    of_files = set(broken(job, plan)) - set(broken(stated, plan))
+    return lambda changed_job, changed_plan: not set(broken(changed_job, changed_plan)) - of_files
 
 
 def stops(job: TrainingJob, rows: Rows) -> dict[str, BoolArray]:

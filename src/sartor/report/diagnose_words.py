@@ -19,6 +19,7 @@ from sartor.report.plan_words import (
     FILE_UNSAID,
     beside_best,
     bound_text,
+    cannot_run_text,
     close_text,
     devices_text,
     first_plan_change,
@@ -79,6 +80,8 @@ def _lines(answer: LaunchAnswer) -> Iterator[str]:
     priced, limit = answer.priced, (1 - answer.headroom) * answer.usable_bytes
     memory = f"{format_bytes(priced.peak_bytes)} of {room_text(limit, answer.headroom)}"
     heading = _run_heading(answer.path, answer.framework, answer, priced.plan)
+    if stopped := cannot_run_text(answer.findings):
+        yield stopped
     yield f"{heading}, as {plan_words(priced.plan)}. {_fits(answer, memory)}"
     rate = format_count(float(priced.step.tokens_per_s_per_device))
     yield (

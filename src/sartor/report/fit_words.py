@@ -17,6 +17,7 @@ from sartor.report.plan_words import (
     FILE_UNSAID,
     UNSAID,
     batches_text,
+    cannot_run_text,
     close_text,
     first_plan_change,
     if_turned,
@@ -201,6 +202,8 @@ def headline(answer: ModelEstimate, change: str = "") -> Iterator[str]:
     """``my-3b on 8 h100_sxm as dp 8, ZeRO 1, microbatch 2 (the fastest plan that fits): fits, 71 of 75.2 GiB.``, how
     long a step takes, what to change, and what would turn it."""
     yield from _divided_lines(answer)
+    if stopped := cannot_run_text(answer.question.plan_findings):
+        yield stopped
     yield f"{_subject(answer)}: {_fits(answer)}"
     yield _speed(answer)
     of_plan = first_plan_change(answer.question.plan_findings)

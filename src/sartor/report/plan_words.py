@@ -202,7 +202,8 @@ def plan_words(plan: TrainingPlan, *, short: bool = False) -> str:
     dims = plan.dims
     words = [f"{name} {int(value)}" for name, value in (("tp", dims.tp), ("pp", dims.pp)) if int(value) > 1]
     if int(plan.virtual_stages) > 1:
-        words[-1] += f" with {int(plan.virtual_stages)} chunks per device"
+        chunks = f"{int(plan.virtual_stages)} chunks per device"
+        words = [*words[:-1], f"{words[-1]} with {chunks}"] if int(dims.pp) > 1 else [*words, chunks]
     if plan.schedule != PipelineSchedule.ONE_F_ONE_B:
         words.append(PipelineSchedule(int(plan.schedule)).word.replace("_", " "))
     words += [f"{n} {int(v)}" for n, v in (("cp", dims.cp), ("dp", dims.dp), ("ep", dims.ep)) if int(v) > 1]
@@ -332,9 +333,18 @@ def why_not_text(asked: WhyNot) -> str:
     return f"{printable(reason)}. Compared below: {plan_words(plan.plan)}."
 
 
+def cannot_run_text(findings: Iterable[PlanFinding]) -> str:
+    """``As stated it cannot run: virtual stages need a pipeline. Priced as if it ran:``; empty for a plan that runs."""
+    findings = [finding for finding in findings if finding.rule == "cannot_run"]
+    reasons = "; ".join(str(f.value) if f.field == "plan" else f.message for f in findings)
+    return printable(f"As stated it cannot run: {reasons}. Priced as if it ran:") if reasons else ""
+
+
 def first_plan_change(findings: Iterable[PlanFinding]) -> str:
-    """``Change first: dp_overlap=true: saves 11.7% of the step.``; empty if no finding has a fix."""
+    """``Change first: dp_overlap=true: saves 11.7% of the step.``, of a plan that cannot run what makes it run; empty
+    if no finding has a fix."""
     fixes = [finding for finding in findings if finding.fix]
+    fixes = [finding for finding in fixes if finding.rule == "cannot_run"] or fixes
     first = max(fixes, key=lambda finding: finding.gain_fraction or 0.0, default=None)
     return "" if first is None else f"Change first: {plan_gain_text(first)}."
 

@@ -71,6 +71,8 @@ def _priced(context: PlanContext, rule: PlanRule, suspicion: PlanSuspicion) -> P
 def _price(context: PlanContext, remedy: Remedy) -> tuple[float, float] | None:
     """Seconds per step and bytes of the fullest device with a remedy; None if it cannot run or does not fit."""
     job = remedy.job or context.job
+    if not context.runs(job, remedy.plan):
+        return None
     try:
         bytes_then = float(footprint(job, remedy.plan, context.cluster).device_bytes)
         if bytes_then > context.limit_bytes:

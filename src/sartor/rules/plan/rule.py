@@ -11,11 +11,13 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.hardware.cluster import Cluster
 from sartor.json_types import JsonMap
 from sartor.model.plan import AXES
-from sartor.model.training import TrainingJob, TrainingPlan
+from sartor.model.training import PipelineSchedule, TrainingJob, TrainingPlan
 from sartor.rules.rule import Grade
 from sartor.step.footprint import footprint, usable_bytes
 from sartor.step.results import Footprint, StepEstimate
 from sartor.step.step import step as step_of
+
+ONE_F_ONE_B = PipelineSchedule.ONE_F_ONE_B
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,8 @@ class PlanContext:
     """Share of usable memory that stays free."""
     broken: tuple[str, ...] = ()
     """Why the trainer cannot run the plan."""
+    runs: Callable[[TrainingJob, TrainingPlan], bool] = lambda job, plan: True
+    """Whether the trainer can run a changed job and plan."""
     unpriced: tuple[str, ...] = ()
     """Switches of the launch without a price that may turn whether it fits."""
 
@@ -127,8 +131,12 @@ class PlanRule:
 
 def changed(context: PlanContext, **fields: Any) -> Iterator[Remedy]:
     """The plan with some fields or degrees changed, on the same devices and batch; data parallelism makes up the
-    difference. Yields nothing if the sizes do not divide."""
-    plan, job, new = context.plan, context.job, context.plan.with_columns(**fields)
+    difference. Without a pipeline there are no chunks and no schedule. Yields nothing if the sizes do not divide."""
+    plan, job = context.plan, context.job
+    if fields.get("pp") == 1:
+        fields |= {} if int(plan.virtual_stages) == 1 else {"virtual_stages": 1}
+        fields |= {} if plan.schedule == ONE_F_ONE_B else {"schedule": ONE_F_ONE_B}
+    new = plan.with_columns(**fields)
     devices, d, size = int(plan.num_devices), new.dims, int(new.microbatch_size)
     model = int(d.tp) * int(d.pp) * int(d.cp)
     if devices % model or job.global_batch_size % (devices // model * size):
