@@ -16,7 +16,7 @@ from sartor.model.training import PipelineSchedule, Recompute, Trainer, Training
 from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
 from sartor.plans.space import broken, running
-from sartor.report.plan_words import cannot_run_text, plan_words
+from sartor.report.plan_words import cannot_run_text, plan_gain_text, plan_words
 from sartor.rules.plan import PLAN_RULES, lint_plan
 from sartor.rules.plan.rule import PlanContext, PlanFinding, best_remedy, changed
 from sartor.step.footprint import footprint, usable_bytes
@@ -84,6 +84,21 @@ def test_no_change_is_proposed_that_cannot_run() -> None:
     assert cannot_run_text(findings) == f"As stated it cannot run: {reasons[0]}. Priced as if it ran:"
     assert plan_words(plan).startswith("tp 8, 2 chunks per device, dp 16, ")
     assert plan_words(replace(plan, dims=ParallelDims())).startswith("2 chunks per device, ")
+
+
+@pytest.mark.parametrize(
+    ("fix", "words"),
+    [
+        ({"tp": 1, "dp": 8, "num_microbatches": 16}, "tp=1 dp=8"),
+        ({"recompute": "none", "recompute_layers": -1, "dp_overlap": True}, "recompute=none dp_overlap=true"),
+        ({"recompute": "full", "recompute_layers": 4}, "recompute=full recompute_layers=4"),
+        ({"pp": 2, "stage_layers": [17, 15]}, "pp=2 with layers per pipeline chunk 17, 15"),
+        ({"stage_layers": [2, 2, 2, 3, 1]}, "layers per pipeline chunk 3x2, 3, 1"),
+    ],
+)
+def test_the_words_of_a_change_name_only_what_can_be_stated(fix: dict[str, Any], words: str) -> None:
+    (finding, *_) = found(*BAD["short_microbatch"]).values()
+    assert plan_gain_text(replace(finding, fix=fix)).startswith(f"{words}: ")
 
 
 def test_a_sequence_beyond_the_learned_positions_is_an_error() -> None:

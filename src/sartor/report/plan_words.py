@@ -18,6 +18,7 @@ from sartor.units import format_bytes, format_change, format_count, format_secon
 if TYPE_CHECKING:
     from sartor.answers.plan import PlanAnswer
     from sartor.hardware.cluster import Cluster
+    from sartor.json_types import JsonMap
     from sartor.plans.next import DividedBatch, Simpler
     from sartor.plans.result import PricedPlan
     from sartor.plans.why_not import WhyNot
@@ -237,7 +238,7 @@ def _recompute_words(plan: TrainingPlan) -> str:
     return "selective recomputation" if kind is Recompute.SELECTIVE else "no recomputation"
 
 
-def _layers_text(layers: tuple[int, ...]) -> str:
+def _layers_text(layers: Sequence[int]) -> str:
     """``4, 6x5, 3`` for (4, 5, 5, 5, 5, 5, 5, 3)."""
     out: list[list[int]] = []
     for n in layers:
@@ -350,10 +351,10 @@ def first_plan_change(findings: Iterable[PlanFinding]) -> str:
 
 
 def plan_gain_text(finding: PlanFinding) -> str:
-    """``tp=8 dp=16 saves 28.7% of the step (18 s); frees 2.1 GiB``."""
+    """``tp=8 dp=16: saves 28.7% of the step, frees 2.1 GiB``"""
     if not finding.fix:
         return ""
-    fix = " ".join(f"{name}={_value_text(value)}" for name, value in finding.fix.items())
+    fix = _fix_text(finding.fix)
     parts = []
     if finding.gain_fraction is None:
         parts.append(f"fits, with a step of {format_seconds(finding.step_s)}" if finding.step_s else "fits")
@@ -366,7 +367,14 @@ def plan_gain_text(finding: PlanFinding) -> str:
     return f"{printable(fix)}: {', '.join(parts)}" if parts else printable(fix)
 
 
-def _value_text(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+def _fix_text(fix: JsonMap) -> str:
+    """``pp=2 virtual_stages=2 with layers per pipeline chunk 4, 6x5``: what ``--fix`` takes, then the rest in words. The number
+    of microbatches follows from the batch, and all layers are recomputed unless a number is named."""
+    said = {name: value for name, value in fix.items() if name not in ("num_microbatches", "stage_layers")}
+    typed = " ".join(
+        f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+        for name, value in said.items()
+        if (name, value) != ("recompute_layers", -1)
+    )
+    cuts = f"layers per pipeline chunk {_layers_text(fix['stage_layers'])}" if "stage_layers" in fix else ""
+    return " with ".join(filter(None, (typed, cuts))) or "every layer recomputed"
