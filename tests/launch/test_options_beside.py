@@ -299,3 +299,42 @@ def test_the_vocabulary_of_an_unknown_tokenizer_is_open(name: str, tmp_path: Pat
     turn = next(turn for turn in answer.depends_on if turn.field == "vocab_size" and turn.value == "128256")
     assert turn.figures["time_s"] == pytest.approx(larger.step_s, rel=1e-6)
     assert any(f"the tokenizer {name} says it, and is not known" in note for note in answer.assumptions)
+
+
+LOCAL_BATCH = """
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 4
+seq_len = 4096
+[parallelism]
+data_parallel_shard_degree = 8
+"""
+
+
+def test_a_stated_axis_that_moves_the_batch_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(LOCAL_BATCH)
+    words = "global_batch_size={}: the file states none, microbatch_size x dp (32 before)"
+    moved = api.lint_launch(file, "dgx-h100", search=False, microbatch_size=1)
+    assert moved.job.global_batch_size == 8
+    assert words.format(8) in moved.assumptions
+    split = api.lint_launch(file, "dgx-h100", search=False, tp=2)
+    assert split.job.global_batch_size == 16
+    assert words.format(16) in split.assumptions
+    kept = api.lint_launch(file, "dgx-h100", search=False, microbatch_size=1, global_batch_size=32)
+    assert not any("the file states none" in note for note in kept.assumptions)
+
+
+def test_a_change_of_a_launch_whose_batch_follows_keeps_the_batch(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(
+        LOCAL_BATCH.replace("= 4", "= 8", 1).replace("shard_degree = 8", "shard_degree = 1\ntensor_parallel_degree = 8")
+    )
+    answer = api.lint_launch(file, "dgx-h100")
+    fixes = [finding.fix for finding in answer.findings if "dp" in finding.fix]
+    assert fixes
+    assert all(fix["global_batch_size"] == 8 for fix in fixes)
+    stated = api.lint_launch(file, "dgx-h100", global_batch_size=8)
+    assert not any("global_batch_size" in finding.fix for finding in stated.findings)

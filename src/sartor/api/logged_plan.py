@@ -493,6 +493,7 @@ def launched_question(
                 headroom=held.headroom,
                 broken=broken(stated, plan),
                 runs=running(stated, job, plan),
+                batch_follows=launch.parts.global_batch_size is None and "global_batch_size" not in run,
                 unpriced=tuple(turn.field for turn in open_run.turns if turn.of_memory),
             )
         ),

@@ -526,6 +526,7 @@ def _linted_launch(
         headroom=headroom,
         broken=broken(stated, plan),
         runs=running(stated, job, plan),
+        batch_follows=reading.parts.global_batch_size is None and "global_batch_size" not in run,
         unpriced=tuple(turn.field for turn in open_run.turns if turn.of_memory),
     )
     findings = lint_plan(context, allow=allow)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -110,9 +111,25 @@ def with_options(
         wrong = f" ({reading.replaced['model']})" if "model" in reading.replaced else ""
         wrong = wrong or _other_sizes(shape, reading.shape)
         notes.append(f"the model is {shape.name or 'the one given'}, not the file's sizes{wrong}")
+    notes += _following_batch(reading, run, batch)
     open_names = tuple(f"{name} is " for name in reading.open_fields)
     assumed = [text for name, text in reading.assumed.items() if name not in run]
     return job, plan, (*notes, *assumed, *(text for text in reading.assumptions if not text.startswith(open_names)))
+
+
+def _following_batch(reading: LaunchReading, run: Run, batch: int) -> list[str]:
+    """``global_batch_size=8: the file states none, microbatch_size x dp (32 before)``, if a stated axis changes it."""
+    if reading.parts.global_batch_size is not None or "global_batch_size" in run:
+        return []
+    before = Fraction(batch)
+    for name in ("microbatch_size", "tp", "pp", "cp"):
+        in_file = re.search(r"\d+", reading.replaced.get(name, ""))
+        if name in run and in_file:
+            ratio = Fraction(int(in_file[0]), run.get(name))
+            before = before * ratio if name == "microbatch_size" else before / ratio
+    if before == batch:
+        return []
+    return [f"global_batch_size={batch}: the file states none, microbatch_size x dp ({int(before)} before)"]
 
 
 def _check_trainer(kind: LaunchKind, run: Run, gpus: Sequence[Gpu]) -> None:

@@ -368,13 +368,15 @@ def plan_gain_text(finding: PlanFinding) -> str:
 
 
 def _fix_text(fix: JsonMap) -> str:
-    """``pp=2 virtual_stages=2 with layers per pipeline chunk 4, 6x5``: what ``--fix`` takes, then the rest in words. The number
-    of microbatches follows from the batch, and all layers are recomputed unless a number is named."""
-    said = {name: value for name, value in fix.items() if name not in ("num_microbatches", "stage_layers")}
+    """``pp=2 virtual_stages=2 with layers per pipeline chunk 4, 6x5``: what ``--fix`` takes, then the rest in words.
+    The number of microbatches follows from the batch; all layers are recomputed unless a number is named."""
+    not_typed = ("num_microbatches", "stage_layers", "global_batch_size")
+    said = {name: value for name, value in fix.items() if name not in not_typed}
     typed = " ".join(
         f"{name}={str(value).lower() if isinstance(value, bool) else value}"
         for name, value in said.items()
         if (name, value) != ("recompute_layers", -1)
     )
     cuts = f"layers per pipeline chunk {_layers_text(fix['stage_layers'])}" if "stage_layers" in fix else ""
-    return " with ".join(filter(None, (typed, cuts))) or "every layer recomputed"
+    batch = f"--global-batch-size {fix['global_batch_size']}" if "global_batch_size" in fix else ""
+    return " with ".join(filter(None, (typed, " and ".join(filter(None, (batch, cuts)))))) or "every layer recomputed"

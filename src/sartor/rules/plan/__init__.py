@@ -13,6 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from sartor.errors import InputError
+from sartor.json_types import JsonDict
 from sartor.rules.plan.rule import PlanContext, PlanFinding, PlanRule, PlanSuspicion, Remedy
 from sartor.rules.rule import rules_in, without
 from sartor.step.footprint import footprint
@@ -62,10 +63,16 @@ def _priced(context: PlanContext, rule: PlanRule, suspicion: PlanSuspicion) -> P
         value=suspicion.value,
         gain_s=gain if running else None,
         gain_fraction=gain / context.step_s if running else None,
-        fix=dict(best[2].fix) if best else {},
+        fix=_stated_fix(context, best[2]) if best else {},
         saves_bytes=max(saved, 0.0),
         step_s=best[0] if best else None,
     )
+
+
+def _stated_fix(context: PlanContext, remedy: Remedy) -> JsonDict:
+    """A remedy's fields, with the batch where it would change with them: it stays as it is."""
+    moves = context.batch_follows and remedy.fix.keys() & {"tp", "pp", "cp", "dp", "microbatch_size"}
+    return {**remedy.fix, **({"global_batch_size": context.job.global_batch_size} if moves else {})}
 
 
 def _price(context: PlanContext, remedy: Remedy) -> tuple[float, float] | None:

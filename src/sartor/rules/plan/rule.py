@@ -39,6 +39,8 @@ class PlanContext:
     """Why the trainer cannot run the plan."""
     runs: Callable[[TrainingJob, TrainingPlan], bool] = lambda job, plan: True
     """Whether the trainer can run a changed job and plan."""
+    batch_follows: bool = False
+    """Whether nothing states the global batch, so that it changes with the microbatch and the number of replicas."""
     unpriced: tuple[str, ...] = ()
     """Switches of the launch without a price that may turn whether it fits."""
 
