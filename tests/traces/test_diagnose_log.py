@@ -246,7 +246,7 @@ def test_what_the_dump_says_is_not_tried_as_an_explanation(log: Path, tmp_path: 
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "a model that was not trained": ({"model": "llama-3.1-70b"}, "was trained with num_layers=32"),
+    "a model that was not trained": ({"model": "llama-3.1-70b"}, "train.log says num_layers=32"),
     "a run that is not there": ({"run": 2}, "must be from 1 to 1: the log holds one run"),
     "a cluster of other size": ({"num_devices": 6}, "must be a multiple of tp x pp x cp = 4"),
 }
@@ -258,6 +258,11 @@ def test_what_contradicts_the_log_is_one_sentence(case: str, log: Path) -> None:
     with pytest.raises(InputError, match=sentence) as caught:
         diagnosed(log, **asked)
     assert "\n" not in str(caught.value)
+
+
+def test_the_file_that_says_another_size_than_the_model_is_named(log: Path, launch: Path) -> None:
+    with pytest.raises(InputError, match=r"launch\.sh says num_layers=32, and this model has 80"):
+        diagnosed(log, model="llama-3.1-70b", launch=launch)
 
 
 def test_a_log_of_another_kind_is_exit_code_2(tmp_path: Path, sartor: Callable[..., Ran]) -> None:

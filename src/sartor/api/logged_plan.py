@@ -153,7 +153,7 @@ class AskedPlan:
             reading = replace(read_dump({**self.run.arguments, **ran}, devices), open_fields={})
         else:
             reading = read_launch(self.launch, num_devices=devices, shape=self.shape, run=self.stated)
-        _check_model(self.shape, reading, self.path)
+        _check_model(self.shape, reading, self.path if self.launch is None else str(self.launch))
         job, plan, assumptions = self._with_stated(reading)
         notes = () if self.reading is None else (*self.reading.assumptions, *self.reading.notes)
         said: dict[str, int | str] = {**self.run.facts, "framework": job.trainer.name}
@@ -367,7 +367,7 @@ def _compare(shape: TransformerShape, said: Mapping[str, int], path: str) -> Non
     for name, value in said.items():
         given = fields.get(name)
         if isinstance(given, int) and given != value:
-            must = f"{path} was trained with {name}={value}, and this model has {given}; must be the model of the log"
+            must = f"{path} says {name}={value}, and this model has {given}; must be the model of the run"
             raise InputError("model", shape.name or "as given", must, f"--set {name}={value}")
 
 

@@ -103,7 +103,7 @@ def _plan_would_fit(answer: ModelEstimate, held: HeldPlan) -> str:
     """``It would fit with --zero-stage 2; `sartor plan` ...``; for a typical run, the whole command of `sartor
     estimate`, which takes every axis of a plan."""
     if of_plan := first_plan_change(f for f in answer.question.plan_findings if f.step_s is not None):
-        return f"{of_plan} `{_command('plan', answer, held)}` says why."
+        return f"{of_plan} `{_command('plan', answer, held)}` compares all plans."
     if not answer.would_fit:
         finds = "tries all plans and says how many devices are enough"
         if answer.question.run.states("launch"):
@@ -208,7 +208,7 @@ def headline(answer: ModelEstimate, change: str = "") -> Iterator[str]:
     yield _speed(answer)
     of_plan = first_plan_change(answer.question.plan_findings)
     if of_plan and answer.fits and answer.question.held is not None:
-        yield f"{of_plan[:-1]} (`{_command('plan', answer, answer.question.held)}` says why)."
+        yield f"{of_plan[:-1]} (`{_command('plan', answer, answer.question.held)}` compares all plans)."
         if change and not change.startswith("It cannot"):
             change = "" if change.startswith("No rule") else f"Of the shape: {change[0].lower()}{change[1:]}"
     if change and answer.fits and not answer.question.reading.unread:
