@@ -195,7 +195,7 @@ USELESS = {
     "a missing file": (("estimate", "nowhere/config.json", "--gpu", "h100"), ["nowhere/config.json"]),
     "tp that does not split": (
         ("plan", "{config}", "--num-devices", "40", "--global-batch-size", "40", "--tp", "5"),
-        ["tp", "5", "30 and 35 do"],
+        ["tp", "5", "30 with num_kv_heads=10 and 35 with num_kv_heads=5 do"],
     ),
     "tp zero": (("estimate", "{config}", "--gpu", "h100", "--tp", "0"), ["tp", "0"]),
     "a phase that is none": (("estimate", "{config}", "--phase", "inference"), ["phase", "inference", "prefill"]),

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sartor import api
 from sartor.errors import InputError
+from sartor.model.editing import edit
+from sartor.model.lower import feasible
+from sartor.model.workload import ParallelDims
 
 RUN = {"num_devices": 8, "global_batch_size": 64, "seq_len": 2048}
 WORDS = ("qwen2.5-7b", "--gpu", "h100", "--tp", 8, "--num-devices", 8, "--global-batch-size", 64, "--seq-len", 2048)
@@ -52,10 +57,70 @@ def test_the_first_lines_say_it_and_the_exit_code_is_that_of_nothing_feasible(sa
 
 
 def test_advise_prices_them_too(sartor: Callable[..., Any]) -> None:
+    first = [sartor(command, *WORDS).out.split(", 4")[0] for command in ("estimate", "lint", "advise")]
+    assert len(set(first)) == 1
     ran = sartor("advise", *WORDS)
-    assert ran.code == 0
+    assert ran.code == 3
+    assert sartor("lint", *WORDS).code == 1
     assert ran.out.startswith("As stated it cannot run: tp=8 does not split num_heads=28 (24 and 32 do).")
     assert "- tp=4: " in ran.out
+    assert "lint calls" not in ran.out
+
+
+MAMBA = {
+    "model_type": "mamba2",
+    "hidden_size": 2560,
+    "num_heads": 80,
+    "head_dim": 64,
+    "expand": 2,
+    "num_hidden_layers": 64,
+    "vocab_size": 50288,
+    "state_size": 128,
+    "n_groups": 1,
+    "chunk_size": 256,
+    "conv_kernel": 4,
+}
+
+
+def test_heads_of_a_state_space_model_that_do_not_split_are_an_error(
+    sartor: Callable[..., Any], tmp_path: Path
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(MAMBA))
+    ran = sartor("lint", str(config), "--tp", 3)
+    assert ran.code == 1
+    assert ran.out.startswith("As stated it cannot run: tp=3 does not split ssm_num_heads=80 (tp=2 and tp=4 do).")
+    assert "vocab_size" not in ran.out  # the trainer pads it
+    (fault,) = (finding for finding in api.lint(MAMBA, "h100", tp=3).findings if finding.axis)
+    assert (fault.rule, dict(fault.fix)) == ("unsplit_heads", {"tp": 2})
+
+
+def test_only_sizes_that_the_model_can_have_are_proposed() -> None:
+    answer = api.estimate("qwen2.5-7b", "h100", tp=3)
+    said = "tp=3 does not split num_heads=28 (27 with num_kv_heads=3 and 30 with num_kv_heads=3 do)"
+    assert answer.cannot_run == said
+    shape = answer.question.reading.shape
+    for divided in answer.divided:
+        sizes = {name: size for name, size in divided.change.items() if name != "tp"}
+        assert feasible(edit(shape, **sizes), ParallelDims(tp=divided.change.get("tp", 3)))
+    nano = api.lint("nemotron-3-nano", "h100", tp=3).findings[0]
+    assert dict(nano.fix) == {"tp": 2}  # no other heads of its state-space mixers can be set
+
+
+@pytest.mark.parametrize(("stated", "smaller"), [(16, 8), (3, 2)])
+def test_the_rest_is_completed_at_the_largest_smaller_degree(stated: int, smaller: int) -> None:
+    answer = api.estimate("mixtral-8x7b", "h100", ep=stated)
+    assert answer.question.dims.ep == smaller
+    (alone,) = (each.answer for each in answer.divided if each.change == {"ep": smaller})
+    assert float(answer.time_s) == float(alone.time_s)
+
+
+def test_a_point_of_a_grid_says_why_it_cannot_run() -> None:
+    grid = api.estimate("qwen2.5-7b", "h100", tp=[1, 3], num_devices=24, global_batch_size=48)
+    reasons = [point["cannot_run"] for point in grid.to_dict()["points"]]
+    assert reasons[0] is None
+    assert reasons[1].startswith("tp=3 does not split num_heads=28")
+    assert reasons[1] in repr(grid)
 
 
 def test_inference_and_experts_are_asked_in_the_same_way() -> None:

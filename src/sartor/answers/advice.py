@@ -7,7 +7,18 @@ from dataclasses import dataclass, replace
 from dataclasses import field as default
 from typing import TYPE_CHECKING, ClassVar
 
-from sartor.answers.estimate import BATCHES, FIT, INTERVAL, MODEL, QUESTION, SUBJECT, TOTALS, WORKLOAD, ModelEstimate
+from sartor.answers.estimate import (
+    BATCHES,
+    CANNOT_RUN,
+    FIT,
+    INTERVAL,
+    MODEL,
+    QUESTION,
+    SUBJECT,
+    TOTALS,
+    WORKLOAD,
+    ModelEstimate,
+)
 from sartor.answers.field import (
     Answer,
     Fields,
@@ -58,7 +69,7 @@ LINT: Fields = (
     field("model", MODEL, path="base.question"),
     field("workload", WORKLOAD, path="base"),
     *through("base.question", QUESTION),
-    *through("base", (COST_OF_STEP, *FIT, BATCHES)),
+    *through("base", (COST_OF_STEP, *FIT, BATCHES, *CANNOT_RUN)),
     rows("findings", FINDING, "findings", form=lambda findings: str(len(findings)), level=Level.HEADLINE,
          help="most severe first"),
     text("worst_grade", "worst", path=lambda answer: worst_grade_of(answer.findings), null=True, level=Level.HEADLINE),

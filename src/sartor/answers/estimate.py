@@ -410,6 +410,15 @@ DIVIDED: Fields = (
     *through("answer", (flag("fits"), number("peak_bytes"), number("usable_bytes"))),
 )
 BATCHES = rows("batches", BATCH, help="global batches next to this one, which the devices do not divide, if faster")
+CANNOT_RUN: Fields = (
+    text(
+        "cannot_run",
+        path=lambda answer: answer.cannot_run or None,
+        null=True,
+        help="why the degrees that were stated do not divide the model; everything else is then at a split that does",
+    ),
+    rows("divided", DIVIDED, help="sizes and degrees that would divide instead, each priced"),
+)
 ESTIMATE: Fields = (
     field("model", MODEL, path="question"),
     field("workload", WORKLOAD, path=lambda answer: answer),
@@ -418,13 +427,7 @@ ESTIMATE: Fields = (
     field("totals", TOTALS, path=lambda answer: answer),
     rows("interval_parts", INTERVAL_PART, help="contributions to the operators' interval"),
     BATCHES,
-    text(
-        "cannot_run",
-        path=lambda answer: answer.cannot_run or None,
-        null=True,
-        help="why the degrees that were stated do not divide the model; everything else is then at a split that does",
-    ),
-    rows("divided", DIVIDED, help="sizes and degrees that would divide instead, each priced"),
+    *CANNOT_RUN,
 )
 
 

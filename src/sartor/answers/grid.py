@@ -36,6 +36,7 @@ POINT: Fields = (
     number("mfu", "MFU", help="share of dense peak"),
     number("peak_bytes", "memory", help="of the fullest device"),
     flag("fits", "fits"),
+    text("cannot_run", null=True, help="why the point has no figures: a degree does not divide the model"),
     field("plan", (mapping("", Scalar.ANY, path=lambda plan: plan),), help="axes of the plan that the search chose"),
 )
 GRID: Fields = (
@@ -48,6 +49,13 @@ GRID: Fields = (
         path=lambda grid: " x ".join(f"{len(v)} {n}" for n, v in grid.axes.items()),
         level=Level.HEADLINE,
     ),
+    text(
+        "cannot_run",
+        "cannot run",
+        path=lambda grid: "; ".join(dict.fromkeys(filter(None, grid.cannot_run.ravel().tolist()))),
+        when=lambda grid: bool(np.any(grid.cannot_run != "")),
+        level=Level.HEADLINE,
+    ),
     number("usable_bytes", path=lambda grid: float(grid.usable_bytes.flat[0])),
     rows("points", POINT, path=lambda grid: list(grid.points())),
     rows("assumptions", Scalar.TEXT),
@@ -57,7 +65,7 @@ GRID: Fields = (
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class EstimateGrid(Answer):
     """`sartor.estimate` at every point of a grid. A figure is an array with an axis per field of ``axes``; nan
-    where no plan has the point's values (the single call says why)."""
+    where no plan has the point's values (`cannot_run` says why)."""
 
     FIGURES: ClassVar[tuple[str, ...]] = (
         *("time_s", "low_s", "high_s", "tokens_per_s", "tokens_per_s_per_device", "mfu", "peak_bytes", "usable_bytes"),
@@ -82,6 +90,8 @@ class EstimateGrid(Answer):
     """Peak memory of the fullest device."""
     usable_bytes: FloatArray
     """Memory of a device that may be used."""
+    cannot_run: Array
+    """Why a point has no figures, in words: a degree does not divide the model. Empty for all others."""
     assumptions: tuple[str, ...] = ()
     """What was not stated; in training also which facts are open beside the plan, and what other values change."""
 
@@ -97,9 +107,11 @@ class EstimateGrid(Answer):
         """Every point as a record, the last axis fastest."""
         figures = {name: getattr(self, name).ravel().tolist() for name in (*self.FIGURES, "fits")}
         plan = {name: column.ravel().tolist() for name, column in self.plan.items()}
+        words = self.cannot_run.ravel().tolist()
         for i, index in enumerate(np.ndindex(self.time_s.shape)):
             yield {
                 "values": {name: values[at] for (name, values), at in zip(self.axes.items(), index, strict=True)},
                 "plan": {name: column[i] for name, column in plan.items()},
+                "cannot_run": words[i] or None,
                 **{name: column[i] for name, column in figures.items()},
             }

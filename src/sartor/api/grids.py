@@ -23,23 +23,27 @@ from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import usual_cluster
 from sartor.hardware.gpu import Gpu
-from sartor.model.lower import feasible, lower
+from sartor.model.lower import lower
+from sartor.model.lower.setting import undivided_words
 from sartor.model.plan import AXES, SEARCHED
 from sartor.model.shape import TransformerShape
+from sartor.model.training import TrainingJob
 from sartor.model.workload import ModelReading, ParallelDims, Phase, settled_seq_len
 from sartor.plans.fixed import named_values, with_recompute
 from sartor.plans.grid import grid_plans
 from sartor.plans.space import take
 from sartor.run.fields import check_names
 from sartor.run.run import Origin, Run
+from sartor.step.question import as_trained
 from sartor.step.serving.inference import inference_memory
 from sartor.step.serving.served import padded
-from sartor.units import Array
+from sartor.units import Array, BoolArray
 
 OF_JOBS = ("num_devices", "global_batch_size", "seq_len")
 """Fields of a training job: its values are priced one after the other, each with all plans at once."""
 OF_PASSES = ("microbatch_size", "seq_len", "context_len", "tp")
 """Fields of prefill and decode that can be arrays."""
+NO_PLAN = "no plan has these values: estimate of this point alone says why"
 BESIDE = "must be stated beside several values of another field"
 
 
@@ -111,6 +115,7 @@ def _steps(reading: ModelReading, run: Run, arrays: Values, cluster: Cluster, ow
         assumptions=(*reading.assumptions, *reading.notes, *parts[0].assumptions),
         axes={name: tuple(values) for name, values in arrays.items()},
         plan={name: whole([part.plan[name] for part in parts]) for name in parts[0].plan if name not in arrays},
+        cannot_run=whole([part.cannot_run for part in parts]),
         **{name: whole([getattr(part, name) for part in parts]) for name in EstimateGrid.FIGURES},
     )
 
@@ -154,7 +159,22 @@ def _of_job(
         mfu=mfu,
         peak_bytes=grid.figures["device_bytes"],
         usable_bytes=np.full(step_s.size, grid.limit_bytes),
+        cannot_run=_why_not(job, values, possible),
     )
+
+
+def _why_not(job: TrainingJob, values: Mapping[str, Array], possible: BoolArray) -> Array:
+    """Why points of a job have no plan, in words; empty for those that have one."""
+    points = dict(zip(values, np.meshgrid(*values.values(), indexing="ij"), strict=True))
+    words = np.vectorize(lambda tp, ep: _undivided(job, int(tp), int(ep)), otypes=[object])(
+        *(np.ravel(points.get(name, np.ones(possible.size))) for name in ("tp", "ep"))
+    )
+    return np.where(possible, "", np.where(words == "", NO_PLAN, words))
+
+
+def _undivided(job: TrainingJob, tp: int, ep: int) -> str:
+    dims = ParallelDims(tp=tp, ep=ep)
+    return undivided_words(as_trained(job, dims), dims)
 
 
 def _open_words(run: Run, low: float, high: float) -> Iterator[str]:
@@ -209,9 +229,10 @@ def _passes(reading: ModelReading, run: Run, arrays: Values, gpu: Gpu, own: Cali
     figures = {name: getattr(found, name) for name in ("time_s", "low_s", "high_s", "tokens_per_s", "mfu")}
     figures |= {"tokens_per_s_per_device": found.tokens_per_s / (dims.tp * dims.pp)}
     figures |= {"peak_bytes": memory.peak_bytes, "usable_bytes": memory.usable_bytes}
-    splits = np.vectorize(lambda tp: bool(feasible(_split_shape(question, int(tp)), replace(dims, tp=int(tp)))))(
-        dims.tp
-    )
+    words = np.vectorize(
+        lambda tp: undivided_words(_split_shape(question, int(tp)), replace(dims, tp=int(tp))), otypes=[object]
+    )(dims.tp)
+    splits = words == ""
     shape = tuple(len(values) for values in arrays.values())
     return EstimateGrid(
         reading=reading,
@@ -219,6 +240,7 @@ def _passes(reading: ModelReading, run: Run, arrays: Values, gpu: Gpu, own: Cali
         assumptions=question.assumptions,
         axes={name: tuple(values) for name, values in arrays.items()},
         plan={},
+        cannot_run=np.broadcast_to(words, shape),
         **{name: np.broadcast_to(np.where(splits, figure, np.nan), shape) for name, figure in figures.items()},
     )
 

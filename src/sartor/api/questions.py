@@ -42,7 +42,7 @@ from sartor.operators import DType
 from sartor.options import with_options
 from sartor.plans.fixed import fixed_fields
 from sartor.plans.search import checked_headroom
-from sartor.rules.rule import largest_split
+from sartor.rules.rule import smaller_splits
 from sartor.run.fields import FIELDS, RunOptions, check_names
 from sartor.run.run import Origin, Run
 from sartor.step.question import checked_skew, padded_vocab, workload_of
@@ -220,7 +220,31 @@ def _training(
     stated = ParallelDims(tp=run.get("tp", 1), pp=run.get("pp", 1), ep=run.get("ep", 1))
     trainer = trainer_named(run.get("framework") or default_trainer(cluster.gpus), cluster.gpu)
     vocab_size = int(padded_vocab(reading.shape, trainer, stated.tp))
-    split = largest_split(replace(reading.shape, vocab_size=vocab_size), stated) if splits else stated
+    shape = replace(reading.shape, vocab_size=vocab_size)
+    error: InputError | None = None
+    for split in smaller_splits(shape, stated) if splits else (stated,):
+        try:
+            return _trained_at(split, run, reading, gpu, cluster, own, stated, unsaid_cluster=where is None)
+        except InputError as caught:  # a smaller degree may divide the devices where this one does not
+            error = caught
+            if split == stated:
+                break
+    assert error is not None
+    raise error
+
+
+def _trained_at(
+    split: ParallelDims,
+    run: Run,
+    reading: ModelReading,
+    gpu: Gpu,
+    cluster: Cluster,
+    own: Calibration | None,
+    stated: ParallelDims,
+    *,
+    unsaid_cluster: bool,
+) -> Question:
+    """The question completed at a split that is the stated one or smaller."""
     smaller = {name: int(getattr(split, name)) for name in ("tp", "ep") if getattr(split, name) < getattr(stated, name)}
     found = complete(run.with_(Origin.IMPLIED, "splits the model", **smaller), reading, cluster, own)
     held = found.held
@@ -243,7 +267,7 @@ def _training(
             *reading.assumptions,
             *reading.notes,
             *found.notes,
-            *(network_words(cluster) if where is None else ()),
+            *(network_words(cluster) if unsaid_cluster else ()),
             *template_words(gpu),
             *((EAGER,) if run.get("eager") else ()),
         ),

@@ -47,9 +47,9 @@ from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
 from sartor.model.lower import feasible, lower
-from sartor.model.lower.setting import undivided
+from sartor.model.lower.setting import undivided_words
 from sartor.model.plan import AXES
-from sartor.model.workload import AttentionKernel, Phase
+from sartor.model.workload import AttentionKernel, ParallelDims, Phase
 from sartor.operators import Gemm, Layout, OperatorGraph, Part, Role
 from sartor.options import with_options
 from sartor.plans.next import divided_batches
@@ -131,7 +131,7 @@ def estimate(
         return estimate_grid(model, gpu, options)
     asked = completed_question(model_asked(model, options), gpu, options, splits=True)
     if not feasible(asked.trained_shape, asked.dims):
-        return _that_divides(asked, _at_its_split(runnable(asked), asked), gpu, options)
+        return _that_divides(asked, runnable(asked), gpu, options)
     answer = _with_batches(answer_question(asked))
     return replace(answer, question=with_template_turns(answer.question, answer, answer_question))
 
@@ -140,23 +140,20 @@ def _that_divides(
     asked: Question, base: ModelEstimate, gpu: GpuLike | None, options: Mapping[str, Any]
 ) -> ModelEstimate:
     """An estimate of what runs in place of a question whose degrees do not divide its model, with why they do not and
-    the price of every change with which they do."""
+    the price of every change with which they do, and with the degrees that it is of as those of its run."""
     from sartor.rules.lint import that_divide
 
+    split = runs_at(asked)
     divided: list[Divided] = []
     for change in that_divide(_context(asked, base.run)):
         with suppress(InputError):  # its devices or batch may not divide otherwise
             answer = answer_question(_changed_question(asked, gpu, options, change))
             divided.append(Divided(change=change, answer=answer))
-    return replace(base, cannot_run=undivided(asked.trained_shape, asked.dims), divided=tuple(divided))
-
-
-def _at_its_split(base: ModelEstimate, asked: Question) -> ModelEstimate:
-    """The estimate with the degrees that it is of as those of its run."""
-    sizes = {name: int(getattr(base.question.dims, name)) for name in ("tp", "ep")}
-    smaller = {name: size for name, size in sizes.items() if size != getattr(asked.dims, name)}
-    run = base.question.run.with_(Origin.IMPLIED, "splits the model", **smaller)
-    return replace(base, question=replace(base.question, run=run))
+    smaller = {n: int(getattr(split, n)) for n in ("tp", "ep") if getattr(split, n) != getattr(asked.dims, n)}
+    question = base.question
+    question = replace(question, dims=split, run=question.run.with_(Origin.IMPLIED, "splits the model", **smaller))
+    words = undivided_words(asked.trained_shape, asked.dims)
+    return replace(base, question=question, cannot_run=words, divided=tuple(divided))
 
 
 def _with_batches(answer: ModelEstimate) -> ModelEstimate:
@@ -451,7 +448,10 @@ def lint(
     'ragged_vocab'
     """
     reading = model_asked(model, options, changed_by="lint")
-    lint = lint_question(completed_question(reading, gpu, options, splits=True), allow)
+    asked = completed_question(reading, gpu, options, splits=True)
+    lint = lint_question(asked, allow)
+    if not feasible(asked.trained_shape, asked.dims):
+        return replace(lint, base=_that_divides(asked, lint.base, gpu, options))
     return replace(lint, base=_with_batches(lint.base))
 
 
@@ -485,8 +485,8 @@ def lint_question(asked: Question, allow: Sequence[str] = ()) -> Lint:
     base = runnable(asked)
     findings = findings_of(asked, base.run, allow)
     others = _on_other_trainers(asked, base.question.held, findings, allow)
-    asked = replace(asked, depends_on=(*asked.depends_on, *_turned_findings(asked.run, findings, others)))
-    if feasible(asked.trained_shape, asked.dims):
+    if feasible(asked.trained_shape, asked.dims):  # what cannot run is no question of the trainer
+        asked = replace(asked, depends_on=(*asked.depends_on, *_turned_findings(asked.run, findings, others)))
         asked = with_template_turns(asked, base, answer_question)
     return Lint(base=replace(base, question=asked), findings=findings, on_other_trainers=others)
 
@@ -515,6 +515,7 @@ def _context(question: Question, run: InRun | None) -> Context:
         run=run,
         kernels=question.kernels,
         sigma_factor=question.reading.interval_factor,
+        runs_at=runs_at(question),
     )
 
 
@@ -551,11 +552,12 @@ def _turned_findings(
     fact, rules = run.facts.get("framework"), {finding.rule for finding in findings}
     for name, others in findings_by_trainer.items():
         assert fact is not None
-        new = [(f.message, f.gain_fraction or 0.0) for f in others if f.rule not in rules and _matters(f)]
+        new = [(f.message, f.gain_fraction) for f in others if f.rule not in rules and _matters(f)]
         gone = sorted(rules - {finding.rule for finding in others})
         settled = f"--framework {'|'.join((fact.value, *fact.alternatives))}"
         for verdict, gain in (*new, *((f"{rule} is no finding", 0.0) for rule in gone)):
-            turn = Turn(field="framework", value=name, verdict=verdict, figures={"gain_fraction": gain})
+            figures = {} if gain is None else {"gain_fraction": gain}  # one that cannot run has no cost
+            turn = Turn(field="framework", value=name, verdict=verdict, figures=figures)
             yield replace(turn, usual=fact.value, settled_by=settled)
 
 
@@ -567,13 +569,18 @@ WORTH_A_LINE = 0.01
 """Least share of the step for which another trainer is named."""
 
 
+def runs_at(asked: Question) -> ParallelDims:
+    """The degrees at which a question is priced: those asked for or, if they do not divide its model, smaller ones."""
+    if asked.held is None:
+        return largest_split(asked.workload.shape, asked.dims)
+    axes = asked.held.axes  # completed at a split of the shape as it was asked for, not of one that was changed since
+    return largest_split(asked.trained_shape, replace(asked.dims, tp=axes["tp"], ep=axes["ep"]), of_plan=True)
+
+
 def runnable(asked: Question) -> ModelEstimate:
     """The estimate of a question; if it cannot run as requested, that of the largest smaller split at which it can."""
-    if asked.held is None:
-        return answer_question(replace(asked, dims=largest_split(asked.workload.shape, asked.dims)))
-    held = asked.held  # completed at a split of the shape as it was asked for, not of one that was changed since
-    split = largest_split(asked.trained_shape, replace(asked.dims, tp=held.axes["tp"], ep=held.axes["ep"]))
-    if (int(split.tp), int(split.ep)) != (held.axes["tp"], held.axes["ep"]):
+    split, held = runs_at(asked), asked.held
+    if held is not None and (int(split.tp), int(split.ep)) != (held.axes["tp"], held.axes["ep"]):
         held = held.split(tp=int(split.tp), ep=int(split.ep))
     return answer_question(replace(asked, dims=split, held=held))
 
@@ -640,10 +647,13 @@ def advise(
     words = {**options, "phase": options.get("phase") or (None if objective == Phase.TRAIN.value else objective)}
     asked = completed_question(reading, first, words, splits=True)
     padded = asked.trained_shape.vocab_size != reading.shape.vocab_size
-    requested = asked
-    asked, checked = _that_splits(lint_question(asked), first, words)
+    checked = lint_question(asked)
+    base, findings = _with_batches(checked.base), checked.findings
+    if not feasible(asked.trained_shape, asked.dims):
+        base = _that_divides(asked, checked.base, first, words)
+    asked = base.question.with_shape(base.question.trained_shape)
     gpus = (asked.gpu, *(device_of(name) for name in others if name is not None))
-    runs = _runs(checked.base, gpus[1:], words)
+    runs = _runs(base, gpus[1:], words)
     found = search_shapes(
         asked.workload,
         gpus,
@@ -663,9 +673,6 @@ def advise(
     after = None if best is None else answer_question(asked.with_shape(best.shape))
     space = {"rule": rule, "params_tolerance": params_tolerance, "guard": guard, "freeze": freeze, "free": free}
     common = _common(asked, runs, known, gpus, weights, context_len, options.get("microbatch_size"), space)
-    base, findings = _with_batches(checked.base), checked.findings
-    if not feasible(requested.trained_shape, requested.dims):
-        base = _that_divides(requested, base, first, words)
     return Advice(base=base, gpus=gpus, findings=findings, search=found, after=after, codesign=common)
 
 
@@ -678,22 +685,6 @@ def _calibrations(question: Question, gpus: Sequence[Gpu]) -> dict[str, Calibrat
     return {
         gpu.name: in_an_engine(load_calibration(gpu).with_kernels(engine.name), engine, phase) for gpu in gpus
     } | known
-
-
-def _that_splits(lint: Lint, gpu: GpuLike | None, words: JsonMap) -> tuple[Question, Lint]:
-    """The question and its findings; if the shape does not split as requested, the question completed with the fixes of
-    the findings that say so, from which the search starts. Raises ``InputError`` if there is none."""
-    question = lint.base.question
-    if feasible(question.workload.shape, question.dims):
-        return question, lint
-    if feasible(question.trained_shape, question.dims):
-        return question.with_shape(question.trained_shape), lint
-    fix = {name: value for finding in lint.findings if finding.axis for name, value in finding.fix.items()}
-    changed = _changed_question(question, gpu, words, fix)
-    note = f"the shape does not split as requested: the search starts from {_fix_words(fix)}"
-    changed = replace(changed, assumptions=(note, *changed.assumptions))
-    changed = changed.with_shape(changed.trained_shape)
-    return changed, replace(lint, base=runnable(changed))
 
 
 def _changed_question(question: Question, gpu: GpuLike | None, words: Mapping[str, Any], fix: Fix) -> Question:

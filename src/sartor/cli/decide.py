@@ -46,6 +46,8 @@ def advise(
 ) -> None:
     """Show where a model's time goes, what its shape wastes, and faster shapes of the same size.
 
+    Exits with 3 if --tp or --ep do not divide the model: the answer is then about the largest degrees that do.
+
     Example: `sartor advise examples/pythia-2.8b/config.json --gpu a100 --gpu h100 --html advice.html`
     """
     from sartor import api
@@ -75,6 +77,8 @@ def advise(
         from sartor.report.advice_document import advice_view
 
         c.show(advice_view(found, verbose=verbose))
+    if found.base.cannot_run:
+        raise c.Exit(3)
 
 
 @takes_run()
@@ -98,7 +102,8 @@ def lint(
 ) -> None:
     """List what is wasteful in a shape on a device, and the time each finding costs.
 
-    Several models are checked in turn; JSON and SARIF take one model.
+    Several models are checked in turn; JSON and SARIF take one model. Degrees that do not divide the model are an
+    error, and the other findings are then at the largest degrees that do.
 
     Example: `sartor lint examples/gpt2/config.json --gpu h100 --fail-on warn --format github`
     """

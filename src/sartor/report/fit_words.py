@@ -233,9 +233,15 @@ def _divided_lines(answer: ModelEstimate) -> Iterator[str]:
             continue  # the whole answer is of this change
         times = interval_text(float(estimate.time_s), float(estimate.low_s), float(estimate.high_s))
         memory = f"{format_bytes(estimate.peak_bytes)} of {format_bytes(estimate.usable_bytes)}"
-        yield f"- {words}: a {what} of {times}; {'fits' if estimate.fits else 'does not fit'}, {memory}."
+        many = _devices(estimate)
+        where = "" if many == _devices(answer) else f" on {count_text(many, 'device')}"
+        yield f"- {words}: a {what} of {times}{where}; {'fits' if estimate.fits else 'does not fit'}, {memory}."
     if split:
         yield f"The rest of this answer is with {' and '.join(split)}:"
+
+
+def _devices(answer: ModelEstimate) -> int:
+    return int((answer.question.dims if answer.priced is None else answer.priced.plan).num_devices)
 
 
 WORTH_CHANGING = 0.01
@@ -246,6 +252,8 @@ SAME_SIZE = 0.05
 
 def first_change(answer: ModelEstimate, findings: Sequence[Finding], *, further: bool = True) -> str:
     """The finding of the shape that costs most; with ``further``, the command that looks further."""
+    if answer.cannot_run:
+        return ""  # the first line says it, and what would run
     if blocking := cannot_run(findings):
         return blocking
     padding = _padding(answer) if further else ""

@@ -25,18 +25,20 @@ MATTERS = 0.01
 
 def advice_lines(advice: Advice) -> Iterator[str]:
     """The first lines: whether it fits, how fast, what to change and what it gains, what would turn that."""
-    findings = [
-        item for item in advice.findings if not (advice.base.cannot_run and item.axis)
-    ]  # the first line says it
-    costs, (change, *_) = _what_costs_time(findings), _what_to_change(advice, brief=True)
+    costs, (change, *_) = _what_costs_time(_of_what_runs(advice)), _what_to_change(advice, brief=True)
     yield from headline(advice.base, change if costs == NO_COSTS else f"{costs} {change}")
 
 
 def verdict_parts(advice: Advice) -> tuple[str, str, str]:
     """Three parts: where the time goes, what costs time, what to change."""
     unread = advice.base.question.reading.unread
-    costs = _what_costs_time(advice.findings) + (f" {printable(unread)}." if unread else "")
+    costs = _what_costs_time(_of_what_runs(advice)) + (f" {printable(unread)}." if unread else "")
     return _where_time_goes(advice), costs, " ".join(_what_to_change(advice))
+
+
+def _of_what_runs(advice: Advice) -> list[Finding]:
+    """The findings but for degrees that do not divide the model, which the first line says."""
+    return [item for item in advice.findings if not (advice.base.cannot_run and item.axis)]
 
 
 def _where_time_goes(advice: Advice) -> str:
@@ -107,7 +109,7 @@ def _what_to_change(advice: Advice, *, brief: bool = False) -> list[str]:
 def why_to_keep(advice: Advice, *, brief: bool = False) -> str:
     """Why to keep the shape, but for what lint calls an error, and the best alternative tried; ``brief``: its gain
     alone."""
-    faults = [f for f in advice.findings if f.grade is Grade.ERROR and f.fix]
+    faults = [f for f in _of_what_runs(advice) if f.grade is Grade.ERROR and f.fix]
     fixes = " and ".join(f"{name}={value}" for fault in faults for name, value in fault.fix.items())
     keep = f"Set {fixes}, as lint calls the present value an error, and keep the rest" if faults else "Keep this shape"
     return f"{keep}: {_kept(advice.search, brief)}"

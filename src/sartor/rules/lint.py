@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, product
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -71,7 +70,8 @@ def that_divide(context: Context) -> Iterator[Fix]:
     degrees below and above."""
     suspicions = [s for rule in RULES for s in rule.check(context) if s.blocking and s.axis]
     of_sizes = [[fix for fix in s.fixes if not fix.keys() & set(DIMS_FIELDS)][:2] for s in suspicions]
-    for fixes in islice(product(*of_sizes), 2):
+    most = max(map(len, of_sizes), default=0) if all(of_sizes) else 0
+    for fixes in ([fixes[min(i, len(fixes) - 1)] for fixes in of_sizes] for i in range(most)):
         fix = as_set(context.shape, {name: value for fix in fixes for name, value in fix.items()})
         workload, dims, _ = changed(context.workload, context.dims, fix)
         if fix and feasible(workload.shape, dims):
@@ -97,8 +97,11 @@ def added_up(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 def _with(first: Finding, second: Finding) -> Finding:
     """A finding with another as a further reason. One degree that does not divide several sizes is one fault: its fix
-    changes them all."""
+    changes them all, or the degree where one of them cannot change."""
     others = (*first.others, second)
+    for finding in (first, second):
+        if first.gain_s is None and finding.axis in finding.fix:
+            return replace(first, fix=finding.fix, params_change=0.0, others=others)
     if first.gain_s is not None or first.fix.keys() & second.fix.keys():
         return replace(first, others=others)
     change = first.params_change + second.params_change

@@ -13,9 +13,12 @@ from dataclasses import field as default
 from difflib import get_close_matches
 from enum import Enum
 from importlib import import_module
+from itertools import product
 from pkgutil import iter_modules
 from types import ModuleType
 from typing import Protocol, TypeAlias, TypeVar
+
+import numpy as np
 
 from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.cost.cost import Source
@@ -24,7 +27,7 @@ from sartor.errors import InputError
 from sartor.hardware.gpu import Alignment, Gpu, alignment_of
 from sartor.model.layer import AttentionMixer, Mixer
 from sartor.model.lower import feasible, lower
-from sartor.model.lower.setting import Kernels
+from sartor.model.lower.setting import Division, Kernels, kv_heads_for, near_sizes
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import ParallelDims, Workload
 from sartor.operators import DType, Role
@@ -34,7 +37,7 @@ Fix: TypeAlias = Mapping[str, int]
 """New values by field: an ``EDITABLE`` field of the shape, or one of ``WORKLOAD_FIELDS`` and ``DIMS_FIELDS``."""
 
 MOST_TP = 2**14
-"""Largest split to try instead of one that does not work."""
+"""Largest degree to try instead of one that does not work."""
 COMMON_TILE = 128
 """Side of the output tile that GEMM kernels of every GPU generation have."""
 WORKLOAD_FIELDS = ("microbatch_size", "seq_len")
@@ -82,15 +85,16 @@ class Context:
         run: InRun | None = None,
         kernels: Kernels | None = None,
         sigma_factor: float = 1.0,
+        runs_at: ParallelDims | None = None,
     ) -> Context:
         """The context of a scalar workload, with its predicted baseline.
 
         A model that does not split over ``tp`` or ``ep`` is not refused: rules report it, and the other findings are
-        priced at the largest split that works.
+        priced at the largest smaller one that works, or at ``runs_at``.
         """
         stated = dims or ParallelDims()
         table = run.calibration if run else calibration or load_calibration(gpu)
-        runs_at = largest_split(workload.shape, stated)
+        runs_at = runs_at or largest_split(workload.shape, stated)
         kernels = run.kernels if run else kernels
         graph = lower(workload, runs_at, kernels)
         baseline = price(graph, gpu, table, sigma_factor=sigma_factor)
@@ -133,18 +137,21 @@ class Context:
         return next((op.name for op in self.baseline.graph.operators if op.role in roles), "")
 
 
-def largest_split(shape: TransformerShape, dims: ParallelDims) -> ParallelDims:
-    """The split asked for, or the largest that divides it at which the model can run."""
-    return next((split for split in _relaxed(dims) if feasible(shape, split)), ParallelDims())
+def largest_split(shape: TransformerShape, dims: ParallelDims, *, of_plan: bool = False) -> ParallelDims:
+    """The split asked for, or the largest smaller degrees at which the model can run: with ``of_plan`` of those that
+    divide the ones asked for, since the other axes of a plan stay."""
+    return next(smaller_splits(shape, dims, of_plan=of_plan))
 
 
-def _relaxed(dims: ParallelDims) -> Iterator[ParallelDims]:
-    """The requested split, then smaller ones that divide it (no model splits over more than ``MOST_TP``)."""
-    yield dims
-    for tp in range(min(int(dims.tp), MOST_TP), 0, -1):
-        if dims.tp % tp == 0:
-            yield replace(dims, tp=tp)
-            yield replace(dims, tp=tp, ep=1)
+def smaller_splits(shape: TransformerShape, dims: ParallelDims, *, of_plan: bool = False) -> Iterator[ParallelDims]:
+    """The degrees asked for, where they divide the model, and all smaller ones that do: the largest tp first, then the
+    largest ep (no model splits over more than ``MOST_TP``)."""
+    tps, eps = (np.arange(min(int(degree), MOST_TP), 0, -1) for degree in (dims.tp, dims.ep))
+    if of_plan:
+        tps, eps = tps[dims.tp % tps == 0], eps[dims.ep % eps == 0]
+    tps = tps[np.broadcast_to(feasible(shape, replace(dims, tp=tps, ep=1)), tps.shape)]
+    eps = eps[np.broadcast_to(feasible(shape, replace(dims, tp=1, ep=eps)), eps.shape)]
+    return (replace(dims, tp=int(tp), ep=int(ep)) for tp, ep in product(tps, eps))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -364,6 +371,13 @@ def head_fixes(mixer: Mixer | None, tp: int, widths: Iterable[int] = HEAD_DIMS) 
     return tuple(_head_fixes(mixer, tp, widths)) if isinstance(mixer, AttentionMixer) else ()
 
 
+def split_fixes(shape: TransformerShape, division: Division) -> tuple[Fix, ...]:
+    """Sizes that a degree divides, the nearest first, and for attention's heads other widths of them."""
+    name, value = division.field, int(division.value)
+    near = sorted(near_sizes(shape, division), key=lambda change: (abs(change[name] - value), change[name]))
+    return (*near, *(head_fixes(shape.attention, int(division.degree)) if name == "num_heads" else ()))
+
+
 def _head_fixes(mixer: AttentionMixer, tp: int, widths: Iterable[int]) -> Iterator[Fix]:
     inner, kv_inner = int(mixer.num_heads * mixer.head_dim), int(mixer.num_kv_heads * mixer.head_dim)
     grouped = mixer.num_kv_heads != mixer.num_heads
@@ -375,9 +389,3 @@ def _head_fixes(mixer: AttentionMixer, tp: int, widths: Iterable[int]) -> Iterat
                 continue
             fix = {"num_heads": heads, "head_dim": width}
             yield fix | ({"num_kv_heads": kv_heads_for(heads, kv_inner / width, tp)} if grouped else {})
-
-
-def kv_heads_for(heads: int, target: float, tp: int) -> int:
-    """The divisor of ``heads`` nearest to ``wanted`` that splits over ``tp`` or is replicated evenly."""
-    fitting = [g for g in range(1, heads + 1) if heads % g == 0 and (g % tp == 0 or tp % g == 0)]
-    return min(fitting, key=lambda g: (abs(math.log(g / max(target, 0.5))), g))

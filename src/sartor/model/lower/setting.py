@@ -5,6 +5,7 @@ How a serving engine runs a pass: what it fuses, and what its devices exchange.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from sartor.errors import InputError
+from sartor.model.editing import edit
 from sartor.model.layer import AttentionMixer, DenseFfn, LatentAttentionMixer, Layer
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import AttentionKernel, ContextParallel, ParallelDims, Phase, Recipe, Workload
@@ -30,7 +32,7 @@ from sartor.operators import (
     Part,
     Role,
 )
-from sartor.units import Array, Bools, Ints, ceil_div
+from sartor.units import Array, Bools, Ints, ceil_div, divisors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +225,7 @@ MOST_DEGREES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class _Division:
+class Division:
     """``value`` of ``field`` must be a multiple of ``degree`` (or, with ``or_divides``, a divisor of it)."""
 
     field: str
@@ -237,12 +239,12 @@ class _Division:
         whole = np.equal(self.value % self.degree, 0)
         return whole | np.equal(self.degree % self.value, 0) if self.or_divides else whole
 
-    @property
-    def words(self) -> str:
-        """``does not split num_heads=28 (24 and 32 do)``, of a single size."""
-        value, degree = int(self.value), int(self.degree)
-        below, above = value // degree * degree, (value // degree + 1) * degree
-        return f"does not split {self.field}={value} ({f'{below} and {above} do' if below else f'{above} does'})"
+    def words(self, shape: TransformerShape) -> str:
+        """``does not split num_heads=28 (24 and 32 do)``, of a single size; the degrees that do, where no size does."""
+        sizes = [size_words(self.field, change) for change in near_sizes(shape, self)]
+        if not sizes:
+            sizes = [f"{self.by}={degree}" for degree in near_degrees(shape, self.by, int(self.degree))]
+        return f"does not split {self.field}={int(self.value)} ({' and '.join(sizes)} {'do' if sizes[1:] else 'does'})"
 
 
 def feasible(shape: TransformerShape, dims: ParallelDims) -> Bools:
@@ -257,18 +259,65 @@ def feasible(shape: TransformerShape, dims: ParallelDims) -> Bools:
 def check(shape: TransformerShape, dims: ParallelDims) -> None:
     """Raise ``InputError`` for the first degree that does not divide a single size, with the nearest degrees that
     divide all sizes. For arrays use ``feasible``."""
-    for division in _undivided(shape, dims):
+    for division in undivided(shape, dims):
         near = near_degrees(shape, division.by, int(division.degree))
-        raise InputError(division.by, int(division.degree), division.words, " or ".join(map(str, near)))
+        raise InputError(division.by, int(division.degree), division.words(shape), " or ".join(map(str, near)))
 
 
-def undivided(shape: TransformerShape, dims: ParallelDims) -> str:
+def undivided_words(shape: TransformerShape, dims: ParallelDims) -> str:
     """``tp=8 does not split num_heads=28 (24 and 32 do)``; empty if all is divided."""
-    return next((f"{d.by}={int(d.degree)} {d.words}" for d in _undivided(shape, dims)), "")
+    return next((f"{d.by}={int(d.degree)} {d.words(shape)}" for d in undivided(shape, dims)), "")
 
 
-def _undivided(shape: TransformerShape, dims: ParallelDims) -> Iterator[_Division]:
+def undivided(shape: TransformerShape, dims: ParallelDims) -> Iterator[Division]:
+    """The divisions of single sizes that do not come out even, in order of the layers."""
     return (division for division in divisions(shape, dims) if np.ndim(division.ok) == 0 and not division.ok)
+
+
+def near_sizes(shape: TransformerShape, division: Division) -> list[dict[str, int]]:
+    """The nearest sizes below and above with which a division comes out even and that the model can have, each with
+    the key/value heads that it needs; none for a size that no field sets. A tokenizer's vocabulary only grows."""
+    name, value, degree, fields = division.field, int(division.value), int(division.degree), shape.fields()
+    if fields.get(name) != value:
+        return []
+    if name == "num_kv_heads":
+        groups = np.array(divisors(int(fields["num_heads"])))
+        groups = groups[(groups % degree == 0) | (degree % groups == 0)]
+        near = [int(size) for size in (*groups[groups < value][-1:], *groups[groups > value][:1])]
+        return [{name: size} for size in near]
+    whole = int(fields["num_kv_heads"]) if name == "num_heads" else 1
+    keeps = whole in (1, value) or whole % degree == 0 or degree % whole == 0  # or other key/value heads are needed
+    if name == "num_experts" and shape.moe_ffn is not None:
+        whole = shape.moe_ffn.routing_groups
+    if name.endswith(("ffn_hidden_size", "vocab_size")):
+        whole = math.gcd(value, 128)  # as aligned as it is
+    step = math.lcm(degree, whole) if keeps and whole != value else degree
+    below = value // step * step
+    sizes = [size for size in (below, below + step) if size and not (name == "vocab_size" and size < value)]
+    changes = [
+        {name: size} if keeps else {name: size, "num_kv_heads": kv_heads_for(size, whole, degree)} for size in sizes
+    ]
+    return [change for change in changes if _can_be(shape, change)]
+
+
+def _can_be(shape: TransformerShape, change: dict[str, int]) -> bool:
+    try:
+        edit(shape, **change)
+    except InputError:
+        return False
+    return True
+
+
+def size_words(name: str, change: Mapping[str, int]) -> str:
+    """``27 with num_kv_heads=3``: a size and what must change with it."""
+    others = [f"{other}={size}" for other, size in change.items() if other != name]
+    return f"{change[name]}{' with ' if others else ''}{' and '.join(others)}"
+
+
+def kv_heads_for(heads: int, target: float, tp: int) -> int:
+    """The divisor of ``heads`` nearest to ``target`` that splits over ``tp`` or is replicated evenly."""
+    fitting = [g for g in range(1, heads + 1) if heads % g == 0 and (g % tp == 0 or tp % g == 0)]
+    return min(fitting, key=lambda g: (abs(math.log(g / max(target, 0.5))), g))
 
 
 def near_degrees(shape: TransformerShape, by: str, degree: int) -> list[int]:
@@ -309,35 +358,38 @@ def check_sizes(workload: Workload, dims: ParallelDims) -> None:
             raise InputError(name, value, f"must be at least {smallest}", str(smallest))
 
 
-def divisions(shape: TransformerShape, dims: ParallelDims) -> Iterator[_Division]:
+def divisions(shape: TransformerShape, dims: ParallelDims) -> Iterator[Division]:
     """All divisions that must come out even; none for a degree of 1."""
     tp, ep = dims.tp, dims.ep
     layers = [run.layer for stack in shape.stacks if stack.is_text for run in stack.runs]
     if not _is_one(tp):
         for layer in layers:
             yield from _layer_divisions(layer, tp)
-        yield _Division("vocab_size", shape.vocab_size, "tp", tp)
+        yield Division("vocab_size", shape.vocab_size, "tp", tp)
     if not _is_one(ep):
         for layer in layers:
             for part in layer.all_ffns:
                 if not isinstance(part, DenseFfn):
-                    yield _Division("num_experts", part.num_experts, "ep", ep)
+                    yield Division("num_experts", part.num_experts, "ep", ep)
 
 
-def _layer_divisions(layer: Layer, tp: Ints) -> Iterator[_Division]:
+def _layer_divisions(layer: Layer, tp: Ints) -> Iterator[Division]:
     for mixer in layer.mixers:
         if isinstance(mixer, (AttentionMixer, LatentAttentionMixer)):
-            yield _Division("num_heads", mixer.num_heads, "tp", tp)
-            yield _Division("num_kv_heads", mixer.num_kv_heads, "tp", tp, or_divides=True)
-        else:
-            yield _Division("inner_size", mixer.inner_size, "tp", tp)
+            yield Division("num_heads", mixer.num_heads, "tp", tp)
+            yield Division("num_kv_heads", mixer.num_kv_heads, "tp", tp, or_divides=True)
+        elif _is_one(mixer.num_heads):
+            yield Division("inner_size", mixer.inner_size, "tp", tp)
+        else:  # Megatron-LM, ssm/mamba_mixer.py: whole heads; serving engines replicate groups like key/value heads
+            yield Division("ssm_num_heads", mixer.num_heads, "tp", tp)
+            yield Division("ssm_num_groups", mixer.num_groups, "tp", tp, or_divides=True)
     for part in layer.all_ffns:
         if isinstance(part, DenseFfn):
-            yield _Division("ffn_hidden_size", part.ffn_hidden_size, "tp", tp)
+            yield Division("ffn_hidden_size", part.ffn_hidden_size, "tp", tp)
             continue
-        yield _Division("expert_ffn_hidden_size", part.expert.ffn_hidden_size, "tp", tp)
+        yield Division("expert_ffn_hidden_size", part.expert.ffn_hidden_size, "tp", tp)
         if part.shared is not None:
-            yield _Division("shared_ffn_hidden_size", part.shared.ffn_hidden_size, "tp", tp)
+            yield Division("shared_ffn_hidden_size", part.shared.ffn_hidden_size, "tp", tp)
 
 
 def _is_one(degree: Ints) -> bool:

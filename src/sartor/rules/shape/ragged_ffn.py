@@ -36,7 +36,7 @@ def ragged_ffn(context: Context) -> Iterator[Suspicion]:
     if part is None:
         return
     width = int(part.ffn_hidden_size)
-    if part.gated and ragged(width, context.alignment):
+    if part.gated and width % tp == 0 and ragged(width, context.alignment):
         return
     grade, multiple = _grade(context, width, tp)
     if grade is None:

@@ -27,8 +27,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sartor.model.layer import AttentionMixer
+from sartor.model.lower.setting import undivided
 from sartor.operators import Role
-from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion
+from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion, split_fixes
 
 
 def replicated_kv_heads(context: Context) -> Iterator[Suspicion]:
@@ -38,25 +39,26 @@ def replicated_kv_heads(context: Context) -> Iterator[Suspicion]:
     groups, heads = int(mixer.num_kv_heads), int(mixer.num_heads)
     if groups == heads:
         return
-    uneven = tp % groups != 0
-    copies = f"is not divisible by tp={tp}" if uneven else f"at tp={tp} stores each head on {tp // groups} devices"
+    sizes = (("num_heads", heads), ("num_kv_heads", groups))
+    divisions = {d.field: d for d in undivided(context.shape, context.dims) if (d.field, int(d.value)) in sizes}
+    uneven = divisions.get("num_kv_heads")
+    words = f"num_kv_heads={groups} at tp={tp} stores each head on {tp // groups} devices; {tp} key/value heads would"
+    words += " give each device its own"
+    fixes: tuple[Fix, ...] = (*(({"num_kv_heads": tp},) if heads % tp == 0 else ()), {"tp": groups})
+    if uneven is not None:
+        fixes = split_fixes(context.shape, divisions.get("num_heads", uneven))  # one change for both
+        near = dict.fromkeys(str(fix["num_kv_heads"]) for fix in fixes[:2])
+        words = f"num_kv_heads={groups} is not divisible by tp={tp}. Use {' or '.join(near) or 'a smaller tp'}"
     yield Suspicion(
-        grade=Grade.ERROR if uneven else Grade.INFO,
-        message=f"num_kv_heads={groups} {copies}; {tp} key/value heads would give each device its own",
+        grade=Grade.INFO if uneven is None else Grade.ERROR,
+        message=words,
         field="num_kv_heads",
         value=groups,
         operator=context.operator(Role.QKV),
-        fixes=tuple(_fixes(groups, heads, tp, uneven)),
-        blocking=uneven,
+        fixes=fixes,
+        blocking=uneven is not None,
         axis="tp",
     )
-
-
-def _fixes(groups: int, heads: int, tp: int, uneven: bool) -> Iterator[Fix]:
-    if heads % tp == 0:
-        yield {"num_kv_heads": tp}
-    if not uneven:
-        yield {"tp": groups}
 
 
 RULE = Rule(code="R19", check=replicated_kv_heads, worst=Grade.ERROR, page=__doc__ or "")

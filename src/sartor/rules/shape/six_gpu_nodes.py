@@ -31,7 +31,8 @@ from collections.abc import Iterator
 from math import lcm
 
 from sartor.model.layer import AttentionMixer
-from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion, around, kv_heads_for, nearest_first
+from sartor.model.lower.setting import kv_heads_for
+from sartor.rules.rule import Context, Fix, Grade, Rule, Suspicion, around, nearest_first
 
 NODE = 6
 

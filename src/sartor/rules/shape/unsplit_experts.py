@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sartor.model.lower.setting import near_degrees
 from sartor.operators import Role
 from sartor.rules.rule import Context, Grade, Rule, Suspicion, fixes_of, words
 
@@ -35,15 +36,14 @@ def unsplit_experts(context: Context) -> Iterator[Suspicion]:
     if part is None or part.num_experts % ep == 0:
         return
     experts = int(part.num_experts)
-    degrees = [degree for degree in range(1, experts + 1) if experts % degree == 0]
-    below, above = [d for d in degrees if d < ep][-1:], [d for d in degrees if d > ep][:1]
+    degrees = near_degrees(context.shape, "ep", ep)
     yield Suspicion(
         grade=Grade.ERROR,
-        message=f"num_experts={experts} is not divisible by ep={ep}. Use ep={words([*below, *above])}",
+        message=f"num_experts={experts} is not divisible by ep={ep}. Use ep={words(degrees)}",
         field="num_experts",
         value=experts,
         operator=context.operator(Role.EXPERT_UP),
-        fixes=fixes_of("ep", (*below, *above), ep),
+        fixes=fixes_of("ep", degrees, ep),
         blocking=True,
         axis="ep",
     )

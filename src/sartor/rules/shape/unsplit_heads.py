@@ -1,8 +1,10 @@
-"""Heads that do not split evenly over the tensor-parallel devices.
+"""Heads, and other sizes, that do not split evenly over the devices.
 
 ## What it finds
 
-`num_heads` that is not a multiple of `tp`: the model cannot run with this `tp`.
+`num_heads` that is not a multiple of `tp`, heads or groups of a state-space mixer, a shared expert's width, or a size
+of some of the layers: the model cannot run with this degree. The vocabulary, the width of the feed-forward part,
+experts and key/value heads have rules of their own.
 
 ## Why it costs
 
@@ -14,64 +16,48 @@ Every device needs whole heads. Frameworks refuse to start, or pad with unused h
 
 ## Fix
 
-The nearest number of heads that splits, at the same `num_heads * head_dim` where a head dimension allows it, or the
-nearest `tp` that splits every size of the model. The finding has no gain, because there is no working baseline to
-compare with.
+The nearest number of heads that splits and that the key/value heads divide, at the same `num_heads * head_dim` where a
+head dimension allows it, or the nearest `tp` that splits every size of the model. The finding has no gain, because
+there is no working baseline to compare with.
 
 ## Source
 
-arXiv 2401.14489 (2024-01), rule list ("b*a/t an integer").
+arXiv 2401.14489 (2024-01), rule list ("b*a/t an integer"); for Mamba Megatron-Core, ssm/mamba_mixer.py (whole heads per
+tensor rank), recalled 2026-11.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sartor.model.layer import AttentionMixer
-from sartor.model.lower.setting import near_degrees
+from sartor.model.lower.setting import near_degrees, near_sizes, size_words, undivided
 from sartor.operators import Role
-from sartor.rules.rule import (
-    Context,
-    Fix,
-    Grade,
-    Rule,
-    Suspicion,
-    around,
-    head_fixes,
-    kv_heads_for,
-    nearest_first,
-    words,
-)
+from sartor.rules.rule import Context, Grade, Rule, Suspicion, fixes_of, split_fixes
+
+OF_OTHER_RULES = ("vocab_size", "ffn_hidden_size", "expert_ffn_hidden_size", "num_experts", "num_kv_heads")
 
 
 def unsplit_heads(context: Context) -> Iterator[Suspicion]:
-    mixer, tp = context.shape.attention, int(context.dims.tp)
-    if mixer is None or mixer.num_heads % tp == 0:
-        return
-    heads = int(mixer.num_heads)
-    near = around(heads, tp)
-    degrees = " or ".join(map(str, near_degrees(context.shape, "tp", tp)))
-    yield Suspicion(
-        grade=Grade.ERROR,
-        message=f"num_heads={heads} is not divisible by tp={tp}. Use {words(near)} heads, or tp={degrees}",
-        field="num_heads",
-        value=heads,
-        operator=context.operator(Role.ATTENTION, Role.SCORE),
-        fixes=tuple(_fixes(mixer, near, tp))
-        if isinstance(mixer, AttentionMixer)
-        else tuple({"num_heads": value} for value in near),
-        blocking=True,
-        axis="tp",
-    )
-
-
-def _fixes(mixer: AttentionMixer, near: tuple[int, ...], tp: int) -> Iterator[Fix]:
-    """Nearest first; the number of key/value heads changes only if the old one no longer divides or splits."""
-    grouped, groups = mixer.num_kv_heads != mixer.num_heads, int(mixer.num_kv_heads)
-    for heads in nearest_first(near, int(mixer.num_heads)):
-        keeps = not grouped or (heads % groups == 0 and (groups % tp == 0 or tp % groups == 0))
-        yield {"num_heads": heads} | ({} if keeps else {"num_kv_heads": kv_heads_for(heads, groups, tp)})
-    yield from head_fixes(mixer, tp)
+    shape, fields = context.shape, context.shape.fields()
+    divisions = {(d.by, d.field, int(d.value)): d for d in undivided(shape, context.dims)}
+    for (by, name, value), division in divisions.items():
+        if name in OF_OTHER_RULES and (fields.get(name) == value or (by, "num_heads", value) in divisions):
+            continue
+        degree, changes = int(division.degree), near_sizes(shape, division)
+        plain = name == "num_heads" and all(len(change) == 1 for change in changes)
+        sizes = " or ".join(f"{'' if plain else f'{name}='}{size_words(name, change)}" for change in changes)
+        degrees = f"{by}={' or '.join(map(str, near_degrees(shape, by, degree)))}"
+        yield Suspicion(
+            grade=Grade.ERROR,
+            message=f"{name}={value} is not divisible by {by}={degree}. Use "
+            + (f"{sizes}{' heads' if plain else ''}, or {degrees}" if sizes else degrees),
+            field=name,
+            value=value,
+            operator=context.operator(Role.ATTENTION, Role.SCORE) if name == "num_heads" else "",
+            fixes=split_fixes(shape, division) or fixes_of(by, near_degrees(shape, by, degree), degree),
+            blocking=True,
+            axis=by,
+        )
 
 
 RULE = Rule(code="R7", check=unsplit_heads, worst=Grade.ERROR, page=__doc__ or "")
