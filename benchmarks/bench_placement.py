@@ -23,9 +23,17 @@ import numpy as np
 from sartor.placement.check import price_with_terms
 from sartor.placement.place import solve_with_terms
 from sartor.placement.plain import resync_s_per_byte, slots, solve
-from sartor.placement.problem import Edge, PlacedLayer, PlacedOptimizer, PlacementProblem, Width
+from sartor.placement.problem import (
+    DeviceType,
+    Edge,
+    PlacedLayer,
+    PlacedOptimizer,
+    PlacementProblem,
+    PlacementTerms,
+    Tier,
+    Width,
+)
 from sartor.placement.tabulate import find_states, tabulate
-from sartor.placement.terms import DeviceType, PlacementTerms, Tier
 from sartor.read.problems_json import read_placement
 
 REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference" / "placement"

@@ -20,8 +20,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares
 
-from sartor.bench.compare import as_timed
-from sartor.bench.records_file import case_of, read_rows
+from sartor.bench.records_file import as_timed, case_of, read_rows
 from sartor.cost.correction.coefficients import TorchStreams
 from sartor.cost.cost import Z80
 from sartor.cost.gpu.memory_bound import KINDS, RUNS, WIDE, name_of, torch_stream_cost

@@ -1,7 +1,7 @@
 """docs/measured.md: records of GPUs in the catalogue beside what the model that ships predicts for them.
 
-Rows are predicted when the page is written, by ``sartor.bench.compare.predict``; what was fitted to some is said on it.
-tools/records_docs.py writes the page.
+Rows are predicted when the page is written, by ``sartor.bench.records_file.predict``; what was fitted to some is said
+on it. tools/records_docs.py writes the page.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ import numpy as np
 
 from run_docs import write_figure
 from sartor.bench.cases import BenchCase, StackRun
-from sartor.bench.compare import predict
-from sartor.bench.records_file import case_of, read_rows, row_key
+from sartor.bench.records_file import case_of, predict, read_rows, row_key
 from sartor.bench.studies import Arm, Study, study_body, study_results
 from sartor.bench.suites import model_cases
 from sartor.cli.measure import model_graph
@@ -27,7 +26,7 @@ from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict
 from sartor.operators import Attention, DType, Gemm, GroupedGemm, Layout, MemoryBound, MemoryBoundKind
-from sartor.report.draw_measured import draw_study
+from sartor.report.accuracy_document import draw_study
 from sartor.report.frame import to_png
 from sartor.validate.predictions import IMPOSSIBLE
 

@@ -25,7 +25,7 @@ from sartor.calibrate.calibration_toml import calibrate
 from sartor.calibrate.read_records import LEAST_ROWS
 from sartor.errors import InputError
 from sartor.hardware.catalog import GPUS
-from sartor.report.draw_measured import draw_study
+from sartor.report.accuracy_document import draw_study
 from sartor.report.frame import to_png
 
 ROOT = RECORDS.parent.parent

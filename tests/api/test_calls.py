@@ -23,8 +23,7 @@ from sartor.cost.price import operator_costs
 from sartor.errors import InputError
 from sartor.hardware.catalog import GPUS
 from sartor.operators import Gemm, Role
-from sartor.run.fields import FIELDS, OF_ONE_PASS, TrainingOptions
-from sartor.run.run import Origin
+from sartor.run.fields import FIELDS, OF_ONE_PASS, Origin, TrainingOptions
 from sartor.units import format_seconds
 
 TRAIN = {"num_devices": 8, "global_batch_size": 8}

@@ -9,7 +9,7 @@ import pytest
 from sartor import api
 from sartor.cli import run
 from sartor.errors import InputError
-from sartor.run.run import Origin
+from sartor.run.fields import Origin
 
 CLUSTER = "dgx-h100"
 MEGATRON = """torchrun --nproc-per-node 8 --nnodes 2 pretrain_gpt.py --num-layers 24 --hidden-size 2048 \\

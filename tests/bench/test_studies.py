@@ -10,16 +10,16 @@ import pytest
 
 from bench.fake_device import FACTS, FakeDevice
 from sartor.bench.cases import BenchCase
-from sartor.bench.compare import predict
 from sartor.bench.journey import measure_cases
 from sartor.bench.machine import Scale, stand_in
+from sartor.bench.records_file import predict
 from sartor.bench.studies import STUDIES, Size, _stack_of, study, study_body, study_results
 from sartor.errors import InputError
 from sartor.model.editing import edit
 from sartor.model.shape import TransformerShape
 from sartor.model.zoo import load_model
 from sartor.operators import DType
-from sartor.report.draw_measured import study_rows
+from sartor.report.accuracy_document import study_rows
 
 LARGE = Scale(
     facts=replace(FACTS, num_sms=132, memory_bytes=80e9, l2_bytes=50e6),

@@ -9,9 +9,9 @@ import pytest
 
 from bench.fake_device import FACTS, FakeDevice, roofline_of
 from sartor.bench.cases import StackRun
-from sartor.bench.compare import _stack_graph, _stack_shape, predict
 from sartor.bench.journey import measure
 from sartor.bench.machine import Scale, look, stand_in
+from sartor.bench.records_file import _stack_graph, _stack_shape, predict
 from sartor.bench.suites import SUITES, suite
 from sartor.errors import InputError
 from sartor.model.counts import count_params

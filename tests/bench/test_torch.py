@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from sartor.bench.cases import BenchCase, StackRun, StepPart
-from sartor.bench.compare import _stack_shape
 from sartor.bench.journey import measure_cases
 from sartor.bench.machine import streamed
+from sartor.bench.records_file import _stack_shape
 from sartor.bench.suites import TRAFFIC, _adam
 from sartor.bench.timing import Device, Policy, UnsupportedCase, time_case
 from sartor.bench.torch_device import import_torch, open_device

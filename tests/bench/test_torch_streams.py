@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sartor.bench.compare import EAGER
+from sartor.bench.records_file import EAGER
 from sartor.bench.suites import model_cases
 from sartor.model.lower import lower
 from sartor.model.workload import Workload

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sartor.api.collectives import collective
+from sartor.api.single_operators import collective
 from sartor.cost.collective.collective import _local_coefficients, collective_cost, network_time_s
 from sartor.cost.collective.links import NetworkCoefficients, network_coefficients
 from sartor.cost.correction.calibration import Calibration, load_calibration

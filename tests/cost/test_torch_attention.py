@@ -12,8 +12,7 @@ from tests.cost.cost_samples import LAB, lab_module
 
 from sartor import api
 from sartor.bench.cases import BenchCase, StackRun, StepPart
-from sartor.bench.compare import predict
-from sartor.bench.records_file import case_of, read_rows
+from sartor.bench.records_file import case_of, predict, read_rows
 from sartor.cost.correction.calibration import BACKWARD, TORCH, UNALIGNED, Calibration, Clock, load_calibration
 from sartor.cost.correction.coefficients import AttentionCoefficients, coefficients
 from sartor.cost.cost import Z80, Cost, Source

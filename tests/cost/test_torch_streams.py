@@ -13,8 +13,7 @@ import pytest
 from tests.cost.cost_samples import LAB, lab_module
 
 from sartor.bench.cases import BenchCase, StackRun, StepPart
-from sartor.bench.compare import _stack_graph, predict
-from sartor.bench.records_file import case_of, read_rows, row_key
+from sartor.bench.records_file import _stack_graph, case_of, predict, read_rows, row_key
 from sartor.cost.correction.calibration import TORCH, Clock, load_calibration
 from sartor.cost.correction.calibration_file import load_own_calibration
 from sartor.cost.correction.coefficients import TorchStreams, coefficients

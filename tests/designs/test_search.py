@@ -29,7 +29,7 @@ from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.accelerator_catalog import load_accelerator
 from sartor.model.training import Optimizer, Recompute
 from sartor.model.workload import Phase
-from sartor.placement.terms import PlacementTerms
+from sartor.placement.problem import PlacementTerms
 from sartor.report.design_words import not_buildable_text
 
 

@@ -24,8 +24,7 @@ from design_samples import question, small_space
 from effort import times
 from engine_samples import ASKED, SPACE, CutError, Scripted, digest, evaluations, facts, run_design, search
 from sartor.designs.candidates import DesignStatus, JointResult, Progress
-from sartor.engine.codec import from_text, to_text
-from sartor.engine.schema import StudyWarning, connect
+from sartor.engine.schema import StudyWarning, connect, from_text, to_text
 from sartor.engine.store import open_study
 from sartor.engine.study import export_study, read_study
 from sartor.errors import InputError

@@ -27,8 +27,8 @@ from sartor.designs.question import DesignModel
 from sartor.designs.shape_bounds import ShapeAxes
 from sartor.designs.shapes import ShapeVariant, search_design_shapes
 from sartor.designs.shapes_proved import search_with_shapes
-from sartor.engine.codec import from_text, to_text
 from sartor.engine.run import Beside, Whole, run_whole
+from sartor.engine.schema import from_text, to_text
 from sartor.engine.store import SearchStore
 from sartor.engine.study import export_study, read_study
 from sartor.errors import InputError

@@ -15,8 +15,7 @@ import pytest
 
 from sartor.errors import InputError
 from sartor.hardware import catalog
-from sartor.hardware.catalog import GPUS, gpu_entry, load_gpu
-from sartor.hardware.door import canonical
+from sartor.hardware.catalog import GPUS, canonical, gpu_entry, load_gpu
 from sartor.hardware.gpu import _contradictions, _flops_per_cycle, _flops_per_sm_cycle
 from sartor.operators import DType
 

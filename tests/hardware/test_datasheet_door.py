@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sartor.errors import InputError
-from sartor.hardware import door
+from sartor.hardware import catalog
 from sartor.hardware.accelerator_catalog import accelerator_from, load_accelerator
 from sartor.hardware.catalog import GPUS, gpu_from, load_gpu
 from sartor.hardware.cluster_catalog import cluster_from_table, load_cluster
@@ -167,7 +167,9 @@ def test_a_generation_of_ones_own_is_held_to_ratios_only() -> None:
         check_gpu(replace(mine, peak_flops_per_s=narrow))
 
 
-@pytest.mark.parametrize("path", sorted(Path(door.__file__).parent.glob("*/*.toml")), ids=lambda path: str(path.stem))
+@pytest.mark.parametrize(
+    "path", sorted(Path(catalog.__file__).parent.glob("*/*.toml")), ids=lambda path: str(path.stem)
+)
 def test_every_file_of_the_package_passes_the_door_of_a_users_own(path: Path) -> None:
     """Answers trust the package's own files, so that no one waits for pydantic."""
     table = tomllib.loads(path.read_text(encoding="utf-8"))

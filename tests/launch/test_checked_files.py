@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from sartor import api
 from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import load_cluster
-from sartor.launch.check import checked
-from sartor.launch.files import launch_files, read_launch, save_files
+from sartor.launch.files import checked, launch_files, read_launch, save_files
 from sartor.launch.plan import WRITTEN, LaunchFiles, LaunchKind
 from sartor.model.training import Recompute, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims

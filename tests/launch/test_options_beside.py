@@ -10,7 +10,7 @@ import pytest
 from sartor import api
 from sartor.answers.plan import LaunchAnswer
 from sartor.errors import InputError
-from sartor.run.run import Origin
+from sartor.run.fields import Origin
 
 MODEL = "llama-3.2-1b"
 SIZES = (

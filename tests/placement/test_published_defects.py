@@ -11,8 +11,16 @@ from placement.instances import uniform_chain
 from sartor.placement.check import price_with_terms
 from sartor.placement.place import place, solve_with_terms
 from sartor.placement.plain import solve
-from sartor.placement.problem import Edge, FixedStrategy, PlacementProblem, PlacementStatus, Plan, Stage
-from sartor.placement.terms import PlacementTerms, Tier
+from sartor.placement.problem import (
+    Edge,
+    FixedStrategy,
+    PlacementProblem,
+    PlacementStatus,
+    PlacementTerms,
+    Plan,
+    Stage,
+    Tier,
+)
 
 
 def with_edges(problem: PlacementProblem, *edges: tuple[int, int, float]) -> PlacementProblem:

@@ -18,8 +18,7 @@ from sartor.errors import InputError
 from sartor.placement.check import price_with_terms
 from sartor.placement.place import solve_with_terms
 from sartor.placement.plain import solve
-from sartor.placement.problem import PlacementProblem, Plan, Stage
-from sartor.placement.terms import DeviceType, PlacementTerms, Tier
+from sartor.placement.problem import DeviceType, PlacementProblem, PlacementTerms, Plan, Stage, Tier
 
 CLOSE = 1e-9
 

@@ -17,7 +17,7 @@ from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, Trai
 from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
 from sartor.plans.search import search_plans
-from sartor.step.changes import what_to_change
+from sartor.rules.plan.does_not_fit import what_to_change
 from sartor.step.footprint import fits, footprint, usable_bytes
 from sartor.step.step import step
 

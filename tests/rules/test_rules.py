@@ -28,7 +28,7 @@ from sartor.report.fit_words import headline
 from sartor.rules.lint import LEAST_GAIN, changed, run_rules
 from sartor.rules.rule import DIMS_FIELDS, WORKLOAD_FIELDS, Context, Finding, Grade, worst_grade
 from sartor.rules.shape import RULES, find_rule, rule_entries
-from sartor.run.run import Origin
+from sartor.run.fields import Origin
 
 NAMES = [rule.name for rule in RULES]
 CONTRACT_KEYS = {"rule", "grade", "message", "operator", "field", "value", "gain_s", "gain_fraction", "fix"}

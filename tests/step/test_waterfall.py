@@ -10,7 +10,7 @@ from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.training import PipelineSchedule, Recipe, Recompute, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.model.zoo import load_model
-from sartor.step.changes import what_to_change
+from sartor.rules.plan.does_not_fit import what_to_change
 from sartor.step.footprint import fits, footprint
 from sartor.step.stage_table import MemoryLevel, waterfall
 from sartor.step.trainers import TRAINERS

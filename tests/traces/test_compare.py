@@ -16,7 +16,7 @@ from cli.conftest import Ran
 from sartor import api
 from sartor.errors import InputError
 from sartor.step.measured_run import _student, run_change
-from sartor.traces.kernel_kinds import kernel_seconds, operator_seconds
+from sartor.traces.kernel_trace import kernel_seconds, operator_seconds
 from sartor.traces.read import read_kineto
 from traces.kineto_made import Made, strength_for, write
 from traces.logs_made import dump, megatron, torchtitan

@@ -19,7 +19,7 @@ from sartor.hardware.catalog import load_gpu
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.step.measured_run import PartKind
 from sartor.traces.attribute import Attributed, attribute, losses
-from sartor.traces.kernel_kinds import KernelKind, _kind_of, kernel_kinds, short_kernel
+from sartor.traces.kernel_trace import KernelKind, _kind_of, kernel_kinds, short_kernel
 from sartor.traces.read import read_kineto
 from sartor.traces.timeline import timeline
 from traces.kineto_made import FAULTS, GPU, RANKS, Made, predicted, strength_for, write, write_ranks

@@ -851,7 +851,7 @@ def test_the_first_page_takes_less_than_250_kb(open_page: Callable[..., Any], se
 
 def test_the_page_weighs_less_than_a_megabyte(server: Any) -> None:
     from sartor.web.guard import Settings
-    from sartor.web.pages import pages
+    from sartor.web.server import pages
 
     found = pages(Settings())
     assert sum(len(page.data) for path, page in found.items() if path not in ("/", "/openapi.json")) < 1_000_000

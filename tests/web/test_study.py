@@ -267,7 +267,7 @@ def test_a_question_is_no_door_to_other_types() -> None:
 
 
 def _plain_question() -> dict[str, Any]:
-    from sartor.engine.codec import question_dict
+    from sartor.engine.schema import question_dict
 
     asked: DesignQuestion = question()
     return dict(question_dict(asked, small_space(), 0.0))

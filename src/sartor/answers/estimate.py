@@ -37,7 +37,7 @@ from sartor.hardware.gpu import Gpu
 from sartor.model.lower.setting import Kernels
 from sartor.model.workload import ModelReading, ParallelDims, Phase, Workload
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBound, Operator, OperatorGraph, kind_name
-from sartor.run.run import Run, Turn
+from sartor.run.fields import Run, Turn
 from sartor.step.footprint import usable_of
 from sartor.step.question import as_trained
 from sartor.step.results import near_limit, step_source
@@ -491,7 +491,7 @@ class ModelEstimate(Answer):
             return self.serving.would_fit
         if held is None or priced is None or self.fits:
             return ()
-        from sartor.plans.why_not import would_fit
+        from sartor.plans.next import would_fit
 
         dims = priced.plan.dims  # the plan of a smaller split, where the model cannot run as requested
         return would_fit(held.split(tp=int(dims.tp), ep=int(dims.ep), pp=int(dims.pp)), self.question.calibration)

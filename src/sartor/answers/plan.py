@@ -31,7 +31,7 @@ from sartor.cost.cost import Source
 from sartor.model.plan import AXES, AxisKind, PlanAxis
 from sartor.model.workload import Recompute
 from sartor.plans.fixed import settings
-from sartor.run.run import Run
+from sartor.run.fields import Run
 from sartor.step.mechanisms import parts
 from sartor.step.pipeline import devices_of_pools
 from sartor.step.results import near_limit
@@ -41,11 +41,10 @@ if TYPE_CHECKING:
     from sartor.hardware.cluster import Cluster
     from sartor.model.training import TrainingJob, TrainingPlan
     from sartor.model.workload import ModelReading
-    from sartor.plans.next import DividedBatch, NextStep, Simpler
+    from sartor.plans.next import DividedBatch, NextStep, Simpler, WhyNot
     from sartor.plans.result import PlanSearch, PricedPlan
-    from sartor.plans.why_not import WhyNot
     from sartor.rules.plan.rule import PlanFinding
-    from sartor.run.run import Turn
+    from sartor.run.fields import Turn
     from sartor.step.run_cost import RunCost
     from sartor.step.stage_table import StageRow, Waterfall
 

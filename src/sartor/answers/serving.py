@@ -32,7 +32,7 @@ from sartor.units import Floats, format_count, format_seconds
 if TYPE_CHECKING:
     from sartor.cost.cost import Source
     from sartor.model.workload import ModelReading
-    from sartor.run.run import Run, Turn
+    from sartor.run.fields import Run, Turn
     from sartor.step.serving.batching import Steady
     from sartor.step.serving.served import Load, Server, Shortage
 

@@ -12,7 +12,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sartor.api.collectives import collective as collective
     from sartor.api.designs import design as design
     from sartor.api.diagnoses import diagnose as diagnose
     from sartor.api.instances import place as place
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from sartor.api.plans import lint_launch as lint_launch
     from sartor.api.plans import plan as plan
     from sartor.api.questions import ask as ask
-    from sartor.api.rows import operators as operators
     from sartor.api.servers import serving as serving
     from sartor.api.shapes import advise as advise
     from sartor.api.shapes import answer_question as answer_question
@@ -33,11 +31,12 @@ if TYPE_CHECKING:
     from sartor.api.shapes import gemm as gemm
     from sartor.api.shapes import lint as lint
     from sartor.api.shapes import lint_question as lint_question
+    from sartor.api.single_operators import collective as collective
+    from sartor.api.single_operators import operators as operators
     from sartor.api.words import ClusterLike as ClusterLike
     from sartor.api.words import GpuLike as GpuLike
 
 _MODULES = {
-    "collectives": ("collective",),
     "designs": ("design",),
     "diagnoses": ("diagnose",),
     "instances": ("place", "schedule"),
@@ -45,9 +44,9 @@ _MODULES = {
     "models": ("Model", "read"),
     "plans": ("launch", "lint_launch", "plan"),
     "questions": ("ask",),
-    "rows": ("operators",),
     "servers": ("serving",),
     "shapes": ("advise", "answer_question", "estimate", "gemm", "lint", "lint_question"),
+    "single_operators": ("collective", "operators"),
     "words": ("ClusterLike", "GpuLike"),
 }
 """Where each name is; only the module of the question that is asked is loaded."""

@@ -32,8 +32,7 @@ from sartor.model.workload import ModelReading, ParallelDims, Phase, settled_seq
 from sartor.plans.fixed import named_values, with_recompute
 from sartor.plans.grid import grid_plans
 from sartor.plans.space import take
-from sartor.run.fields import check_names
-from sartor.run.run import Origin, Run
+from sartor.run.fields import Origin, Run, check_names
 from sartor.step.question import as_trained
 from sartor.step.serving.inference import inference_memory
 from sartor.step.serving.served import padded

@@ -22,8 +22,7 @@ from sartor.model.plan import AXES, SEARCHED
 from sartor.model.training import Recompute
 from sartor.model.workload import usual_seq_len
 from sartor.plans.fixed import SWITCHED, with_switches
-from sartor.run.fields import FIELDS, RunOnDevices
-from sartor.run.run import Origin, Run
+from sartor.run.fields import FIELDS, Origin, Run, RunOnDevices
 from sartor.units import divisors
 
 if TYPE_CHECKING:
@@ -419,7 +418,7 @@ def open_launch(
 ) -> Weighed:
     """What the files of a launch leave open: switches without a price, and what the program that they start decides."""
     from sartor.ask.alternatives import weighed
-    from sartor.launch.check import depends_on, switches_in_files
+    from sartor.launch.files import depends_on, switches_in_files
     from sartor.step.stage_table import waterfall
 
     if sizes := launch.alternatives.get("vocab_size"):

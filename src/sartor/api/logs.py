@@ -273,7 +273,7 @@ def _there(path: str | Path, name: str) -> Path:
 
 
 def _compare_traces(a: str | Path, b: str | Path, threshold: float) -> RunComparison:
-    from sartor.traces.kernel_kinds import kernel_seconds, operator_seconds, step_seconds
+    from sartor.traces.kernel_trace import kernel_seconds, operator_seconds, step_seconds
     from sartor.traces.read import read_traces
 
     one, other = read_traces(a, "A")[0], read_traces(b, "B")[0]

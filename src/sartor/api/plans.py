@@ -31,8 +31,7 @@ from sartor.model.plan import AXES
 from sartor.model.workload import settled_seq_len
 from sartor.options import with_options
 from sartor.plans.space import axes_of
-from sartor.run.fields import FIELDS, TrainingOptions, check_names
-from sartor.run.run import Origin, Run
+from sartor.run.fields import FIELDS, Origin, Run, TrainingOptions, check_names
 from sartor.step.footprint import usable_bytes
 from sartor.step.results import step_source
 
@@ -42,9 +41,9 @@ if TYPE_CHECKING:
     from sartor.model.training import TrainingJob, TrainingPlan
     from sartor.model.workload import ModelReading
     from sartor.plans.fixed import JobChoice
+    from sartor.plans.next import WhyNot
     from sartor.plans.result import PlanSearch, PricedPlan
     from sartor.plans.search import Progress
-    from sartor.plans.why_not import WhyNot
     from sartor.step.run_cost import RunCost
 
 
@@ -313,7 +312,7 @@ def beside_best(search: PlanSearch, asked: Mapping[str, int | str], calibration:
     """The fastest plan with the axes ``asked`` (or why there is none), compared with the best plan of a search. Raises
     ``InputError``."""
     from sartor.plans.fixed import job_choices
-    from sartor.plans.why_not import why_not
+    from sartor.plans.next import why_not
 
     choices, axes = job_choices(search.job, search.cluster.gpus, asked)
     found = [why_not(replace(search, job=each.job), axes, calibration) for each in choices]
@@ -364,8 +363,7 @@ def launch(answer: PlanAnswer, trainer: str, trainer_version: str = "") -> Writt
     >>> [file.name for file in launch(answer, "megatron").files]
     ['launch.sh']
     """
-    from sartor.launch.check import checked
-    from sartor.launch.files import launch_files
+    from sartor.launch.files import checked, launch_files
     from sartor.plans.search import search_plans
     from sartor.step.footprint import footprint
     from sartor.step.question import within_files

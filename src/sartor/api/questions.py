@@ -43,8 +43,7 @@ from sartor.options import with_options
 from sartor.plans.fixed import fixed_fields
 from sartor.plans.search import checked_headroom
 from sartor.rules.rule import smaller_splits
-from sartor.run.fields import FIELDS, RunOptions, check_names
-from sartor.run.run import Origin, Run
+from sartor.run.fields import FIELDS, Origin, Run, RunOptions, check_names
 from sartor.step.question import checked_skew, padded_vocab, workload_of
 from sartor.step.serving.inference import inference_memory, would_fit
 from sartor.step.serving.served import (

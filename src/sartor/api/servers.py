@@ -24,8 +24,7 @@ from sartor.model.lower import feasible
 from sartor.model.workload import AttentionKernel, ModelReading, ParallelDims, Phase, too_long
 from sartor.operators import DType
 from sartor.options import with_options
-from sartor.run.fields import FIELDS, NOT_OF_SERVERS, OF_ONE_PASS, RunOptions
-from sartor.run.run import Origin, Run, Turn
+from sartor.run.fields import FIELDS, NOT_OF_SERVERS, OF_ONE_PASS, Origin, Run, RunOptions, Turn
 from sartor.step.question import checked_skew
 from sartor.step.serving.batching import FIRST_TOKEN_S, FIRST_TOKEN_STEPS, Steady, disaggregated, steady_state
 from sartor.step.serving.inference import WIDTHS

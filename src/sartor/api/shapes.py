@@ -55,8 +55,7 @@ from sartor.options import with_options
 from sartor.plans.next import divided_batches
 from sartor.plans.search import HeldPlan
 from sartor.rules.rule import Grade, largest_split
-from sartor.run.fields import FIELDS, GridOptions, RunOptions
-from sartor.run.run import Origin, Run, Turn
+from sartor.run.fields import FIELDS, GridOptions, Origin, Run, RunOptions, Turn
 from sartor.step.coefficients import InRun
 from sartor.step.question import workload_of
 from sartor.step.serving.inference import serving

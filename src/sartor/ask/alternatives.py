@@ -32,8 +32,7 @@ from sartor.model.workload import AttentionKernel, ContextParallel
 from sartor.plans.fixed import SWITCHED, other_settings, settings, with_switches
 from sartor.plans.search import HeldPlan
 from sartor.plans.space import broken, rows_of, size_of, stops, take, to_plan
-from sartor.run.fields import FIELDS
-from sartor.run.run import Origin, Run, Turn
+from sartor.run.fields import FIELDS, Origin, Run, Turn
 from sartor.step.footprint import footprint
 from sartor.step.mechanisms.mechanism import Rows
 from sartor.step.question import padded_shape

@@ -22,7 +22,7 @@ from sartor.plans.fixed import named_values, with_switches
 from sartor.plans.result import PricedPlan
 from sartor.plans.search import HeldPlan, fastest_plan, fewest_devices, leanest_plan
 from sartor.plans.space import axes_of
-from sartor.run.run import Origin, Run, Turn
+from sartor.run.fields import Origin, Run, Turn
 from sartor.step.question import as_trained, training_job, within_files
 from sartor.step.trainers import PLAUSIBLE_TRAINERS, default_trainer, release_words, trainer_named
 from sartor.units import format_count

@@ -17,9 +17,8 @@ import numpy as np
 
 from sartor.bench.cases import BenchCase
 from sartor.bench.collectives import collective_cases
-from sartor.bench.compare import Pair, pairs
 from sartor.bench.machine import Scale, is_catalogued, look, machine_toml, stand_in
-from sartor.bench.records_file import RecordsFile, row_key
+from sartor.bench.records_file import Pair, RecordsFile, pairs, row_key
 from sartor.bench.suites import BUDGET_S, suite
 from sartor.bench.timing import Device, OutOfMemoryOnDevice, Policy, Row, UnsupportedCase, row_of, time_case
 from sartor.cost.correction.calibration import Calibration

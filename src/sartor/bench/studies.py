@@ -15,8 +15,8 @@ from enum import StrEnum
 import numpy as np
 
 from sartor.bench.cases import BenchCase, StackRun, StepPart
-from sartor.bench.compare import Pair, pairs
 from sartor.bench.machine import Scale
+from sartor.bench.records_file import Pair, pairs
 from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu

@@ -23,8 +23,7 @@ from sartor.bench.cases import BenchCase
 from sartor.bench.timing import DeviceFacts, DeviceState, Loaded, OutOfMemoryOnDevice, UnsupportedCase
 from sartor.bench.torch_kernels import Buffers, Kernel
 from sartor.errors import InputError, MissingExtraError
-from sartor.hardware.catalog import load_gpu
-from sartor.hardware.door import canonical
+from sartor.hardware.catalog import canonical, load_gpu
 from sartor.json_types import JsonDict
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBound
 from sartor.units import MEGA, MIB

@@ -18,8 +18,7 @@ from sartor.calibrate.fit import Index, Products, packaged, packaged_seconds
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.gpu.rates import peak_flops_per_s
 from sartor.errors import InputError, MissingExtraError
-from sartor.hardware.catalog import load_gpu
-from sartor.hardware.door import canonical
+from sartor.hardware.catalog import canonical, load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
 from sartor.operators import DType, Layout

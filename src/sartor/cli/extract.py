@@ -98,7 +98,7 @@ def catalog(
 
     Example: `sartor catalog gpus h100`
     """
-    from sartor.api.catalogs import catalog_entries
+    from sartor.api.models import catalog_entries
 
     entries = catalog_entries(what, name)
     c.answer("catalog", {"catalog": what, "entries": entries}, as_json=json, out=out)

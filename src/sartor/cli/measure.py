@@ -183,7 +183,7 @@ def study(
     body = _run_study(name, device, records, resume, size, gpu, calibration, time_budget_s, threads)
     if png is not None:
         from sartor.files import write_atomic
-        from sartor.report.draw_measured import draw_study
+        from sartor.report.accuracy_document import draw_study
         from sartor.report.frame import to_png
 
         write_atomic(png, to_png(draw_study(body["study"], body["device"]["device"])))
@@ -276,7 +276,7 @@ def _machine_of(measured: Measured, written: Path | None) -> Gpu:
 def model_graph(model: str, gpu: str, question: JsonDict) -> OperatorGraph:
     """The operators of ``sartor estimate`` as eager PyTorch runs them; their sizes are the same on every device."""
     from sartor import api
-    from sartor.bench.compare import EAGER
+    from sartor.bench.records_file import EAGER
     from sartor.hardware.catalog import GPUS
     from sartor.model.lower import lower
 

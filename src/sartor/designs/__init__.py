@@ -17,9 +17,9 @@ chunks, one question to its result); `infeasible` (why nothing fits).
 
 *Front*: `front` (the best under each budget, and every point of a space covered).
 
-*Shapes*: `shape_bounds` (all shapes of a model's size, and their bounds), `shape_queue` and `shapes_proved` (shape,
-chip and plan in one proof), `shape_family` (several models with a shape each), `shapes` (a few shapes, each on the
-whole space and on a fleet).
+*Shapes*: `shape_bounds` (all shapes of a model's size, and their bounds), `shapes_proved` (shape, chip and
+plan in one proof), `shape_family` (several models with a shape each), `shapes` (a few shapes, each on the whole space
+and on a fleet).
 
 *Sensitivity and comparison*: `sensitivity` (ends of axes, ranges within 1%, errors of 30%), `baselines` (known chips
 and experts' published plans), `against` (catalogue GPUs, and what each part of the best chip is worth); `detail` (one

@@ -1,7 +1,7 @@
 """Best-first search with upper bounds: first bounds of all, second bounds of the best of them, exact evaluation.
 
 What is searched (a chip, or a pair of shape and chip) has a number, and every number several memories. Two searches
-are of this kind, over chips (`designs.search`) and over shapes on chips (`designs.shape_queue`); they differ in what
+are of this kind, over chips (`designs.search`) and over shapes on chips (`designs.shapes_proved`); they differ in what
 they bound, and share how points wait, run and come back.
 
 New tasks depend only on earlier results in the order of submission, never on which worker computed them or when. So

@@ -14,8 +14,7 @@ from sartor.model.shape import TransformerShape
 from sartor.model.training import Optimizer, Recompute
 from sartor.model.workload import Phase
 from sartor.operators import DType
-from sartor.placement.problem import MAX_DEVICES, MAX_MICROBATCHES
-from sartor.placement.terms import PlacementTerms
+from sartor.placement.problem import MAX_DEVICES, MAX_MICROBATCHES, PlacementTerms
 from sartor.units import Array, Floats
 
 HBM_USD_PER_GB = 10.0

@@ -24,8 +24,16 @@ from sartor.designs.point import Evaluation, Point
 from sartor.designs.question import DesignQuestion
 from sartor.designs.space import AcceleratorSpace
 from sartor.designs.tasks import EvaluatedPoints, PointTask, Result, ShapeTask, Task
-from sartor.engine.codec import architecture_dict, dumps, from_text, question_dict, to_text
-from sartor.engine.schema import cannot, connect, study_lock
+from sartor.engine.schema import (
+    architecture_dict,
+    cannot,
+    connect,
+    dumps,
+    from_text,
+    question_dict,
+    study_lock,
+    to_text,
+)
 from sartor.engine.study import MAIN
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap

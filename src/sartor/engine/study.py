@@ -19,8 +19,7 @@ from typing import Any
 
 from sartor.designs.candidates import Baseline, Ranked
 from sartor.designs.point import ModelOutcome
-from sartor.engine.codec import architecture_dict, from_text
-from sartor.engine.schema import cannot, connect, is_locked, sound_rows
+from sartor.engine.schema import architecture_dict, cannot, connect, from_text, is_locked, sound_rows
 from sartor.errors import InputError
 from sartor.files import check_writable, pyarrow, write_atomic
 from sartor.json_types import JsonDict, JsonMap

@@ -25,8 +25,19 @@ from sartor.hardware.accelerator import (
     template_tensor_core_sram,
     template_vector_core_sram,
 )
-from sartor.hardware.catalog import ACCELERATORS, GPUS, gpu_from, is_accelerator, load_gpu
-from sartor.hardware.door import Complaint, check, is_path, kind, model_of, read_toml
+from sartor.hardware.catalog import (
+    ACCELERATORS,
+    GPUS,
+    Complaint,
+    check,
+    gpu_from,
+    is_accelerator,
+    is_path,
+    kind,
+    load_gpu,
+    model_of,
+    read_toml,
+)
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap
 from sartor.operators import DType

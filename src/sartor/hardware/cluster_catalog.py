@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from sartor.errors import InputError
-from sartor.hardware import door
+from sartor.hardware import catalog
 from sartor.hardware.accelerator_catalog import device_from, load_device
-from sartor.hardware.catalog import ACCELERATORS, GPUS, is_accelerator
+from sartor.hardware.catalog import ACCELERATORS, GPUS, Catalogue, Complaint, check, is_accelerator, kind, model_of
 from sartor.hardware.cluster import HOP_LATENCY_S, UNSAID_BYTES_PER_S, Cluster, LinkTier, own_links
-from sartor.hardware.door import Catalogue, Complaint, check, kind, model_of
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict
 from sartor.units import GIGA, MICRO
@@ -133,10 +132,10 @@ def names_a_device(name_or_path: str | Path) -> bool:
     >>> names_a_device("h100"), names_a_device("dgx-h100")
     (True, False)
     """
-    if not door.is_path(name_or_path):
+    if not catalog.is_path(name_or_path):
         name = str(name_or_path)
         return name not in CLUSTERS and (name in GPUS or name in ACCELERATORS)
-    table = door.read_toml(Path(name_or_path), CLUSTERS.option)
+    table = catalog.read_toml(Path(name_or_path), CLUSTERS.option)
     return not {"gpu", "tiers"} & table.keys() and (is_accelerator(table) or "num_sms" in table)
 
 
@@ -205,7 +204,7 @@ def _unstated_rate(pool: Cluster, tier: JsonDict) -> str:
 @cache
 def _model() -> type[BaseModel]:
     """The pydantic model of a cluster's file: a pool, and further pools that state their number of devices."""
-    text, number, positive = kind(door.text), kind(door.number), kind(_count(1))
+    text, number, positive = kind(catalog.text), kind(catalog.number), kind(_count(1))
     tier = model_of(
         {
             **dict.fromkeys(TIER_KEYS, number),
@@ -214,7 +213,7 @@ def _model() -> type[BaseModel]:
             "span": kind(_span),
             "in_network_reduction": kind(_flag),
             "rails": kind(_flag),
-            **dict.fromkeys(_RATES, kind(door.above_zero)),
+            **dict.fromkeys(_RATES, kind(catalog.above_zero)),
             "torus_axes": kind(_count(0)),
             "torus_wrap": positive,
         },
@@ -233,7 +232,7 @@ def _model() -> type[BaseModel]:
     others = _listed(
         model_of(pool, (*needed, "num_devices")), longest=MAX_POOLS, must="must be tables, written [[others]]"
     )
-    whole = {"num_devices": kind(_count(0)), "others": others, "aliases": kind(door.texts)}
+    whole = {"num_devices": kind(_count(0)), "others": others, "aliases": kind(catalog.texts)}
     return model_of({**pool, **whole}, needed)
 
 
@@ -264,13 +263,13 @@ def _count(minimum: int) -> Callable[[Any], Complaint]:
 
 def _device(value: object) -> Complaint:
     """What is wrong with a device given as a table: a datasheet or an accelerator."""
-    return door.text(value.get("name", "gpu") if isinstance(value, dict) else value)
+    return catalog.text(value.get("name", "gpu") if isinstance(value, dict) else value)
 
 
 def _documents(value: object) -> Complaint:
     if not isinstance(value, dict):
         return "must be a table, written [sources]", ""
-    return next((complaint for entry in (*value, *value.values()) if (complaint := door.text(entry))), None)
+    return next((complaint for entry in (*value, *value.values()) if (complaint := catalog.text(entry))), None)
 
 
 def _cluster(table: JsonDict, name: str, folder: Path, where: str) -> Cluster:

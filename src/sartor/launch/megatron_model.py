@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sartor.errors import InputError
-from sartor.launch.fields import Argument
-from sartor.launch.numerics import OWN_CONFIG, numeric_arguments
+from sartor.launch.fields import OWN_CONFIG, Argument, numeric_arguments
 from sartor.launch.plan import LaunchKind, stages_of
 from sartor.launch.stated import Flags
 from sartor.model.layer import AttentionMixer, DenseFfn, LatentAttentionMixer, Layer, MoeFfn, NormKind, VectorRole

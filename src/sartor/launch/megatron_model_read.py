@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from sartor.errors import InputError
-from sartor.launch.numerics import read_numerics
+from sartor.launch.fields import read_numerics
 from sartor.launch.plan import LaunchKind
 from sartor.launch.stated import Flags
 from sartor.model.layer import (

@@ -20,8 +20,7 @@ from sartor.model.shape import Value
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.plans.fixed import named_values, settings, with_switches
 from sartor.plans.space import axes_of, plan_at
-from sartor.run.fields import check_batch
-from sartor.run.run import Run
+from sartor.run.fields import Run, check_batch
 from sartor.step.question import training_job
 from sartor.step.trainers import record_named, trainer_named
 

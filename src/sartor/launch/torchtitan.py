@@ -10,8 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from sartor.json_types import JsonDict, JsonMap
-from sartor.launch.fields import Argument, check_rows, quantities, release_of, traits_of, value_of, written_fields
-from sartor.launch.numerics import OWN_CONFIG, numeric_arguments
+from sartor.launch.fields import (
+    OWN_CONFIG,
+    Argument,
+    check_rows,
+    numeric_arguments,
+    quantities,
+    release_of,
+    traits_of,
+    value_of,
+    written_fields,
+)
 from sartor.launch.plan import (
     LaunchFile,
     LaunchFiles,

@@ -16,7 +16,7 @@ import numpy as np
 
 from sartor.placement.dynamic_programming import Counts, Kind, less_one
 from sartor.placement.plain import slots
-from sartor.placement.problem import PlacementProblem, Width
+from sartor.placement.problem import DeviceType, Network, PlacementProblem, Width
 from sartor.placement.tabulate import (
     StageSums,
     States,
@@ -26,7 +26,6 @@ from sartor.placement.tabulate import (
     stage_loads,
     stage_sums,
 )
-from sartor.placement.terms import DeviceType, Network
 from sartor.units import Array, ceil_div, distinct
 
 

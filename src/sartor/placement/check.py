@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 
-from sartor.placement.problem import PlacedLayer, PlacementProblem, Plan, Stage, Width
-from sartor.placement.terms import DeviceType, PlacementTerms, Tier
+from sartor.placement.problem import DeviceType, PlacedLayer, PlacementProblem, PlacementTerms, Plan, Stage, Tier, Width
 
 SLACK = 1e-9
 """Relative excess over a memory limit that counts as rounding."""

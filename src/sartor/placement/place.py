@@ -27,18 +27,21 @@ from sartor.placement.check import fixed_strategy_stages, price, price_with_term
 from sartor.placement.dynamic_programming import Bottlenecks, Counts, Kind, least_bottlenecks, trace
 from sartor.placement.plain import least_bytes, plain_kinds, solve
 from sartor.placement.problem import (
+    DeviceType,
+    Network,
     PlacedLayer,
     Placement,
     PlacementProblem,
     PlacementStatus,
+    PlacementTerms,
     Plan,
     Stage,
+    Tier,
     TightestLimit,
     Width,
     copies_together,
 )
 from sartor.placement.tabulate import StageSums, States, find_states, held_bytes, max_positions, stage_sums, tabulate
-from sartor.placement.terms import DeviceType, Network, PlacementTerms, Tier
 from sartor.units import Array, ceil_div, distinct, format_bytes
 
 

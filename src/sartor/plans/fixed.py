@@ -22,8 +22,7 @@ from sartor.model.training import ContextParallel, OffloadModule, Recipe, Recomp
 from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.operators import DType
 from sartor.plans.space import check_job, job_limits, plan_space, size_of, structures
-from sartor.run.fields import FIELDS
-from sartor.run.run import Run
+from sartor.run.fields import FIELDS, Run
 from sartor.step.mechanisms.mechanism import Rows
 from sartor.step.question import as_trained, check_recipe, supports
 from sartor.units import Array, BoolArray, nearest_divisors

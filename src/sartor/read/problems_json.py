@@ -10,8 +10,17 @@ from typing import Any
 from sartor.bounded import parse_json, printable, read_bytes
 from sartor.errors import InputError, quoted
 from sartor.json_types import JsonDict, JsonMap
-from sartor.placement.problem import Edge, FixedStrategy, PlacedLayer, PlacementProblem, Width, parse_optimizer
-from sartor.placement.terms import DeviceType, PlacementTerms, Tier
+from sartor.placement.problem import (
+    DeviceType,
+    Edge,
+    FixedStrategy,
+    PlacedLayer,
+    PlacementProblem,
+    PlacementTerms,
+    Tier,
+    Width,
+    parse_optimizer,
+)
 from sartor.schedules.problem import ScheduledOperator, ScheduleProblem
 
 """Largest instance that is read; 1,024 layers at eight widths take about 2 MB."""

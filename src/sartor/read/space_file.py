@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from sartor.bounded import printable
 from sartor.designs.space import AXES, LANES, PUBLISHED, AcceleratorSpace, published_space, required_axes, space_from
 from sartor.errors import InputError, quoted
-from sartor.hardware.door import is_path, nearest_names, read_toml
+from sartor.hardware.catalog import is_path, nearest_names, read_toml
 from sartor.json_types import JsonDict
 
 ENTRIES = Path(__file__).parent / "spaces"

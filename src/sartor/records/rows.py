@@ -2,7 +2,7 @@
 
 Each kind of table has one reader. It takes the words that a set of rows shares and their sizes (numbers, or arrays with
 an entry per row), and returns the operators that one row ran or raises ``Unexpressed``. Assumptions are listed in
-``ASSUMED``.
+``ASSUMED``. Loads of experts under a power law are drawn as those of the tables were.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,6 @@ from sartor.operators import (
     Operator,
     Pass,
 )
-from sartor.records.expert_loads import drawn_loads
 from sartor.units import Floats, Ints, ceil_div
 
 
@@ -252,7 +251,7 @@ def _moe(words: Words, sizes: Sizes, gpu: Gpu) -> RowWork:
     With ``moe_ep_size`` devices sharing the experts, this one holds experts / ep and its share of the ``num_tokens`` x
     topk routed rows; the exchange between devices is not part of the row. With ``moe_tp_size``, the experts' width is
     split. Under a power law the table drew random loads and timed the most loaded device; here the expected loads of
-    such draws are used (``drawn_loads``). With ``random`` routing, the expected number of experts with rows is used.
+    such draws are used (``_drawn_loads``). With ``random`` routing, the expected number of experts with rows is used.
     Rows with a ``one_stage`` column timed only the two grouped GEMMs.
     """
     dtype = as_run(dtype_of(words["dtype"]), gpu)
@@ -265,7 +264,7 @@ def _moe(words: Words, sizes: Sizes, gpu: Gpu) -> RowWork:
     gated = bool(words.get("gated", True))
     exponent = _exponent(str(words["distribution"]))
     if exponent:
-        groups, routed, skew = drawn_loads(tokens, k, experts, ep, exponent)
+        groups, routed, skew = _drawn_loads(tokens, k, experts, ep, exponent)
     if words["distribution"] == RANDOM:
         groups = np.clip(np.rint(local * (1 - (1 - 1 / np.maximum(local, 2)) ** routed)), 1, groups).astype(np.int64)
     masked = np.maximum(tokens * k - routed, 0)
@@ -453,3 +452,82 @@ _OUTSIDE: Mapping[str, Callable[[Words, Sizes, Gpu], list[tuple[Any, str]]]] = {
     "moe": _odd_moe,
     "collectives": _odd_collective,
 }
+
+
+SPAN = 0.8
+"""Loads are assumed to be drawn between one row and this share of the tokens (0.01 to 2 rows if there are no more
+routed rows than experts) and rounded; rows left over by rounding go to the least loaded experts, evenly spread. This is
+a guess at how the power-law tables were made (the generator was not read), kept because it predicts those rows as well
+as the balanced ones (2026-11-21)."""
+
+DRAWS = 16
+"""Number of draws that expected loads are averaged over; the seed is fixed."""
+
+
+def _drawn_loads(tokens: Ints, k: Ints, experts: Ints, ep: Ints, exponent: float) -> tuple[Floats, Floats, Floats]:
+    """(experts with rows, total rows, largest rows of an expert over the mean), as expected of the most loaded of
+    ``ep`` devices when loads follow a power law."""
+    sizes = np.broadcast_arrays(tokens, k, experts, ep)
+    distinct, which = np.unique(np.reshape(sizes, (4, -1)).astype(np.int64), axis=1, return_inverse=True)
+    loads = np.asarray([_expected_loads(*map(int, problem), exponent) for problem in distinct.T])
+    groups, rows, skew = loads[np.ravel(which)].reshape(*np.shape(sizes[0]), 3).transpose(-1, *range(np.ndim(sizes[0])))
+    return groups, rows, skew
+
+
+@lru_cache(maxsize=1 << 16)
+def _expected_loads(tokens: int, k: int, experts: int, ep: int, exponent: float) -> tuple[float, float, float]:
+    """``_drawn_loads`` of one problem: means over ``DRAWS``."""
+    local = ceil_div(experts, ep)
+    loads = np.zeros((DRAWS, ep * local))
+    loads[:, :experts] = _draws(tokens, k, experts, exponent)
+    by_device = loads.reshape(DRAWS, ep, local)
+    busiest = by_device[np.arange(DRAWS), by_device.sum(axis=-1).argmax(axis=-1)]
+    rows, groups = busiest.sum(axis=-1), (busiest > 0).sum(axis=-1)
+    skew = busiest.max(axis=-1) * groups / rows
+    return float(groups.mean()), float(rows.mean()), float(skew.mean())
+
+
+def _draws(tokens: int, k: int, experts: int, exponent: float) -> Any:
+    """Rows of every expert, [draws, experts]: ``tokens`` x ``k`` in all, none above ``tokens``."""
+    lowest, highest = (1.0, max(SPAN * tokens, 2.0)) if tokens * k > experts else (0.01, 2.0)
+    share = np.random.default_rng(0).random((DRAWS, experts))
+    drawn = _scaled(_power_law(share, lowest, highest, exponent), tokens, tokens * k)
+    loads = np.rint(drawn)
+    left = tokens * k - loads.sum(axis=1, keepdims=True)
+    spread = _evenly(experts)
+    place = np.argsort(np.argsort(loads + spread, axis=1), axis=1)
+    loads = loads + ((left > 0) & (place < left)) - ((left < 0) & (experts - 1 - place < -left))
+    return np.clip(loads, 0, tokens)
+
+
+def _power_law(share: Any, lowest: float, highest: float, exponent: float) -> Any:
+    """Quantile ``share`` of the density x^-exponent on [least, most]."""
+    falls = 1 - exponent
+    if abs(falls) <= LOG_UNIFORM:
+        return lowest * (highest / lowest) ** share
+    return (lowest**falls + share * (highest**falls - lowest**falls)) ** (1 / falls)
+
+
+def _scaled(drawn: Any, cap: int, total: int) -> Any:
+    """``drawn`` scaled to sum to ``total``, with no entry above ``cap``."""
+    scale = total / drawn.sum(axis=1, keepdims=True)
+    for _ in range(_CAPPINGS):
+        full = drawn * scale >= cap
+        rest = np.where(full, 0.0, drawn).sum(axis=1, keepdims=True)
+        scale = np.maximum(total - cap * full.sum(axis=1, keepdims=True), 0) / np.maximum(rest, 1e-9)
+    return np.minimum(drawn * scale, cap)
+
+
+def _evenly(count: int) -> Floats:
+    """Numbers below 1, one per place; the places of the smallest are evenly spread (van der Corput 1935)."""
+    places, numbers = np.arange(count), np.zeros(count)
+    for bit in range(count.bit_length()):
+        numbers += (places >> bit & 1) / 2 ** (bit + 1)
+    return numbers
+
+
+_CAPPINGS = 4
+"""Rounds of capping; each catches entries that the previous rescaling pushed above the cap."""
+
+LOG_UNIFORM = 0.02
+"""An exponent this close to 1 is treated as 1, where loads are uniform on a logarithmic scale."""

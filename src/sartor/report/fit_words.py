@@ -28,8 +28,7 @@ from sartor.report.plan_words import (
 )
 from sartor.report.words import count_text, interval_text, printable, unread_text
 from sartor.rules.rule import ragged
-from sartor.run.fields import FIELDS
-from sartor.run.run import Origin
+from sartor.run.fields import FIELDS, Origin
 from sartor.units import format_bytes, format_change, format_count, format_seconds, format_share, room_text
 
 if TYPE_CHECKING:

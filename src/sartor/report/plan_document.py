@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from sartor.answers.plan import PlanAnswer
+    from sartor.plans.next import WhyNot
     from sartor.plans.result import PlanSearch, PricedPlan
-    from sartor.plans.why_not import WhyNot
     from sartor.step.stage_table import StageRow
 
 

@@ -19,11 +19,10 @@ if TYPE_CHECKING:
     from sartor.answers.plan import PlanAnswer
     from sartor.hardware.cluster import Cluster
     from sartor.json_types import JsonMap
-    from sartor.plans.next import DividedBatch, Simpler
+    from sartor.plans.next import DividedBatch, Simpler, WhyNot
     from sartor.plans.result import PricedPlan
-    from sartor.plans.why_not import WhyNot
     from sartor.rules.plan.rule import PlanFinding
-    from sartor.run.run import Turn
+    from sartor.run.fields import Turn
     from sartor.step.run_cost import RunCost
 
 SAME = 0.01

@@ -16,8 +16,15 @@ from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
 from sartor.operators import Gemm
 from sartor.step.measured_run import PartKind, PricedKernels, Stretch, TracePart
-from sartor.traces.kernel_kinds import KINDS, KernelKind, kernel_kinds, recomputed_kernels, short_kernel, unfused_chains
-from sartor.traces.kernel_trace import KernelTrace
+from sartor.traces.kernel_trace import (
+    KINDS,
+    KernelKind,
+    KernelTrace,
+    kernel_kinds,
+    recomputed_kernels,
+    short_kernel,
+    unfused_chains,
+)
 from sartor.traces.priced import collective_seconds, priced_kernels
 from sartor.traces.timeline import TraceTimeline, gap_words, last_step, timeline
 from sartor.units import BoolArray, FloatArray, IntArray, format_seconds, format_share

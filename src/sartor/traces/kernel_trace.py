@@ -1,14 +1,23 @@
-"""The kernels of one rank as columns, from any profiler, with the host's operators, launches, waits and frames."""
+"""The kernels of one rank as columns, with the host's operators, launches, waits and frames; and their kinds, by name.
+
+Kernel names are those of cuBLAS, CUTLASS, hipBLASLt, cuDNN, FlashAttention, NCCL, RCCL, DeepEP and PyTorch in published
+traces. Kernels that match no pattern are reported as unknown.
+"""
 
 from __future__ import annotations
 
+import re
 from array import array
 from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
+from functools import lru_cache
 
 import numpy as np
 
-from sartor.units import FloatArray, IntArray
+from sartor.units import BoolArray, FloatArray, IntArray
 
 LONGEST_NAME = 200
 """Characters of a frame's name that are kept."""
@@ -195,3 +204,224 @@ def _steps(times_s: FloatArray, steps: list[tuple[str, float, float]]) -> IntArr
     for i, (_, begin_s, end_s) in enumerate(steps):
         step_index[(times_s >= begin_s) & (times_s < end_s)] = i
     return step_index
+
+
+class KernelKind(Enum):
+    """What a kernel does."""
+
+    COLLECTIVE = "communication"
+    COPY = "copies"
+    ATTENTION = "attention"
+    MATMUL = "matmul"
+    CONVOLUTION = "convolution"
+    OPTIMIZER = "optimizer"
+    EMBEDDING = "embedding"
+    MEMORY_BOUND = "memory_bound"
+    UNKNOWN = "unknown"
+
+
+OF_KERNEL = (
+    (KernelKind.COLLECTIVE, r"nccl|rccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|sendrecv|deep_?ep|"
+     r"(?:^|\W)(?:dispatch|combine|cached_notify|notify_dispatch)\b|nvshmem"),
+    (KernelKind.COPY, r"^memcpy|^memset"),
+    (KernelKind.ATTENTION, r"flash_?(?:fwd|bwd|attn|attention)|fmha|attn|attention|sdpa"),
+    (KernelKind.CONVOLUTION, r"conv(?!er)|winograd|[dw]grad2d|fprop|implicit_gemm|igemm_(?:fwd|bwd|wrw)|bwd_weight"),
+    (KernelKind.MATMUL, r"(?<!fb)gemm|nvjet|cutlass|cijk_|xmma|cublas|wgmma|splitk|bmm_|matmul|_mm_"),
+    (KernelKind.OPTIMIZER, r"multi_tensor_apply|(?<!h)adam|fused_optimizer|lamb_|sgd"),
+    (KernelKind.EMBEDDING, r"(?<!rotary)(?<!rotary_)embedding|indexselect"),
+    (KernelKind.MEMORY_BOUND, r"elementwise|triton|reduce|norm|softmax|cat|copy|cast|transpose|fill|index|gather|"
+     r"scatter|sort|scan|rope|rotary|permute|topk|dropout|gelu|silu|swiglu|quant|cross_entropy|nll|loss|unique|select|"
+     r"pool|mapping|reshape|expand|dense_rep|tensorop|conver|upsample|dispatch_layout|finalizekernel"),
+)  # fmt: skip
+OF_OPERATOR = (
+    (KernelKind.COLLECTIVE, r"record_param_comms|^c10d|^nccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all"),
+    (KernelKind.ATTENTION, r"flash_?attention|scaled_dot_product|flashattn|efficient_attention|unified_attention"),
+    (KernelKind.CONVOLUTION, r"convolution|conv\dd"),
+    (
+        KernelKind.MATMUL,
+        r"^aten::(?:mm|addmm|bmm|baddbmm|matmul|linear|_scaled_mm|_grouped_mm)$|(?<!bi)(?<!tri)linear(?!i)|moe_forward|"
+        r"(?<!fb)gemm",
+    ),
+    (KernelKind.OPTIMIZER, r"(?<!h)adam|sgd|optimizer|_foreach|adagrad_update|lamb(?!da)"),
+    (KernelKind.EMBEDDING, r"(?<!rotary)(?<!rotary_)embedding|fbgemm(?!.*quant)|lookup"),
+    (KernelKind.MEMORY_BOUND, r"^aten::|^triton|norm|rope|rotary|cat|copy|quant|torch::autograd"),
+)
+_KERNEL = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in OF_KERNEL)
+_OPERATOR = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in OF_OPERATOR)
+KINDS = tuple(KernelKind)
+
+
+def kernel_kinds(trace: KernelTrace) -> IntArray:
+    """The kind of every kernel, as its index in ``KINDS``."""
+    seen: dict[tuple[int, int], int] = {}
+    kinds = np.empty(trace.name.size, dtype=np.int64)
+    for i, pair in enumerate(zip(trace.operator.tolist(), trace.name.tolist(), strict=True)):
+        if pair not in seen:
+            operator = trace.operators[pair[0]].name if pair[0] >= 0 else ""
+            seen[pair] = KINDS.index(_kind_of(trace.names[pair[1]], operator))
+        kinds[i] = seen[pair]
+    return kinds
+
+
+@lru_cache(maxsize=4096)
+def _kind_of(kernel: str, operator: str = "") -> KernelKind:
+    """The name decides for collectives, copies, attention and optimizers; else the operator, then the name again."""
+    by_name = next((kind for kind, pattern in _KERNEL if pattern.search(kernel[:300])), KernelKind.UNKNOWN)
+    if by_name in (KernelKind.COLLECTIVE, KernelKind.COPY, KernelKind.ATTENTION, KernelKind.OPTIMIZER):
+        return by_name
+    if by_name is KernelKind.MATMUL and not operator:
+        return by_name
+    by_operator = next((kind for kind, pattern in _OPERATOR if operator and pattern.search(operator)), None)
+    if by_name is KernelKind.MEMORY_BOUND and (
+        by_operator is KernelKind.MATMUL or (by_operator is KernelKind.ATTENTION and "triton" not in kernel)
+    ):
+        return by_name  # a copy, cast or bias kernel of the operator; Triton names its attention kernels "triton" too
+    if by_name is KernelKind.MATMUL and by_operator is KernelKind.EMBEDDING:
+        return by_name  # FBGEMM has matrix multiplications as well as embedding tables
+    if by_operator is None or (by_operator is KernelKind.MEMORY_BOUND and by_name is not KernelKind.UNKNOWN):
+        return by_name
+    return by_operator
+
+
+def recomputed_kernels(trace: KernelTrace, kinds: IntArray) -> BoolArray:
+    """Mask of kernels that repeat forward ones in backward, step by step; all False if no attention is known."""
+    again = np.zeros(kinds.size, dtype=bool)
+    computes = ~np.isin(kinds, [KINDS.index(kind) for kind in (KernelKind.COLLECTIVE, KernelKind.COPY)])
+    for step in np.unique(trace.step):
+        index = np.flatnonzero(computes & (trace.step == step))
+        for left, right in _repeated(trace, kinds, index):
+            again[index[left:right]] = True
+    return again
+
+
+def _repeated(trace: KernelTrace, kinds: IntArray, index: IntArray) -> list[tuple[int, int]]:
+    """Runs of a step's kernels that repeat the operators around its first forward attention."""
+    keys = list(zip(trace.operator[index].tolist(), trace.name[index].tolist(), strict=True))
+    names = [(_shape(trace, operator), name) for operator, name in keys]
+    attention = [i for i in range(index.size) if KINDS[int(kinds[index[i]])] is KernelKind.ATTENTION]
+    backward = [i for i in attention if _is_backward(trace, *keys[i])]
+    forward = [i for i in attention if not _is_backward(trace, *keys[i])]
+    if not backward or not forward or forward[0] > backward[0]:
+        return []
+    first, runs = forward[0], []
+    layers = len({keys[i][0] for i in backward})
+    extra = len({keys[i][0] for i in forward}) - layers
+    if extra <= 0 or any(keys[i][0] < 0 for i in attention):  # a pipeline's next forward pass is not recomputation
+        return []
+    late = [i for i in forward if i > backward[0]]
+    early = [i for i in forward if i < backward[0]]
+    for position in [*early[layers:], *late][-extra:]:  # the last layer is recomputed before
+        left, right = position, position + 1
+        while left > 0 and first - (position - left) > 0 and names[left - 1] == names[first - (position - left) - 1]:
+            left -= 1
+        while right < len(names) and names[right] == names[first + (right - position)]:
+            right += 1
+        runs.append((left, right))
+    return runs
+
+
+def _shape(trace: KernelTrace, operator: int) -> tuple[str, object]:
+    return (trace.operators[operator].name, trace.operators[operator].dims) if operator >= 0 else ("", ())
+
+
+def _is_backward(trace: KernelTrace, operator: int, name: int) -> bool:
+    words = f"{trace.operators[operator].name if operator >= 0 else ''} {trace.names[name]}".lower()
+    return "backward" in words or "bwd" in words
+
+
+LEAST_STEPS = 3
+SHORT = 60
+"""Kernel names are shortened to this many characters."""
+
+
+def step_seconds(trace: KernelTrace) -> FloatArray:
+    """Seconds of each step on the device, from the last kernel of the step before to its own last kernel; empty if
+    there are fewer than ``LEAST_STEPS``."""
+    seconds: FloatArray = np.diff(trace.step_edges_s)
+    return seconds if seconds.size >= LEAST_STEPS and seconds.all() else np.array([])
+
+
+def operator_seconds(trace: KernelTrace) -> Mapping[str, FloatArray]:
+    """Seconds of each operator in each step; keys are name and input dimensions, or the kernel's name."""
+    keys, key_index = _keys(trace)
+    inside = trace.step >= 0
+    took = trace.end_s - trace.begin_s
+    table = np.zeros((len(keys), len(trace.steps)))
+    np.add.at(table, (key_index[inside], trace.step[inside]), took[inside])
+    steps = [i for i in range(len(trace.steps)) if (trace.step == i).any()]
+    return {key: table[i, steps] for i, key in enumerate(keys)}
+
+
+def kernel_seconds(trace: KernelTrace) -> Mapping[str, FloatArray]:
+    """Seconds of the single kernels of each operator, over the whole trace."""
+    keys, key_index = _keys(trace)
+    took = trace.end_s - trace.begin_s
+    order = np.argsort(key_index, kind="stable")
+    ends = np.searchsorted(key_index[order], np.arange(len(keys) + 1))
+    return {key: took[order[ends[i] : ends[i + 1]]] for i, key in enumerate(keys)}
+
+
+def _keys(trace: KernelTrace) -> tuple[list[str], IntArray]:
+    """Distinct keys (operator with sizes, or kernel name), and the key's index for every kernel."""
+    seen: dict[tuple[int, int], int] = {}
+    keys: dict[str, int] = {}
+    key_index = np.zeros(trace.name.size, dtype=np.int64)
+    for i, pair in enumerate(zip(trace.operator.tolist(), trace.name.tolist(), strict=True)):
+        if pair not in seen:
+            seen[pair] = keys.setdefault(_key(trace, *pair), len(keys))
+        key_index[i] = seen[pair]
+    return list(keys), key_index
+
+
+def _key(trace: KernelTrace, operator: int, name: int) -> str:
+    kernel = short_kernel(trace.names[name])
+    if operator < 0 or kernel.startswith("nccl"):
+        return kernel
+    host_operator = trace.operators[operator]
+    sizes = " ".join("x".join(map(str, dims)) for dims in host_operator.dims[:3])
+    return f"{host_operator.name} {sizes}".strip()
+
+
+def short_kernel(name: str) -> str:
+    """A kernel's name without return type, namespaces, template arguments and parameters."""
+    bare = re.sub(r"^(void|auto|std::enable_if<.*?>::type) ", "", name)
+    head = re.split(r"[<(]", bare.replace("(anonymous namespace)::", ""), maxsplit=1)[0]
+    return head.rsplit("::", 1)[-1][:SHORT] or name[:SHORT]
+
+
+EAGER = re.compile(r"elementwise_kernel|reduce_kernel|softmax_warp|cunn_softmax|vectorized_layer_norm", re.IGNORECASE)
+"""PyTorch's unfused kernels, one per operator; Triton's and the trainers' own are already fused."""
+PASSES = 2
+"""A fused kernel takes at most this many times the longest kernel of its chain: one pass to read, one to write."""
+LONGEST = 6
+"""Only this many operators of a chain are named."""
+
+
+def unfused_chains(trace: KernelTrace, kinds: IntArray, owned_s: FloatArray) -> dict[str, tuple[int, float]]:
+    """Number of runs of each chain, and seconds it takes beyond `PASSES` times its longest kernel; keys are its
+    operators in words, the largest loss first. A chain is consecutive eager kernels on a stream."""
+    names = np.array([EAGER.search(name[:300]) is not None for name in trace.names], dtype=bool)
+    eager = names[trace.name] & (kinds == KINDS.index(KernelKind.MEMORY_BOUND))
+    lost: defaultdict[str, float] = defaultdict(float)
+    often: Counter[str] = Counter()
+    for stream in np.unique(trace.stream):
+        on = np.flatnonzero(trace.stream == stream)
+        for chain in np.split(on, np.flatnonzero(np.diff(eager[on])) + 1):
+            seconds = owned_s[chain]
+            beyond = float(seconds.sum()) - PASSES * float(seconds.max())
+            if eager[chain[0]] and beyond > 0:
+                words = _words(trace, chain)
+                lost[words] += beyond
+                often[words] += 1
+    return {words: (often[words], lost[words]) for words in sorted(lost, key=lambda words: -lost[words])}
+
+
+def _words(trace: KernelTrace, chain: IntArray) -> str:
+    kernels = [int(i) for i in chain[:LONGEST]]
+    words = [
+        trace.operator_name(i).removeprefix("aten::")
+        if trace.operator[i] >= 0
+        else short_kernel(trace.names[int(trace.name[i])])
+        for i in kernels
+    ]
+    return ", ".join(words) + (", ..." if chain.size > LONGEST else "")

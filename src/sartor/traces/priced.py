@@ -20,8 +20,7 @@ from sartor.hardware.gpu import Gpu, alignment_of
 from sartor.json_types import JsonDict
 from sartor.operators import Attention, Collective, CollectiveKind, DType, Gemm, Pass
 from sartor.step.measured_run import PricedKernels
-from sartor.traces.kernel_kinds import KINDS, KernelKind
-from sartor.traces.kernel_trace import HostOperator, KernelTrace
+from sartor.traces.kernel_trace import KINDS, HostOperator, KernelKind, KernelTrace
 from sartor.traces.timeline import TraceTimeline
 from sartor.units import BoolArray, FloatArray, IntArray, round_up
 

@@ -28,8 +28,15 @@ import numpy as np
 from sartor.bounded import GZIP
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
-from sartor.traces.kernel_kinds import KINDS, KernelKind, kernel_kinds
-from sartor.traces.kernel_trace import HostOperator, KernelTrace, Recorded, kernel_trace
+from sartor.traces.kernel_trace import (
+    KINDS,
+    HostOperator,
+    KernelKind,
+    KernelTrace,
+    Recorded,
+    kernel_kinds,
+    kernel_trace,
+)
 from sartor.units import MICRO, IntArray
 
 BEGINNING = re.compile(rb"\s*(?:\{\s*(?:[\"}]|\Z)|\[\s*(?:[{\]]|\Z))")

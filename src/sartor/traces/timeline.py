@@ -19,8 +19,7 @@ from itertools import pairwise
 import numpy as np
 
 from sartor.step.measured_run import Stretch
-from sartor.traces.kernel_kinds import KINDS, KernelKind
-from sartor.traces.kernel_trace import KernelTrace
+from sartor.traces.kernel_trace import KINDS, KernelKind, KernelTrace
 from sartor.units import FloatArray, IntArray, format_seconds
 
 WAITING = (KINDS.index(KernelKind.COLLECTIVE), KINDS.index(KernelKind.COPY))

@@ -25,7 +25,7 @@ from sartor.model.training import Recompute, RecomputeModule, TrainingJob, Train
 from sartor.model.workload import ParallelDims, PipelineSchedule
 from sartor.plans.space import broken, rows_of
 from sartor.records.rows import Unexpressed
-from sartor.run.run import Run
+from sartor.run.fields import Run
 from sartor.step.results import Footprint, StepEstimate
 from sartor.units import Floats, ceil_div
 

@@ -29,7 +29,7 @@ from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.json_types import JsonMap
 from sartor.model.training import Recompute
-from sartor.run.run import Run
+from sartor.run.fields import Run
 from sartor.step.coefficients import coefficients_for
 from sartor.step.footprint import every_stage, footprint
 from sartor.step.results import Footprint, StepEstimate

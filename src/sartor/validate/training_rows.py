@@ -21,7 +21,7 @@ from sartor.model.training import Recipe, RecomputeModule, Trainer, TrainingJob,
 from sartor.model.workload import AttentionKernel, ParallelDims, PipelineSchedule
 from sartor.plans.fixed import named_values
 from sartor.records.rows import Unexpressed
-from sartor.run.run import Run
+from sartor.run.fields import Run
 from sartor.step.question import padded_shape
 from sartor.units import ceil_div, round_up
 from sartor.validate.answer import read_rows

@@ -22,8 +22,7 @@ from sartor.model.training import Optimizer, Recipe, Recompute, Trainer, Trainin
 from sartor.operators import DType
 from sartor.plans.fixed import SWITCHED, job_choices
 from sartor.records.rows import Unexpressed
-from sartor.run.fields import FIELDS
-from sartor.run.run import Origin, Run
+from sartor.run.fields import FIELDS, Origin, Run
 from sartor.step.trainers import OTHER, PLAUSIBLE_TRAINERS, of_release, record_named, trainer_in_table
 from sartor.step.trainers.maxtext import MAXTEXT
 from sartor.units import GIB, GIGA

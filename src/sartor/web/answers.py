@@ -8,7 +8,7 @@ from typing import Any
 from sartor import api
 from sartor.answers.field import to_json
 from sartor.answers.measured import PLACEMENT, SCHEDULE
-from sartor.api.catalogs import catalog_entries
+from sartor.api.models import catalog_entries
 from sartor.errors import InputError
 from sartor.json_types import JsonMap
 from sartor.web.arguments import device_of, devices_of, model_of, plain_name, question_of, stated_device

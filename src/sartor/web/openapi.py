@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from sartor import __version__
-from sartor.api.catalogs import SHELVES
+from sartor.api.models import SHELVES
 from sartor.json_types import JsonDict
 from sartor.report.grid import GridColumn, Markup, element, grid_of, grid_table, join
 from sartor.web.routes import ROUTES, RequestField, Route

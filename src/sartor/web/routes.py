@@ -1,6 +1,6 @@
 """The routes of ``routes.toml``: path, worker lane, and the request's fields with schema and type check.
 
-``/health``, ``/openapi.json`` and the page itself are in ``web.pages``.
+``/health``, ``/openapi.json`` and the page itself are in ``web.server``.
 
 Ranges and words are checked by the same functions as on the command line, with the same messages; only JSON types and
 unknown fields are checked here.

@@ -1,4 +1,6 @@
-"""Serve the page: its files at once, while everything else loads in the background.
+"""Serve the page: its files at once, all held in memory, while everything else loads in the background.
+
+Beside the page there are a few fixed addresses; no other file is served.
 
 The first page is sent before Starlette is imported and before a worker starts. These start after the first page, on the
 first request, or shortly after startup, whichever comes first.
@@ -8,18 +10,104 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import json
 import os
 import socket
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import resources
 from importlib.util import find_spec
 from typing import Any
 
+from sartor import __version__
 from sartor.errors import InputError, MissingExtraError
 from sartor.json_types import JsonDict
+from sartor.report.palette import DARK, LIGHT, css_meanings, css_variables
 from sartor.web.guard import App, Guard, Receive, Reply, Scope, Send, Settings, refused, respond
-from sartor.web.pages import Page, pages
 from sartor.web.studies import Studies
 from sartor.web.work import QUICK, SLOW, Lane, LaneLimits, WorkerLimits, start
+
+MEDIA = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+    "json": "application/json",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Page:
+    """The content of one address. ``make`` is called on the first request, so that startup is fast."""
+
+    media: str
+    make: Callable[[], bytes]
+
+    @cached_property
+    def data(self) -> bytes:
+        return self.make()
+
+    @cached_property
+    def tag(self) -> str:
+        """The ETag, a hash of the content."""
+        return f'"{hashlib.sha256(self.data).hexdigest()[:20]}"'
+
+
+def pages(settings: Settings) -> dict[str, _Page]:
+    """Every page by its path."""
+    files = {f"/{name}": _page_of(name) for name in _page_files()}
+    return {
+        **files,
+        "/": files["/index.html"],
+        "/theme.css": _Page(media=MEDIA["css"], make=lambda: _theme().encode()),
+        "/api.html": _Page(media=MEDIA["html"], make=_api_page),
+        "/openapi.json": _Page(media=MEDIA["json"], make=_openapi),
+        "/health": _Page(media=MEDIA["json"], make=lambda: _health(settings)),
+    }
+
+
+def _page_files() -> list[str]:
+    """Names of the static files."""
+    folder = resources.files("sartor.web") / "static"
+    return sorted(item.name for item in folder.iterdir() if item.name.rpartition(".")[2] in MEDIA)
+
+
+def _page_of(name: str) -> _Page:
+    file = resources.files("sartor.web") / "static" / name
+    return _Page(media=MEDIA[name.rpartition(".")[2]], make=file.read_bytes)
+
+
+def _health(settings: Settings) -> bytes:
+    return json.dumps({"status": "ok", "version": __version__, "watching": settings.study is not None}).encode() + b"\n"
+
+
+def _openapi() -> bytes:
+    from sartor.web.openapi import openapi
+
+    return (json.dumps(openapi(), indent=2) + "\n").encode()
+
+
+def _api_page() -> bytes:
+    from sartor.web.openapi import api_page
+
+    return api_page().encode()
+
+
+def _theme() -> str:
+    """The colours of the reports, light and dark, as the page's variables."""
+    light = css_variables(LIGHT) + "--orange-text:#8a5f00;--green-text:#00694d;--red-text:#a84300;color-scheme:light;"
+    dark = (
+        css_variables(DARK)
+        + f"--orange-text:{DARK.orange};--green-text:{DARK.green};--red-text:{DARK.vermillion};color-scheme:dark;"
+    )
+    return (
+        f":root{{{light}{css_meanings()}}}\n"
+        f"@media (prefers-color-scheme:dark){{:root:not([data-theme=light]){{{dark}}}}}\n"
+        f":root[data-theme=dark]{{{dark}}}\n"
+    )
+
 
 PATIENCE_S = 0.5
 """Delay after which the rest is loaded without a request."""
@@ -98,7 +186,7 @@ def _worker_limits(settings: Settings) -> WorkerLimits:
     return WorkerLimits(memory_bytes=settings.worker_bytes, study=str(settings.study) if settings.study else None)
 
 
-async def _send_page(page: Page, scope: Scope, send: Send) -> None:
+async def _send_page(page: _Page, scope: Scope, send: Send) -> None:
     if scope["method"] not in ("GET", "HEAD"):
         error = InputError(scope["path"][:100], scope["method"], "does not support this method; see /openapi.json")
         await respond(send, refused(error, status=405), extra={"allow": "GET, HEAD"}, close=True)

@@ -98,7 +98,7 @@ def _accelerator_of(table: JsonMap) -> Accelerator:
 
 
 def question_of(table: JsonMap) -> DesignQuestion:
-    """The question stored in a study (``engine.codec``). Raises ``ValueError`` if it is invalid."""
+    """The question stored in a study (``engine.schema``). Raises ``ValueError`` if it is invalid."""
     names = {field.name for field in dataclasses.fields(DesignQuestion)}
     question = _revived(DesignQuestion, {name: value for name, value in table.items() if name in names or name == "is"})
     assert isinstance(question, DesignQuestion)
