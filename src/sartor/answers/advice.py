@@ -69,9 +69,10 @@ LINT: Fields = (
     field("model", MODEL, path="base.question"),
     field("workload", WORKLOAD, path="base"),
     *through("base.question", QUESTION),
-    *through("base", (COST_OF_STEP, *FIT, BATCHES, *CANNOT_RUN)),
+    *through("base", (COST_OF_STEP, *FIT, BATCHES)),
     rows("findings", FINDING, "findings", form=lambda findings: str(len(findings)), level=Level.HEADLINE,
          help="most severe first"),
+    *through("base", CANNOT_RUN),
     text("worst_grade", "worst", path=lambda answer: worst_grade_of(answer.findings), null=True, level=Level.HEADLINE),
 )  # fmt: skip
 
