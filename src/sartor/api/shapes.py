@@ -650,7 +650,7 @@ def advise(
     base, findings = _with_batches(checked.base), checked.findings
     if not feasible(asked.trained_shape, asked.dims):
         base = _that_divides(asked, checked.base, first, words)
-    asked = base.question.with_shape(base.question.trained_shape)
+    asked = _that_splits(base.question)
     gpus = (asked.gpu, *(device_of(name) for name in others if name is not None))
     runs = _runs(base, gpus[1:], words)
     found = search_shapes(
@@ -684,6 +684,12 @@ def _calibrations(question: Question, gpus: Sequence[Gpu]) -> dict[str, Calibrat
     return {
         gpu.name: in_an_engine(load_calibration(gpu).with_kernels(engine.name), engine, phase) for gpu in gpus
     } | known
+
+
+def _that_splits(question: Question) -> Question:
+    """The question with its shape as it is trained, if only so it splits as requested."""
+    split = feasible(question.workload.shape, question.dims)
+    return question if split else question.with_shape(question.trained_shape)
 
 
 def _changed_question(question: Question, gpu: GpuLike | None, words: Mapping[str, Any], fix: Fix) -> Question:
