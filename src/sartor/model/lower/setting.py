@@ -278,6 +278,8 @@ def near_sizes(shape: TransformerShape, division: Division) -> list[dict[str, in
     """The nearest sizes below and above with which a division comes out even and that the model can have, each with
     the key/value heads that it needs; none for a size that no field sets. A tokenizer's vocabulary only grows."""
     name, value, degree, fields = division.field, int(division.value), int(division.degree), shape.fields()
+    if any(np.ndim(fields.get(size, 1)) for size in (name, "num_heads", "num_kv_heads")):
+        return []  # one answer for many shapes: degrees alone
     if fields.get(name) != value:
         return []
     if name == "num_kv_heads":
