@@ -24,7 +24,7 @@ def size_of(field: str) -> Callable[[str], int]:
         from sartor.run.fields import parse_size  # loads numpy, which `serve` does without
 
         try:
-            return parse_size(field, text)
+            return parse_size(field, str(text))  # older typer parses defaults too
         except InputError as error:
             near = f"; nearest: {error.nearest}" if error.nearest else ""
             raise typer.BadParameter(f"{text!r} {error.must}{near}") from None
