@@ -492,8 +492,13 @@ def contradictions(asked: Asked, doors: Iterator[str] | tuple[str, ...], folder:
     """A sentence for every door that prices the run otherwise than ``estimate``, or refuses what that answers."""
     try:
         answer = api.estimate(asked.subject, asked.gpu, **asked.words)
+        reason = answer.cannot_run
     except InputError as error:
-        return [f"{name} answers, and estimate says: {error}" for name in doors if name in PLAIN and PLAIN[name](asked)]
+        reason = str(error)
+    if reason:
+        return [
+            f"{name} answers, and estimate says: {reason}" for name in doors if name in PLAIN and PLAIN[name](asked)
+        ]
     said = []
     for name in doors:
         try:
