@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -154,6 +155,20 @@ def test_memory_forbids_stages_that_do_not_fit() -> None:
     loads_of = [float(loads.of(stage_counts(asked.job.shape, 4, 1, o).sum(axis=1)).max()) for o in fits]
     mine = float(loads.of(stage_counts(asked.job.shape, 4, 1, fitting).sum(axis=1)).max())
     assert mine == pytest.approx(min(loads_of))
+
+
+def test_stages_within_memory_hold_the_times_of_one_stage_at_once() -> None:
+    pp, size = 64, 400
+    start, _ = np.triu_indices(size + 1, k=1)
+    costs = np.random.default_rng(0).random((pp, len(start)))
+    one_stage = 8 * (size + 1) ** 2
+    tracemalloc.start()
+    try:
+        assert stages._least_cuts(size, pp, costs, np.arange(len(start)), growing=False) is not None
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < costs.nbytes * 2.5 + 20 * one_stage < 3 * pp * one_stage
 
 
 def test_bytes_of_a_stage_are_those_of_the_plan_cut_there() -> None:

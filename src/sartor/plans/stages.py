@@ -216,9 +216,15 @@ def least_bottleneck(
 def _least_cuts(size: int, pp: int, costs: Array, which: IntArray, *, growing: bool) -> tuple[int, ...] | None:
     """Cuts of a chain into ``pp`` stages with the smallest maximum of ``costs`` [stages, counts], of one stage where
     all are alike; ``which`` counts a piece has. None if no maximum is finite."""
-    tables = np.full((len(costs), size + 1, size + 1), np.inf)
-    tables[:, *np.triu_indices(size + 1, k=1)] = costs[:, which]
-    kind = Kind(devices=1, limit=pp, cost_at=lambda left: tables[(pp - sum(left)) % len(tables)], growing=growing)
+    index = np.full((size + 1, size + 1), costs.shape[1])
+    index[np.triu_indices(size + 1, k=1)] = which
+    costs = np.pad(costs, ((0, 0), (0, 1)), constant_values=np.inf)  # of a piece without a layer
+
+    @lru_cache(maxsize=1)
+    def table(stage: int) -> Array:
+        return costs[stage][index]
+
+    kind = Kind(devices=1, limit=pp, cost_at=lambda left: table((pp - sum(left)) % len(costs)), growing=growing)
     found = least_bottlenecks([kind], np.arange(size + 1), pp, pp)
     first = found.first.get((pp,), np.full(1, np.inf))
     return None if np.isinf(first).all() else tuple(trace(found, (pp,), int(np.argmin(first)))[0])
