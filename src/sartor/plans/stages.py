@@ -222,7 +222,7 @@ def _least_cuts(size: int, pp: int, costs: Array, which: IntArray, *, growing: b
 
     @lru_cache(maxsize=1)
     def table(stage: int) -> Array:
-        return costs[stage][index]
+        return np.asarray(costs[stage][index])
 
     kind = Kind(devices=1, limit=pp, cost_at=lambda left: table((pp - sum(left)) % len(costs)), growing=growing)
     found = least_bottlenecks([kind], np.arange(size + 1), pp, pp)
