@@ -66,12 +66,6 @@ def parse_fix(words: list[str] | None, option: str = "--fix") -> dict[str, str]:
     return parse_sets(pairs, field=option, name="KEY", near=f"{option} tp=8,pp=4")
 
 
-def asked(options: JsonDict, *own: str) -> JsonDict:
-    """The arguments of a journey, from all options of its command (``locals()``) but the command's ``own``."""
-    sets = {"set": parse_sets(options["set_"])} if "set_" in options else {}
-    return {name: value for name, value in options.items() if name not in (*own, "set_", "json", "out")} | sets
-
-
 def words_of(text: str | None) -> tuple[str, ...]:
     """``"none, full"`` -> ``("none", "full")``."""
     return tuple(word.strip() for word in (text or "").split(",") if word.strip())

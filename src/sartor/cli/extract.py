@@ -52,12 +52,14 @@ def extract(
 
     Example: `sartor extract llama-3.1-70b --out llama.json`, then `sartor estimate llama.json --gpu h100`
     """
-    asked = c.asked(locals(), "input_") | {"inputs": input_ or ()}
     from sartor.read.extract import extract as trace
     from sartor.read.graph_json import graph_body
 
     with _guest(model):
-        found = trace(**asked)
+        found = trace(
+            model, inputs=input_ or (), batch_axis=batch_axis, phase=phase, seq_len=seq_len, dtype=dtype, eager=eager,
+            microbatch_size=microbatch_size, architecture=architecture,
+        )  # fmt: skip
     body = graph_body(found)
     c.answer("extract", body, as_json=json, out=out)
     if out is not None:

@@ -68,10 +68,11 @@ def gemm(
 
     Example: `sartor gemm 2304 1600 4096 --gpu a100 --dtype fp16`
     """
-    asked = c.asked(locals())
     from sartor import api
 
-    found = api.gemm(**asked)
+    found = api.gemm(
+        m, n, k, gpu, batch=batch, dtype=dtype, layout=layout, kernels=kernels, clock=clock, calibration=calibration
+    )
     c.answer("gemm", found.to_dict, as_json=json, out=out)
     if not json:
         from sartor.report.table_operators import gemm_view
@@ -119,10 +120,19 @@ def collective(
 
     Example: `sartor collective all_reduce 64e6 32 --cluster dgx-h100 --stride 8`
     """
-    asked = c.asked(locals())
     from sartor import api
 
-    found = api.collective(**asked)
+    found = api.collective(
+        kind,
+        message_bytes,
+        group_size,
+        cluster=cluster,
+        gpu=gpu,
+        stride=stride,
+        alone=alone,
+        library=library,
+        eager=eager,
+    )
     c.answer("collective", found.to_dict, as_json=json, out=out)
     if not json:
         from sartor.report.table_operators import collective_view
