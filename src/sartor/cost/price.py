@@ -10,6 +10,7 @@ operator is priced once. An entry of an array equals the scalar call to the last
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import islice
@@ -442,7 +443,7 @@ def _joined(operators: Sequence[Operator], shapes: Sequence[tuple[int, ...]]) ->
         values = [getattr(op, name) for op in operators]
         if any(isinstance(v, np.ndarray) for v in values) or len(set(values)) > 1:
             changed[name] = np.concatenate(
-                [np.broadcast_to(v, shape).reshape(-1) for v, shape in zip(values, shapes, strict=True)]
+                [np.full(shape, v).reshape(-1) for v, shape in zip(values, shapes, strict=True)]
             )
     return replace(operators[0], **changed)
 
@@ -451,11 +452,9 @@ def _parted(cost: Cost, shapes: dict[Key, tuple[int, ...]]) -> dict[Key, Cost]:
     """Each operator's own time and spread, split from the joined cost."""
     if len(shapes) == 1:
         return {key: Cost(time_s=cost.time_s, log_sigma=cost.log_sigma, source=cost.source) for key in shapes}
-    stops = np.cumsum([int(np.prod(shape)) for shape in shapes.values()]).tolist()
+    stops = np.cumsum([math.prod(shape) for shape in shapes.values()]).tolist()
     time_s, sigma = (np.broadcast_to(array, (stops[-1],)) for array in (cost.time_s, cost.log_sigma))
-    costs, start = {}, 0
-    for (key, shape), stop in zip(shapes.items(), stops, strict=True):
-        terms = (shaped(array[start:stop], shape) for array in (time_s, sigma))
-        costs[key] = Cost(**dict(zip(("time_s", "log_sigma"), terms, strict=True)), source=cost.source)
-        start = stop
-    return costs
+    return {
+        key: Cost(time_s=shaped(time_s[i:j], shape), log_sigma=shaped(sigma[i:j], shape), source=cost.source)
+        for (key, shape), i, j in zip(shapes.items(), [0, *stops[:-1]], stops, strict=True)
+    }

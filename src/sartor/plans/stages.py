@@ -28,7 +28,7 @@ from sartor.step.stages import distinct_rows, is_v_shaped
 from sartor.step.step import step_each
 from sartor.units import Array, IntArray, ceil_div, remembered
 
-BATCH = 12
+BATCH = 24
 """Plans placed together: more share what they have in common, but more are placed in vain."""
 OTHERS = 24
 """Further sets of dims for which the plan with the best bound is tried."""

@@ -255,15 +255,12 @@ def _spread(cost: Cost, group: IntArray) -> Cost:
 
 @dataclass(frozen=True, slots=True)
 class _Priced:
-    """One operator of a block: its cost, and its executions in one layer."""
+    """One operator of a block: its cost, its executions in one layer, and their time."""
 
     operator: Operator
     cost: Cost
     count: Floats
-
-    @property
-    def time_s(self) -> Floats:
-        return self.cost.time_s * self.count
+    time_s: Floats
 
 
 def _by_block(block_kinds: tuple[Block, ...], graph: OperatorGraph, costs: tuple[Cost, ...]) -> list[list[_Priced]]:
@@ -272,7 +269,8 @@ def _by_block(block_kinds: tuple[Block, ...], graph: OperatorGraph, costs: tuple
     for operator, cost in zip(graph.operators, costs, strict=True):
         block = block_kinds[operator.block]
         repeats = block.count if block.kind in (BlockKind.LAYER, BlockKind.MTP) else 1
-        out[operator.block].append(_Priced(operator, cost, operator.count / repeats))
+        count = operator.count / repeats
+        out[operator.block].append(_Priced(operator, cost, count, cost.time_s * count))
     return out
 
 
