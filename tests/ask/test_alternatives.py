@@ -95,6 +95,14 @@ def test_a_trainer_that_was_not_stated_is_named_in_the_headline(capsys: pytest.C
     assert "What would settle it: --framework megatron|nemo|torchtitan" in text
 
 
+def test_the_trainer_of_a_tpu_is_not_open_and_no_launch_of_another_is_written() -> None:
+    framework = api.estimate("gpt2", "tpu_v5e").question.run.facts["framework"]
+    assert (framework.value, framework.origin.value, framework.alternatives) == ("maxtext", "usual", ())
+    planned = api.plan("gpt2", "tpu-v5e", num_devices=8, global_batch_size=64)
+    with pytest.raises(InputError, match="trainer=megatron: does not run on tpu_v5e"):
+        api.launch(planned, "megatron")
+
+
 def test_what_is_stated_turns_nothing() -> None:
     answer = api.estimate("llama-3.1-70b", "h100", tp=8, framework="megatron")
     assert "framework" not in {turn.field for turn in answer.question.depends_on}

@@ -9,13 +9,20 @@ from pathlib import Path
 import pytest
 
 from sartor.errors import InputError
-from sartor.hardware.catalog import load_gpu
+from sartor.hardware.catalog import GPUS, load_gpu
 from sartor.model.training import Trainer
 from sartor.model.workload import ContextParallel
 from sartor.model.zoo import load_model
 from sartor.operators import DType
 from sartor.step.question import training_job
-from sartor.step.trainers import TRAINERS, of_release, release_words, trainer_in_table, trainer_named
+from sartor.step.trainers import (
+    TRAINERS,
+    of_release,
+    plausible_trainers,
+    release_words,
+    trainer_in_table,
+    trainer_named,
+)
 
 
 def asked(name: str, gpu: str = "h100_sxm") -> Trainer:
@@ -49,6 +56,32 @@ def test_context_parallelism_is_what_the_trainer_does_unless_another_is_said() -
     assert exchange("torchtitan", "ring") is ContextParallel.RING
 
 
+@pytest.mark.parametrize("name", GPUS.names())
+def test_every_trainer_that_a_run_may_have_runs_on_its_device(name: str) -> None:
+    gpu = load_gpu(name)
+    assert all(trainer_named(trainer, gpu) for trainer in plausible_trainers([gpu]))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "usual"),
+    [
+        ("tpu_v5p", "maxtext"),
+        ("tpu_v7", "maxtext"),
+        ("h100_sxm", "megatron"),
+        ("mi300x", "megatron"),
+        ("gaudi3", "megatron"),
+    ],
+)
+def test_a_run_that_names_no_trainer_has_the_usual_one_of_its_devices_vendor(gpu: str, usual: str) -> None:
+    assert training_job(load_model("gpt2"), load_gpu(gpu), global_batch_size=8)[0].trainer.names[0] == usual
+
+
+@pytest.mark.parametrize("name", ["megatron", "nemo", "megatron-bridge", "megatron-deepspeed"])
+def test_a_trainer_that_does_not_run_on_a_device_is_refused_with_one_that_does(name: str) -> None:
+    with pytest.raises(InputError, match=f"framework={name}: does not run on tpu_v5p .Google.; MaxText does"):
+        trainer_named(name, load_gpu("tpu_v5p"))
+
+
 def test_a_release_is_said_after_an_at() -> None:
     assert asked("megatron@2021").name == "megatron-v2"
     assert not asked("megatron@2021").grad_fusion
@@ -76,7 +109,7 @@ def test_a_trainer_nobody_knows_is_refused_with_the_nearest() -> None:
 def test_the_defaults_of_the_record_are_megatrons_facts() -> None:
     of_names = {"name", "title", "aliases", "words", "precedence", "source"}
     set_apart = {"launchable", "releases", "drops_out", "offloads", "offloads_states_of", "in_files"}
-    set_apart |= {"most_zero_with_muon", "narrow_moments", "varies"}
+    set_apart |= {"most_zero_with_muon", "narrow_moments", "varies", "not_on"}
     facts = set(Trainer.__dataclass_fields__) - of_names - set_apart
     assert all(getattr(TRAINERS["megatron"], fact) == getattr(Trainer(), fact) for fact in facts)
 

@@ -34,9 +34,11 @@ from sartor.plans.space import axes_of
 from sartor.run.fields import FIELDS, Origin, Run, TrainingOptions, check_names
 from sartor.step.footprint import usable_bytes
 from sartor.step.results import step_source
+from sartor.step.trainers import check_device, record_named
 
 if TYPE_CHECKING:
     from sartor.cost.correction.calibration import Calibration
+    from sartor.hardware.gpu import Gpu
     from sartor.launch.plan import LaunchReading
     from sartor.model.training import TrainingJob, TrainingPlan
     from sartor.model.workload import ModelReading
@@ -331,7 +333,10 @@ class WrittenLaunch(Answer, LaunchFiles):
     priced: PricedPlan
 
 
-STARTS_GPUS = "launch files start a framework on GPUs"
+def refuse_launch(gpu: Gpu, field: str, trainer: str) -> None:
+    """Raise ``InputError`` where no launch files of a trainer (the value of ``field``) start it on such devices."""
+    refuse_on_a_chip(gpu, field, trainer, "launch files start a framework on GPUs")
+    check_device(record_named(launch_kind(trainer).value), gpu, field, trainer, "leave it out")
 
 
 def launch(answer: PlanAnswer, trainer: str, trainer_version: str = "") -> WrittenLaunch:
@@ -370,7 +375,7 @@ def launch(answer: PlanAnswer, trainer: str, trainer_version: str = "") -> Writt
     from sartor.step.step import step
 
     word, best, asked = launch_kind(trainer), answer.best, answer.search
-    refuse_on_a_chip(answer.cluster.gpu, "trainer", trainer, STARTS_GPUS)
+    refuse_launch(answer.cluster.gpu, "trainer", trainer)
     if best is None:
         raise InputError("trainer", trainer, "there is no plan to write: none fits")
 

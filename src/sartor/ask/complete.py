@@ -24,7 +24,7 @@ from sartor.plans.search import HeldPlan, fastest_plan, fewest_devices, leanest_
 from sartor.plans.space import axes_of
 from sartor.run.fields import Origin, Run, Turn
 from sartor.step.question import as_trained, training_job, within_files
-from sartor.step.trainers import PLAUSIBLE_TRAINERS, default_trainer, release_words, trainer_named
+from sartor.step.trainers import plausible_trainers, release_words, trainer_named
 from sartor.units import format_count
 
 TOKENS_PER_STEP = 4 * 2**20
@@ -135,12 +135,12 @@ def settled_job(
 
 
 def _trainer(run: Run, cluster: Cluster) -> tuple[Trainer, Run]:
-    name = run.get("framework") or default_trainer(cluster.gpus)
+    usual, *others = plausible_trainers(cluster.gpus)
+    name = run.get("framework") or usual
     trainer = trainer_named(name, cluster.gpu)
     if run.get("eager"):
         trainer = replace(trainer, fused_kernels=False)
     if not run.states("framework"):
-        others = [] if trainer.lockstep else [other for other in PLAUSIBLE_TRAINERS if other != name]
         run = run.with_(Origin.USUAL, "the usual trainer", framework=name).among("framework", *others)
     return trainer, run
 

@@ -106,7 +106,7 @@ def plan(
         _lint_launch({**checks, "trace": trace, "json": json, "out": out}, parse_counts(num_devices), options)
         return
     if write is not None and cluster is not None:
-        _refuse_to_launch_a_chip(write[0], cluster)
+        _refuse_launch(write[0], cluster)
     if model is None:
         raise InputError("MODEL", "not given", "name the model to plan, or use --launch FILE", "llama-3-8b")
     if trainer := options.get("framework") or _trainer_of(write[0] if write else None):
@@ -129,12 +129,12 @@ def plan(
     _show(found, verbose=verbose, json=json, out=out)
 
 
-def _refuse_to_launch_a_chip(kind: str, cluster: str) -> None:
-    """Reject ``--write`` for a chip before the search, since its best plan could not be written."""
-    from sartor.api.plans import STARTS_GPUS
-    from sartor.api.words import cluster_or_usual, refuse_on_a_chip
+def _refuse_launch(kind: str, cluster: str) -> None:
+    """Reject ``--write`` before the search, if no launch file of that kind starts on the cluster's devices."""
+    from sartor.api.plans import refuse_launch
+    from sartor.api.words import cluster_or_usual
 
-    refuse_on_a_chip(cluster_or_usual(cluster)[0].gpu, "--write", kind, STARTS_GPUS)
+    refuse_launch(cluster_or_usual(cluster)[0].gpu, "--write", kind)
 
 
 def _show(found: PlanAnswer, *, verbose: bool, json: bool, out: Path | None) -> None:

@@ -202,7 +202,9 @@ class Trainer:
     lockstep: bool = False
     """All stages of a pipeline advance together, at the pace of the slowest, and nothing overlaps (step.pipelined)."""
 
-    # limits: which plans it can run
+    # limits: which devices and plans it can run
+    not_on: tuple[str, ...] = ()
+    """Vendors on whose devices it does not run."""
     pipelines: bool = True
     interleaves: bool = True
     schedules: tuple[PipelineSchedule, ...] = (PipelineSchedule.ONE_F_ONE_B,)
@@ -263,7 +265,9 @@ class Trainer:
     """Switches that its users set either way, by their names in ``sartor plan --fix``."""
     variants: tuple[Variant, ...] = ()
 
-    # usual: assumed for a published run that does not say
+    # usual: assumed for a run that does not say
+    usual_on: tuple[str, ...] = ()
+    """Vendors on whose devices it is the usual trainer."""
     usual_zero_stage: int = 0
     plain_fp8: Recipe = Recipe.FP8_DELAYED
     """What ``fp8`` means."""

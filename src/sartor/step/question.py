@@ -160,7 +160,7 @@ def training_job(
     """A job of ``global_batch_size`` sequences of ``seq_len`` tokens a step, and the assumptions made, as sentences.
 
     ``framework`` is a trainer's name, with its release after an @ if that matters (``nemo@26.06``, ``megatron@2021``);
-    None is Megatron-LM, or lockstep on an accelerator. ``seq_len`` None is the model's longest, at most 4096. ``dtype``
+    None is the usual one there (`default_trainer`). ``seq_len`` None is the model's longest, at most 4096. ``dtype``
     is a recipe (bf16, fp16, fp8, mxfp8, nvfp4, fp8_block, ...); None is the device's 16-bit type. ``context_parallel``
     None is the trainer's usual kind. If ``gpu`` is several, all must support the recipe. Raises ``InputError``.
     """

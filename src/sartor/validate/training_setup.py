@@ -23,8 +23,7 @@ from sartor.operators import DType
 from sartor.plans.fixed import SWITCHED, job_choices
 from sartor.records.rows import Unexpressed
 from sartor.run.fields import FIELDS, Origin, Run
-from sartor.step.trainers import OTHER, PLAUSIBLE_TRAINERS, of_release, record_named, trainer_in_table
-from sartor.step.trainers.maxtext import MAXTEXT
+from sartor.step.trainers import OTHER, of_release, plausible_trainers, record_named, trainer_in_table
 from sartor.units import GIB, GIGA
 from sartor.validate.row_shapes import number, whole
 
@@ -35,14 +34,13 @@ def is_stated(row: Mapping[str, str], name: str) -> bool:
 
 
 def stated_run(row: Mapping[str, str], trainer: Trainer, gpu: Gpu) -> Run:
-    """The fields and switches that the row states; a trainer that is not known is one of several (JAX's on TPUs is not
-    in doubt)."""
+    """The fields and switches that the row states; a trainer that is not known is one of those plausible there."""
     names = (name for name in (*FIELDS, *SWITCHED, *(v.name for v in trainer.variants)) if name != "framework")
     columns = {name: COLUMNS.get(name, name) for name in names}
     run = Run.stated("row", **{name: row[column] for name, column in columns.items() if is_stated(row, column)})
     if trainer_in_table(row.get("framework", "")):
         return run.with_(Origin.STATED, "row", framework=trainer.names[0])
-    others = () if gpu.vendor.lower() == "google" else PLAUSIBLE_TRAINERS
+    others = (name for name in plausible_trainers([gpu]) if name != trainer.names[0])
     return run.with_(Origin.USUAL, "assumed", framework=trainer.names[0]).among("framework", *others)
 
 
@@ -65,9 +63,10 @@ def recorded(row: Mapping[str, str], job: TrainingJob, gpu: Gpu, name: str) -> T
 def trainer_of(row: Mapping[str, str], gpu: Gpu) -> tuple[Trainer, tuple[str, ...]]:
     """The row's trainer with the row's own switches, and what was assumed."""
     named_trainer = trainer_in_table(row.get("framework", ""))
-    on_tpu = gpu.vendor.lower() == "google"
-    trainer = named_trainer or (MAXTEXT if on_tpu else OTHER)
-    assumed = () if named_trainer else (f"trainer unknown: assumed to behave like {'JAX' if on_tpu else 'Megatron'}",)
+    usual, *others = plausible_trainers([gpu])
+    trainer = named_trainer or (OTHER if others else record_named(usual))
+    like = "Megatron" if others else trainer.called
+    assumed = () if named_trainer else (f"trainer unknown: assumed to behave like {like}",)
     return _with_switches(row, trainer, gpu), assumed
 
 

@@ -48,18 +48,31 @@ OTHER = Trainer(
 DEFAULT = "megatron"
 
 PLAUSIBLE_TRAINERS = (DEFAULT, "nemo", "torchtitan")
-"""Trainers that a run which names none could have: the usual one, the same with the switches of its vendor's recipes,
-and the usual one that does not pad a vocabulary."""
+"""Trainers that a run on GPUs which names none could have: the usual one, the same with the switches of its vendor's
+recipes, and the usual one that does not pad a vocabulary."""
 
 
 def default_trainer(gpus: Sequence[Gpu]) -> str:
-    """Megatron-LM on GPUs; on template accelerators the lockstep runtime that their design assumes."""
-    return "lockstep" if any(gpu.accelerator is not None for gpu in gpus) else DEFAULT
+    """The usual trainer on such devices, the first of the `plausible_trainers`."""
+    return plausible_trainers(gpus)[0]
+
+
+def plausible_trainers(gpus: Sequence[Gpu]) -> tuple[str, ...]:
+    """Trainers that a run on such devices which names none could have, the usual one first: Megatron-LM and its like;
+    where a vendor has a usual trainer, that one; on template accelerators the lockstep runtime of their design."""
+    if any(gpu.accelerator is not None for gpu in gpus):
+        return ("lockstep",)
+    usual = tuple(name for name, trainer in TRAINERS.items() if any(_is_of(gpu, trainer.usual_on) for gpu in gpus))
+    return usual or PLAUSIBLE_TRAINERS
+
+
+def _is_of(gpu: Gpu, vendors: Sequence[str]) -> bool:
+    return gpu.vendor.lower() in {vendor.lower() for vendor in vendors}
 
 
 def trainer_named(name: str, gpu: Gpu) -> Trainer:
     """The trainer that a name refers to on devices such as ``gpu``, set up as in the launch files that sartor writes.
-    Raises ``InputError`` for an unknown name."""
+    Raises ``InputError`` for an unknown name, and for a trainer that does not run on them."""
     stated, _, release = name.strip().lower().replace("_", "-").partition("@")
     trainer = next((trainer for trainer in TRAINERS.values() if stated in trainer.names), None)
     if trainer is None:
@@ -69,7 +82,17 @@ def trainer_named(name: str, gpu: Gpu) -> Trainer:
     if release and not _months(release):
         must = f"states no release: a year from {FIRST_YEAR}, or a container's year and month"
         raise InputError("framework", name, must, f"{stated}@{READ[0]} or {stated}@{READ[0] % 100}.06")
+    check_device(trainer, gpu, "framework", name)
     return of_release(as_launched(trainer), release, gpu.generation)
+
+
+def check_device(trainer: Trainer, gpu: Gpu, field: str, value: str, instead: str = "") -> None:
+    """Raise ``InputError`` for a trainer, stated as a field's value, that does not run on devices such as ``gpu``;
+    ``instead``: what to state, if not the usual trainer there."""
+    if _is_of(gpu, trainer.not_on):
+        usual = default_trainer([gpu])
+        must = f"does not run on {gpu.name} ({gpu.vendor}); {TRAINERS[usual].called} does"
+        raise InputError(field, value, must, instead or usual)
 
 
 FIRST_YEAR = 2019

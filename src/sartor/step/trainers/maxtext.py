@@ -49,6 +49,7 @@ MAXTEXT = Trainer(
     usual_zero_stage=3,
     plain_fp8=Recipe.FP8_CURRENT,
     usual_context_parallel=ContextParallel.ALL_GATHER,
+    usual_on=("Google",),  # Google's own trainer for its TPUs (MaxText's README, read 2026-11)
     source="XLA's buffer assignment and collective matmul; MaxText 0.2.5 (read 2026-11-23), base.yml: one pipeline "
     "loop that is differentiated as a whole (all forward, then all backward; this is inferred), bubble "
     "(stages - 1) / (repeats x microbatches + stages - 1), every policy of remat recomputes norms and activation "

@@ -19,12 +19,17 @@ UNFUSED = Release(
 ADAM_AND_SGD = (Optimizer.ADAM, Optimizer.SGD)
 OFFLOADS = tuple(module for module in OffloadModule if module is not OffloadModule.LAYER_INPUT)
 
+NOT_ON = ("Google",)
+"""Megatron-Core calls CUDA directly and knows no XLA (NVIDIA/Megatron-LM, issue 1511, 2025-03); AMD, Intel and AWS have
+ported it to their devices."""
+
 MEGATRON = Trainer(
     name="megatron",
     title="Megatron-LM",
     precedence=2,
     aliases=("megatron-lm",),
     words=("megatron-core", "megatron", "primus", "swift", "nanotron", "colossal"),
+    not_on=NOT_ON,
     launchable=True,
     releases=(
         Release(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from sartor.model.training import Accumulation, Release, Trainer
 from sartor.model.workload import COMMON_SCHEDULES
 from sartor.step.trainers.deepspeed import HABITS
+from sartor.step.trainers.megatron import NOT_ON
 
 CLONED = replace(HABITS, logit_bytes=10.0, kept_logit_bytes=8.0)
 """Its loss clones the fp32 logits, which the pipeline keeps as its output, and turns the clone into probabilities;
@@ -18,6 +19,7 @@ MEGATRON_DEEPSPEED = Trainer(
     precedence=5,
     fused_heads=1,
     words=("megatron-deepspeed", "megatron deepspeed", "neox"),
+    not_on=NOT_ON,
     dp_overlap=False,
     accumulation=Accumulation.ADDED,
     hides_tp_backward=False,

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 from sartor.model.training import MemoryHabits, Release, Trainer
 from sartor.operators import DType
-from sartor.step.trainers.megatron import ADAM_AND_SGD, MEGATRON, OFFLOADS, UNFUSED
+from sartor.step.trainers.megatron import ADAM_AND_SGD, MEGATRON, NOT_ON, OFFLOADS, UNFUSED
 
 NEMO = Trainer(
     name="nemo",
     title="NeMo",
     precedence=3,
     words=("nemo", "mlperf"),
+    not_on=NOT_ON,
     grad_dtype=DType.BF16,
     dispatch_once=True,
     ep_overlap=True,
