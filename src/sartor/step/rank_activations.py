@@ -15,7 +15,7 @@ from sartor.model.training import OffloadModule, PipelineSchedule, Recompute, Tr
 from sartor.model.workload import ParallelDims
 from sartor.step.activations import Activations, Rows, layer_activations, rows_of
 from sartor.step.stages import distinct_rows, entries, summed
-from sartor.step.states import block_params, weight_bytes
+from sartor.step.states import block_params, table_rows, weight_bytes
 from sartor.units import FloatArray, Floats, IntArray, Ints, ceil_div, remembered_if_few
 
 WORKSPACE_BYTES = {"hopper": 64e6, "blackwell": 64e6}
@@ -71,7 +71,7 @@ def _microbatch(
     return _Microbatch(
         activations=tuple(acts),
         rows=rows,
-        logits=rows.tokens * ceil_div(job.shape.vocab_size, tp) if job.shape.lm_head else 0 * rows.tokens,
+        logits=rows.tokens * ceil_div(table_rows(job, tp), tp) if job.shape.lm_head else 0 * rows.tokens,
         table=np.asarray(head.dense + head.tied) * head.trained + 0 * tp,
     )
 

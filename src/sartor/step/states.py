@@ -18,7 +18,7 @@ from sartor.model.shape import Block, BlockKind, Stack, TransformerShape, blocks
 from sartor.model.training import Optimizer, Recipe, Trainer, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims, Workload
 from sartor.step.stages import distinct_rows, entries
-from sartor.units import BoolArray, Bools, FloatArray, Floats, IntArray, Ints, remembered
+from sartor.units import BoolArray, Bools, FloatArray, Floats, IntArray, Ints, remembered, round_up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,11 +189,24 @@ class _BlockParams:
 def block_params(job: TrainingJob, dims: ParallelDims) -> tuple[_BlockParams, ...]:
     """Parameters of every block of ``job.shape`` (in the order of `blocks`) on one device of ``dims``, before sharding
     over data-parallel ranks. A LAYER block's are those of one layer."""
-    return _params_of_blocks(job.shape, dims.tp, dims.ep, splits_experts=job.trainer.splits_experts)
+    rows = table_rows(job, dims.tp)
+    return _params_of_blocks(job.shape, dims.tp, dims.ep, rows, splits_experts=job.trainer.splits_experts)
+
+
+def table_rows(job: TrainingJob, tp: Ints) -> Ints:
+    """Rows of the token table on all ranks of ``tp`` together: the vocabulary or, if tp does not divide it, the next
+    multiple of tp and of what the trainer pads to, as its launch files pad it."""
+    vocab, multiple = job.shape.vocab_size, job.trainer.vocab_multiple
+    if not multiple or np.all(np.equal(vocab % tp, 0)):
+        return vocab
+    return np.where(np.equal(vocab % tp, 0), vocab, round_up(vocab, np.lcm(multiple, tp)))
 
 
 @remembered
-def _params_of_blocks(shape: TransformerShape, tp: Ints, ep: Ints, *, splits_experts: bool) -> tuple[_BlockParams, ...]:
+def _params_of_blocks(
+    shape: TransformerShape, tp: Ints, ep: Ints, vocab_size: Ints, *, splits_experts: bool
+) -> tuple[_BlockParams, ...]:
+    shape = replace(shape, vocab_size=vocab_size)
     dims, kernels = ParallelDims(tp=tp, ep=ep), Kernels(splits_experts=splits_experts)
     parts = tuple(_block_params(shape, dims, kernels, block) for block in blocks(shape))
     if shape.traced is None:
