@@ -105,10 +105,14 @@ class Flags:
         return any(name in self.given for name in names)
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """A boolean with a value, as Hugging Face's Trainer has it: ``--bf16``, ``--bf16 true``, ``--bf16 True``."""
+        """A boolean that may have a value, as Hugging Face's Trainer has it: ``--bf16``, ``--bf16 true``; a variable
+        named for arguments (``--bf16 $EXTRA``) is not its value."""
         if not self.on(name):
             return default
-        word = self.word(name) if self.given[name] else "true"
+        values = self.given[name]
+        if not values or (ALONE(values[0]) and OF_ARGUMENTS(values[0])):
+            return True
+        word = self.word(name)
         return default if word is None else word.lower() in ("true", "1", "yes")
 
     def size(self, name: str, default: int | None = None, *, least: int = 1, most: int = MAX_SIZE) -> int | None:
