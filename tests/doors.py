@@ -210,7 +210,9 @@ def planned(asked: Asked, answer: ModelEstimate, folder: Path) -> Price | None:
     """The plan of the same unfinished run."""
     if not asked.trains or asked.words.get("eager"):
         return None
-    return _best(api.plan(asked.subject, asked.cluster, **asked.without("phase")), answer)
+    found = api.plan(asked.subject, asked.cluster, **asked.without("phase"))
+    assert (found.status == "infeasible") == answer.infeasible, f"{found.status}, and infeasible {answer.infeasible}"
+    return _best(found, answer)
 
 
 def fixed(asked: Asked, answer: ModelEstimate, folder: Path) -> Price | None:
@@ -291,7 +293,7 @@ def _request(asked: Asked, *, only: Mapping[str, object] | None = None, **more: 
 
 def on_the_command_line(asked: Asked, answer: ModelEstimate, folder: Path) -> Price | None:
     code, printed = _printed("estimate", asked, folder, asked.words)
-    assert code == 0, printed
+    assert code == (3 if answer.infeasible else 0), printed
     return _totals(json.loads(printed)["totals"])
 
 
@@ -516,11 +518,13 @@ def contradictions(asked: Asked, doors: Iterator[str] | tuple[str, ...], folder:
 
 
 def _plan_answers(asked: Asked) -> bool:
-    """Whether ``plan`` has a plan, or any answer but that none is possible, for a run that ``estimate`` refuses."""
+    """Whether ``plan`` has a plan, or any answer but that none is possible, for a run that ``estimate`` refuses. Of
+    degrees that do not divide the model it says the same as ``estimate``."""
     if not asked.trains or asked.words.get("eager"):
         return False
     try:
-        return api.plan(asked.subject, asked.cluster, **asked.without("phase")).best is not None
+        planned = api.plan(asked.subject, asked.cluster, **asked.without("phase"))
+        return planned.best is not None and not planned.cannot_run
     except InputError:
         return False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,49 @@ def test_what_would_change_a_launch_is_said_by_every_command(
     for command in ("estimate", "lint", "advise", "plan"):
         run([command, "--launch", launch, "--cluster", CLUSTER])
         assert first in " ".join(capsys.readouterr().out.split()), command
+
+
+TRAINER = """deepspeed --num_gpus 8 train.py --per_device_train_batch_size 1 --gradient_accumulation_steps 2 \\
+    --max_seq_length 4096 --gradient_checkpointing {again} --bf16 {bf16} --deepspeed ds.json
+"""
+ZERO_3 = {"zero_optimization": {"stage": 3}, "bf16": {"enabled": "auto"}}
+
+
+def trainer_script(folder: Path, *, again: str = "True", bf16: str = "True") -> str:
+    """The launch of a Hugging Face Trainer under DeepSpeed."""
+    (folder / "ds.json").write_text(json.dumps(ZERO_3))
+    (folder / "train.sh").write_text(TRAINER.format(again=again, bf16=bf16))
+    return (folder / "train.sh").as_posix()
+
+
+def test_a_change_says_whether_it_is_the_best_plan_or_the_best_single_change(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["llama-3-8b", "--launch", trainer_script(tmp_path), "--cluster", CLUSTER]
+    run(["plan", *words])
+    assert "of the step, as the best plan on these devices." in " ".join(capsys.readouterr().out.split())
+    run(["estimate", *words])
+    assert "of the step, the most of any single change (`sartor plan" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("flag", ["bf16", "again"])
+def test_arguments_behind_a_boolean_of_hugging_face_are_named_and_leave_the_verdict_open(
+    tmp_path: Path, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["llama-3-8b", "--launch", trainer_script(tmp_path, **{flag: "$EXTRA"}), "--cluster", CLUSTER]
+    assert run(["plan", *words, "--json"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert (body["status"], body["job"]["dtype"], body["plan"]["recompute"]) == ("unknown", "bf16", "full")
+    assert run(["plan", *words]) == 0
+    assert "$EXTRA holds arguments that are not in the file" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_variable_that_is_the_value_of_a_boolean_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["llama-3-8b", "--launch", trainer_script(tmp_path, bf16="$USE_BF16"), "--cluster", CLUSTER]
+    assert run(["plan", *words]) == 2
+    assert "--bf16=$USE_BF16: the file does not say its value" in capsys.readouterr().err
 
 
 def test_advice_about_a_launch_starts_from_its_step(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from sartor.errors import InputError
 from sartor.model.editing import edit
 from sartor.model.lower import feasible
 from sartor.model.workload import ParallelDims
+from sartor.web.work import Answerer
 
 RUN = {"num_devices": 8, "global_batch_size": 64, "seq_len": 2048}
 WORDS = ("qwen2.5-7b", "--gpu", "h100", "--tp", 8, "--num-devices", 8, "--global-batch-size", 64, "--seq-len", 2048)
@@ -65,6 +66,54 @@ def test_advise_prices_them_too(sartor: Callable[..., Any]) -> None:
     assert ran.out.startswith("As stated it cannot run: tp=8 does not split num_heads=28 (24 and 32 do).")
     assert "- tp=4: " in ran.out
     assert "lint calls" not in ran.out
+
+
+PLAN = ("qwen2.5-7b", "--cluster", "dgx-h100", *WORDS[3:])
+
+
+def test_plan_answers_them_as_the_other_commands_do(sartor: Callable[..., Any], answer: api.ModelEstimate) -> None:
+    ran, estimated = sartor("plan", *PLAN), sartor("estimate", *WORDS)
+    assert (ran.code, estimated.code) == (3, 3)
+    lines = [text.out.split("The rest of this answer is with tp=4:")[0] for text in (ran, estimated)]
+    assert lines[0] == lines[1]
+    body = sartor("plan", *PLAN, "--json").body
+    assert (body["status"], body["cannot_run"], body["best"]["tp"]) == ("infeasible", answer.cannot_run, 4)
+    assert body["divided"] == answer.to_dict()["divided"]
+    assert (body["run"]["tp"]["value"], body["run"]["tp"]["origin"]) == (4, "implied")
+    assert sartor("plan", *PLAN[:3], "--fix", "tp=8", *PLAN[5:], "--json").body["divided"] == body["divided"]
+
+
+def test_the_plan_in_place_of_one_that_does_not_divide_is_that_of_the_smaller_degree() -> None:
+    divided = api.plan("qwen2.5-7b", "dgx-h100", tp=8, **RUN)
+    four = api.plan("qwen2.5-7b", "dgx-h100", tp=4, **RUN)
+    assert divided.best is not None
+    assert divided.best == four.best
+    (alone,) = (each.answer for each in divided.divided if each.change == {"tp": 4})
+    assert float(alone.time_s) == divided.best.step_s
+    assert (four.cannot_run, four.status) == ("", "optimal")
+
+
+def test_a_plan_whose_degrees_do_not_divide_is_answered_over_http_too() -> None:
+    body = {"model": "qwen2.5-7b", "cluster": "dgx-h100", "tp": 8, **RUN}
+    reply = Answerer().fresh("plan", {}, json.dumps(body).encode())
+    answered = json.loads(reply.body)
+    assert (reply.status, answered["status"]) == (200, "infeasible")
+    assert answered["cannot_run"].startswith("tp=8 does not split num_heads=28")
+    assert [row["change"].get("tp") for row in answered["divided"]] == [None, None, 4]
+
+
+def test_no_file_is_written_of_a_plan_that_cannot_run(sartor: Callable[..., Any], tmp_path: Path) -> None:
+    ran = sartor("plan", *PLAN, "--write", "megatron", tmp_path / "launch")
+    assert (ran.code, ran.err) == (3, "sartor: no file is written: as stated it cannot run\n")
+    assert not (tmp_path / "launch").exists()
+    with pytest.raises(InputError, match="as stated it cannot run: tp=8 does not split num_heads=28"):
+        api.launch(api.plan("qwen2.5-7b", "dgx-h100", tp=8, **RUN), "megatron")
+
+
+@pytest.mark.parametrize(("words", "nearest"), [({"ep": 2}, "1"), ({"pp": 3}, "2 or 4")])
+def test_a_degree_that_no_model_of_this_kind_has_is_refused(words: dict[str, int], nearest: str) -> None:
+    with pytest.raises(InputError, match=f"nearest: {nearest}"):
+        api.plan("qwen2.5-7b", "dgx-h100", **words, **RUN)
 
 
 MAMBA = {
@@ -135,5 +184,11 @@ def test_a_degree_that_divides_leaves_nothing_to_ask() -> None:
     answer = api.estimate("gpt2", "h100", tp=2, **RUN | {"seq_len": 1024})
     assert answer.cannot_run == ""
     assert answer.divided == ()
-    with pytest.raises(InputError, match="does not split"):
-        api.plan("gpt2", "dgx-h100", num_devices=8, global_batch_size=64, tp=8)
+    assert api.plan("gpt2", "dgx-h100", num_devices=8, global_batch_size=64, tp=2).divided == ()
+
+
+@pytest.mark.parametrize("command", ["estimate", "lint", "advise", "plan"])
+def test_a_degree_that_does_not_divide_the_devices_is_refused(sartor: Callable[..., Any], command: str) -> None:
+    words = ("--cluster", "dgx-h100", "--num-devices", 16, "--global-batch-size", 64, "--tp", 3)
+    ran = sartor(command, "qwen2.5-7b", *words)
+    assert (ran.code, ran.err) == (2, "sartor: --tp=3: must divide --num-devices=16; nearest: 2 or 4\n")

@@ -138,19 +138,54 @@ def test_nothing_fits_is_an_answer_with_exit_code_3(sartor: Call, repo_dir: Path
 
 
 @pytest.mark.parametrize(
-    ("fix", "message"),
+    ("words", "message"),
     [
-        ("schedule=zero_bubble", "no plan has schedule=zero_bubble: Megatron-LM has no such schedule"),
-        ("recompute=selective", "selective recomputation saves nothing with flash attention"),
-        ("zero_stage=3,pp=4", "no plan has pp=4, zero_stage=3 together: ZeRO 2 and 3 do not work with a pipeline"),
+        ("--fix schedule=zero_bubble", "schedule=zero_bubble: Megatron-LM has no such schedule; nearest: 1f1b"),
+        (
+            "--recompute selective",
+            "--recompute=selective: selective recomputation saves nothing with flash attention; nearest: full or none",
+        ),
+        (
+            "--fix zero_stage=3,pp=4",
+            "plan=pp=4,zero_stage=3: ZeRO 2 and 3 do not work with a pipeline; nearest: zero_stage=1 or pp=1",
+        ),
     ],
 )
-def test_values_that_leave_no_plan_are_said_with_the_reason(
-    sartor: Call, small: list[object], fix: str, message: str
+def test_values_that_no_plan_has_are_refused_by_every_command_in_one_sentence(
+    sartor: Call, words: str, message: str
 ) -> None:
-    ran = sartor(*small, "--fix", fix, "--json")
-    assert ran.code == 3
-    assert message in ran.body["tightest"]["message"]
+    run = ("pythia-160m", "--cluster", "dgx-h100", "--num-devices", 8, "--global-batch-size", 64, *words.split())
+    refusals = {(ran.code, ran.err) for ran in (sartor(name, *run) for name in ("estimate", "lint", "advise", "plan"))}
+    assert refusals == {(2, f"sartor: {message}\n")}
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("llama-3-8b --num-devices 8 --global-batch-size 512 --tp 1 --pp 1 --zero-stage 0", 3),
+        ("llama-3-70b --num-devices 8 --global-batch-size 64", 3),
+        ("gpt2 --num-devices 8 --global-batch-size 64", 0),
+    ],
+)
+def test_what_does_not_fit_ends_with_the_same_code_in_every_command_that_prices_it(
+    sartor: Call, words: str, code: int
+) -> None:
+    run = (*words.split(), "--cluster", "dgx-h100")
+    assert {name: sartor(name, *run).code for name in ("estimate", "advise", "plan")} == dict.fromkeys(
+        ("estimate", "advise", "plan"), code
+    )
+    assert sartor("lint", *run).code == 0  # its code is that of its findings
+
+
+@pytest.mark.parametrize(("words", "code"), [("--tp 1", 3), ("--tp 1 --dtype fp8", 0), ("--tp 4", 0)])
+def test_a_pass_is_infeasible_only_if_not_even_one_sequence_fits(sartor: Call, words: str, code: int) -> None:
+    assert sartor("estimate", "llama-3-70b", "--gpu", "h100", "--phase", "decode", *words.split()).code == code
+
+
+def test_the_change_that_would_make_a_plan_fit_is_said(sartor: Call) -> None:
+    words = "llama-3-8b --num-devices 8 --global-batch-size 512 --tp 1 --pp 1 --zero-stage 0"
+    ran = sartor("estimate", *words.split(), "--json")
+    assert ran.body["totals"]["would_fit"] == [{"zero_stage": 1}]
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from sartor.answers.estimate import (
     BATCHES,
-    CANNOT_RUN,
     FIT,
-    INTERVAL,
     MODEL,
     QUESTION,
     SUBJECT,
@@ -37,7 +35,7 @@ from sartor.answers.field import (
     texts,
     through,
 )
-from sartor.answers.plan import COST_OF_STEP
+from sartor.answers.plan import CANNOT_RUN, COST_OF_STEP, INTERVAL
 from sartor.rules.rule import worst_grade
 
 if TYPE_CHECKING:

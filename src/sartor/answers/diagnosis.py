@@ -9,7 +9,6 @@ from dataclasses import field as default
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sartor.answers.estimate import INTERVAL
 from sartor.answers.field import (
     Answer,
     Fields,
@@ -29,7 +28,7 @@ from sartor.answers.field import (
     texts,
     through,
 )
-from sartor.answers.plan import CLUSTER, COST_OF_STEP, DEGREES, PARTS, PRICED, STEP_INTERVAL, Pool, Sourced
+from sartor.answers.plan import CLUSTER, COST_OF_STEP, DEGREES, INTERVAL, PARTS, PRICED, STEP_INTERVAL, Pool, Sourced
 from sartor.cost.cost import interval_80
 from sartor.errors import visible
 from sartor.json_types import JsonDict

@@ -26,7 +26,7 @@ from sartor.answers.field import (
     texts,
     through,
 )
-from sartor.answers.plan import BATCH, COST_OF_STEP, DEPENDS_ON, PRICED, VALUE, Sourced
+from sartor.answers.plan import BATCH, CANNOT_RUN, COST_OF_STEP, DEPENDS_ON, INTERVAL, PRICED, VALUE, Divided, Sourced
 from sartor.cost.collective.links import volume
 from sartor.cost.correction.calibration import ANY, Calibration, load_calibration
 from sartor.cost.cost import Cost, Source
@@ -87,11 +87,6 @@ def _detail(name: str) -> Any:
     return lambda pair: pair[1].details.get(name)
 
 
-INTERVAL = (
-    number("time_s", "time", help="predicted duration"),
-    number("low_s", "80% low", help="lower end of the 80% interval"),
-    number("high_s", "80% high", help="upper end of the 80% interval"),
-)
 _SIZES = ("batch", "m", "n", "k")
 OPERATOR: Fields = (
     text("name", "operator", path=lambda pair: pair[0].name),
@@ -403,22 +398,7 @@ INTERVAL_PART: Fields = (
     rows("kernels", Scalar.TEXT),
     number("log_sigma_without"),
 )
-DIVIDED: Fields = (
-    mapping("change", Scalar.INTEGER, help="sizes of the model, or a degree of parallelism"),
-    *through("answer", INTERVAL),
-    number("num_params", path="answer.question.reading.num_params", null=True),
-    *through("answer", (flag("fits"), number("peak_bytes"), number("usable_bytes"))),
-)
 BATCHES = rows("batches", BATCH, help="global batches next to this one, which the devices do not divide, if faster")
-CANNOT_RUN: Fields = (
-    text(
-        "cannot_run",
-        path=lambda answer: answer.cannot_run or None,
-        null=True,
-        help="why the degrees that were stated do not divide the model; everything else is then at a split that does",
-    ),
-    rows("divided", DIVIDED, help="sizes and degrees that would divide instead, each priced"),
-)
 ESTIMATE: Fields = (
     field("model", MODEL, path="question"),
     field("workload", WORKLOAD, path=lambda answer: answer),
@@ -440,15 +420,6 @@ SUBJECT: Fields = (
     text("cannot_run", "as stated it cannot run:", when=lambda answer: bool(answer.cannot_run)),
 )
 """What a repr says of an estimate."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Divided:
-    """A change with which a model divides, and the estimate with it."""
-
-    change: Mapping[str, int]
-    """Sizes of the model, or a degree of parallelism."""
-    answer: ModelEstimate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -512,6 +483,19 @@ class ModelEstimate(Answer):
     @property
     def fits(self) -> bool:
         return self.peak_bytes <= self.usable_bytes
+
+    @property
+    def infeasible(self) -> bool:
+        """Whether nothing runs as stated: the degrees do not divide the model, its trainer has no such plan, or it does
+        not fit with any plausible value of what was not stated (in inference: not one sequence does)."""
+        question = self.question
+        if self.cannot_run or any(finding.rule == "cannot_run" for finding in question.plan_findings):
+            return True
+        if self.fits or self.near_limit:
+            return False
+        if self.serving is not None:
+            return self.serving.most_sequences < 1
+        return not any(turn.of_memory or turn.of_arguments for turn in question.depends_on)
 
     @property
     def near_limit(self) -> bool:

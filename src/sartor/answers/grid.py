@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sartor.answers.estimate import INTERVAL
 from sartor.answers.field import (
     Answer,
     Fields,
@@ -24,6 +23,7 @@ from sartor.answers.field import (
     rows,
     text,
 )
+from sartor.answers.plan import INTERVAL
 from sartor.hardware.gpu import Gpu
 from sartor.model.workload import ModelReading
 from sartor.units import Array, BoolArray, FloatArray

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sartor.answers.estimate import INTERVAL
 from sartor.answers.field import (
     Answer,
     Field,
@@ -25,6 +24,7 @@ from sartor.answers.field import (
     text,
     texts,
 )
+from sartor.answers.plan import INTERVAL
 from sartor.placement.problem import Placement
 from sartor.schedules.problem import ScheduleResult
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from operator import attrgetter
@@ -37,6 +38,7 @@ from sartor.step.pipeline import devices_of_pools
 from sartor.step.results import near_limit
 
 if TYPE_CHECKING:
+    from sartor.answers.estimate import ModelEstimate
     from sartor.cost.correction.calibration import Calibration
     from sartor.hardware.cluster import Cluster
     from sartor.model.training import TrainingJob, TrainingPlan
@@ -275,6 +277,37 @@ def _searches(answer: PlanAnswer) -> list[tuple[PlanSearch, RunCost | None]]:
     return [(search, cost) for search, cost in zip_longest(answer.searches, answer.costs) if search]
 
 
+INTERVAL = (
+    number("time_s", "time", help="predicted duration"),
+    number("low_s", "80% low", help="lower end of the 80% interval"),
+    number("high_s", "80% high", help="upper end of the 80% interval"),
+)
+DIVIDED: Fields = (
+    mapping("change", Scalar.INTEGER, help="sizes of the model, or a degree of parallelism"),
+    *through("answer", INTERVAL),
+    number("num_params", path="answer.question.reading.num_params", null=True),
+    *through("answer", (flag("fits"), number("peak_bytes"), number("usable_bytes"))),
+)
+CANNOT_RUN: Fields = (
+    text(
+        "cannot_run",
+        path=lambda answer: answer.cannot_run or None,
+        null=True,
+        help="why the degrees that were stated do not divide the model; everything else is then at a split that does",
+    ),
+    rows("divided", DIVIDED, help="sizes and degrees that would divide instead, each priced"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divided:
+    """A change with which a model divides, and the estimate with it."""
+
+    change: Mapping[str, int]
+    """Sizes of the model, or a degree of parallelism."""
+    answer: ModelEstimate
+
+
 RELAXATION: Fields = (*texts("change field value"),)
 TIGHTEST: Fields = (
     text("message"),
@@ -365,6 +398,7 @@ PLAN: Fields = (
     field("cost", COST, null=True),
     field("why_not", WHY_NOT, null=True),
     rows("searches", SEARCH, path=_searches),
+    *CANNOT_RUN,
     rows("assumptions", Scalar.TEXT),
 )
 
@@ -378,6 +412,7 @@ class PlanAnswer(Answer):
         text("model", "model", path="reading.shape.name"),
         text("cluster", "cluster", path="cluster.name"),
         number("step_s", "step", path=lambda answer: answer.best and answer.best.step_s),
+        text("cannot_run", "as stated it cannot run:", when=lambda answer: bool(answer.cannot_run)),
     )
     reading: ModelReading
     run: Run
@@ -407,11 +442,19 @@ class PlanAnswer(Answer):
     calibration: Calibration | None = None
     depends_on: tuple[Turn, ...] = ()
     """Other plausible values of what was not stated that would turn whether the best plan fits, or whether any does."""
+    cannot_run: str = ""
+    """Why no plan has the stated degrees: they do not divide the model. Then this is the plan at the largest smaller
+    split that does."""
+    divided: tuple[Divided, ...] = ()
+    """What would run instead, the nearest first."""
 
     @property
     def status(self) -> str:
-        """That of the search; ``unknown`` where no plan fits as priced, and one would with another plausible value."""
-        turned = self.best is None and any(turn.of_memory for turn in self.depends_on)
+        """That of the search; ``infeasible`` where the stated degrees do not divide the model, ``unknown`` where no
+        plan fits as priced, and one would with another plausible value or may within the error of its peak."""
+        if self.cannot_run:
+            return "infeasible"
+        turned = self.best is None and (self.search.may_fit or any(turn.of_memory for turn in self.depends_on))
         return "unknown" if turned else self.search.status.value
 
     @property

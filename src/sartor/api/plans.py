@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from sartor.ask.complete import as_option, complete, settled_job, size_words, st
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import USUAL_CLUSTER
+from sartor.json_types import JsonMap
 from sartor.launch.plan import LaunchFiles, launch_kind
 from sartor.model.plan import AXES
 from sartor.model.workload import settled_seq_len
@@ -37,6 +39,7 @@ from sartor.step.results import step_source
 from sartor.step.trainers import check_device, record_named
 
 if TYPE_CHECKING:
+    from sartor.answers.estimate import ModelEstimate
     from sartor.cost.correction.calibration import Calibration
     from sartor.hardware.gpu import Gpu
     from sartor.launch.plan import LaunchReading
@@ -111,13 +114,11 @@ def plan(
     >>> answer.best.step_s < 1
     True
     """
-    from sartor.plans.fixed import ANY
     from sartor.plans.search import search_plans
 
     check_names(options, TrainingOptions)
     reading = read(model, options.get("set"))
-    fix = _simple(options.get("fix")) if simple else options.get("fix") or {}
-    compared = {name: word for name, word in fix.items() if str(word).strip().lower() == ANY}
+    fix, compared = _split_fix(_simple(options.get("fix")) if simple else options.get("fix") or {})
     whole, of_device = cluster_or_usual(cluster)
     whole, network = whole.with_price(price), _network(cluster, whole, of_device=of_device)
     own = own_calibration_of(options.get("calibration"), whole)
@@ -127,14 +128,47 @@ def plan(
     run = Run(facts={}).with_(*origin, cluster=whole.name)
     num_devices = num_devices[0] if isinstance(num_devices, Sequence) and len(num_devices) == 1 else num_devices
     one_count = num_devices if isinstance(num_devices, int) else None
-    held = {"fix": {name: word for name, word in fix.items() if name not in compared}, "num_devices": one_count}
+    held = {"fix": fix, "num_devices": one_count}
     run = stated_run(run, reading, {**options, **held, "price": price})
-    counts, run = _counts(num_devices, run, reading, whole, own)
     headroom, top = options.get("headroom"), size_of("top", top, 10)
     search = partial(search_plans, top=top, calibration=own, progress=progress, headroom=headroom)
     named = [name for name in AXES if options.get(name) is not None]
-    answer, closed = _searched(run, reading, whole, network, counts, compared, write, named, search)
-    return _explained(_with_open(answer, closed), tokens, why_not, headroom)
+
+    def searched(run: Run) -> PlanAnswer:
+        counts, run = _counts(num_devices, run, reading, whole, own)
+        found = _searched(run, reading, whole, network, counts, compared, write, named, search)
+        return _explained(_with_open(*found), tokens, why_not, headroom)
+
+    most = max(num_devices) if isinstance(num_devices, Sequence) else num_devices
+    return _that_divides(searched, run, reading, {**options, **held, "num_devices": most, "cluster": whole})
+
+
+def _split_fix(fix: Mapping[str, int | str]) -> tuple[dict[str, int | str], dict[str, int | str]]:
+    """What is held at a value, and the switches of which every setting is compared."""
+    from sartor.plans.fixed import ANY
+
+    compared = {name: word for name, word in fix.items() if str(word).strip().lower() == ANY}
+    return {name: word for name, word in fix.items() if name not in compared}, compared
+
+
+def _that_divides(searched: Callable[[Run], PlanAnswer], run: Run, reading: ModelReading, words: JsonMap) -> PlanAnswer:
+    """The answer of a search or, where the degrees that a run states (``words``) do not divide the model, that of the
+    largest smaller split that does, with what would divide instead."""
+    from sartor.api.questions import completed_question
+    from sartor.api.shapes import divided_estimate
+
+    instead: ModelEstimate | None = None
+    try:
+        return searched(run)
+    except InputError as error:
+        if error.field.removeprefix("fix ") in ("tp", "ep"):
+            with suppress(InputError):  # refused for another reason
+                instead = divided_estimate(completed_question(reading, None, words, splits=True), None, words)
+        if instead is None:
+            raise
+    degrees = {name: instead.question.run.get(name) for name in ("tp", "ep") if run.states(name)}
+    answer = searched(run.with_(Origin.IMPLIED, "splits the model", **degrees))
+    return replace(answer, cannot_run=instead.cannot_run, divided=instead.divided)
 
 
 def _searched(
@@ -151,6 +185,7 @@ def _searched(
     """The plans with the fastest setting of the switches that are ``compared``, and what it closes; errors call axes
     ``named`` as options."""
     from sartor.plans.fixed import SWITCHED, job_choices
+    from sartor.plans.search import no_plan_error
 
     where, own = whole.reached(max(counts)), search.keywords["calibration"]
     job, run, notes = settled_job(run, reading, where, launch_kind(write).value if write else "")
@@ -158,9 +193,12 @@ def _searched(
     fixed = {**stated_axes(run), **axes}
     try:
         found = [tuple(search(choice.job, whole, n, fixed=fixed) for n in counts) for choice in choices]
+        at = min(range(len(choices)), key=lambda i: _step_s(found[i][-1]))
+        errors = [no_plan_error(each) for each in found[at]]
+        if None not in errors:
+            raise errors[-1]  # type: ignore[misc]
     except InputError as error:
         raise as_option(error, named) from None
-    at = min(range(len(choices)), key=lambda i: _step_s(found[i][-1]))
     job, searches = choices[at].job, found[at]
     answer = PlanAnswer(
         reading=reading,
@@ -376,8 +414,9 @@ def launch(answer: PlanAnswer, trainer: str, trainer_version: str = "") -> Writt
 
     word, best, asked = launch_kind(trainer), answer.best, answer.search
     refuse_launch(answer.cluster.gpu, "trainer", trainer)
-    if best is None:
-        raise InputError("trainer", trainer, "there is no plan to write: none fits")
+    if best is None or answer.cannot_run:
+        why = f"as stated it cannot run: {answer.cannot_run}" if answer.cannot_run else "none fits"
+        raise InputError("trainer", trainer, f"there is no plan to write: {why}")
 
     def price(job: TrainingJob, plan: TrainingPlan) -> tuple[float, float]:
         where, own = asked.cluster, answer.calibration

@@ -27,7 +27,9 @@ from sartor.hardware.cluster import UNSAID_BYTES_PER_S, Cluster
 from sartor.hardware.cluster_catalog import CLUSTERS, usual_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.counts import count_params
+from sartor.model.lower.setting import feasible
 from sartor.model.shape import TransformerShape
+from sartor.model.training import Trainer
 from sartor.model.workload import (
     AttentionKernel,
     ModelReading,
@@ -55,8 +57,8 @@ from sartor.step.serving.served import (
     in_an_engine,
     padded,
 )
-from sartor.step.trainers import default_trainer, trainer_named
-from sartor.units import GIGA
+from sartor.step.trainers import plausible_trainers, trainer_named
+from sartor.units import GIGA, divisors
 
 DEFAULT_MICROBATCH = {Phase.PREFILL: 1, Phase.DECODE: 8}
 """Default sequences at once in inference."""
@@ -217,9 +219,9 @@ def _training(
     if run.states("num_devices"):
         device_counts(run.get("num_devices"), cluster)
     stated = ParallelDims(tp=run.get("tp", 1), pp=run.get("pp", 1), ep=run.get("ep", 1))
-    trainer = trainer_named(run.get("framework") or default_trainer(cluster.gpus), cluster.gpu)
-    vocab_size = int(padded_vocab(reading.shape, trainer, stated.tp))
-    shape = replace(reading.shape, vocab_size=vocab_size)
+    trainer = trainer_named(run.get("framework") or plausible_trainers(cluster.gpus)[0], cluster.gpu)
+    _refuse_degree(run, reading, trainer)
+    shape = replace(reading.shape, vocab_size=int(padded_vocab(reading.shape, trainer, stated.tp)))
     error: InputError | None = None
     for split in smaller_splits(shape, stated) if splits else (stated,):
         try:
@@ -230,6 +232,18 @@ def _training(
                 break
     assert error is not None
     raise error
+
+
+def _refuse_degree(run: Run, reading: ModelReading, trainer: Trainer) -> None:
+    """Raise ``InputError`` for a tensor-parallel degree that does not divide the stated devices, whatever the model."""
+    num_devices, tp = run.get("num_devices"), run.get("tp", 1)
+    if not run.states("num_devices") or num_devices % tp == 0:
+        return
+    shapes = {
+        d: replace(reading.shape, vocab_size=padded_vocab(reading.shape, trainer, d)) for d in divisors(num_devices)
+    }
+    near = sorted((d for d, shape in shapes.items() if feasible(shape, ParallelDims(tp=d))), key=lambda d: abs(d - tp))
+    raise InputError("tp", tp, f"must divide num_devices={num_devices}", " or ".join(map(str, sorted(near[:2]))))
 
 
 def _trained_at(

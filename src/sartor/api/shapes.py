@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 import numpy as np
 
 from sartor.answers.advice import Advice, Lint
-from sartor.answers.estimate import Divided, GemmAnswer, ModelEstimate, Question
+from sartor.answers.estimate import GemmAnswer, ModelEstimate, Question
+from sartor.answers.plan import Divided
 from sartor.api.models import Model
 from sartor.api.questions import DEFAULT_MICROBATCH, completed_question, model_asked
 from sartor.api.words import (
@@ -129,20 +130,23 @@ def estimate(
 
         return estimate_grid(model, gpu, options)
     asked = completed_question(model_asked(model, options), gpu, options, splits=True)
-    if not feasible(asked.trained_shape, asked.dims):
-        return _that_divides(asked, runnable(asked), gpu, options)
+    if divided := divided_estimate(asked, gpu, options):
+        return divided
     answer = _with_batches(answer_question(asked))
     return replace(answer, question=with_template_turns(answer.question, answer, answer_question))
 
 
-def _that_divides(
-    asked: Question, base: ModelEstimate, gpu: GpuLike | None, options: Mapping[str, Any]
-) -> ModelEstimate:
-    """An estimate of what runs in place of a question whose degrees do not divide its model, with why they do not and
-    the price of every change with which they do, and with the degrees that it is of as those of its run."""
+def divided_estimate(
+    asked: Question, gpu: GpuLike | None, options: Mapping[str, Any], base: ModelEstimate | None = None
+) -> ModelEstimate | None:
+    """An estimate (``base``) of what runs in place of a question whose degrees do not divide its model, with why they
+    do not and the price of every change with which they do, and with the degrees that it is of as those of its run;
+    None if they do."""
     from sartor.rules.lint import that_divide
 
-    split = runs_at(asked)
+    if feasible(asked.trained_shape, asked.dims):
+        return None
+    base, split = base or runnable(asked), runs_at(asked)
     divided: list[Divided] = []
     for change in that_divide(_context(asked, base.run)):
         with suppress(InputError):  # its devices or batch may not divide otherwise
@@ -449,9 +453,7 @@ def lint(
     reading = model_asked(model, options, changed_by="lint")
     asked = completed_question(reading, gpu, options, splits=True)
     lint = lint_question(asked, allow)
-    if not feasible(asked.trained_shape, asked.dims):
-        return replace(lint, base=_that_divides(asked, lint.base, gpu, options))
-    return replace(lint, base=_with_batches(lint.base))
+    return replace(lint, base=divided_estimate(asked, gpu, options, lint.base) or _with_batches(lint.base))
 
 
 def lint_question(asked: Question, allow: Sequence[str] = ()) -> Lint:
@@ -647,9 +649,8 @@ def advise(
     asked = completed_question(reading, first, words, splits=True)
     padded = asked.trained_shape.vocab_size != reading.shape.vocab_size
     checked = lint_question(asked)
-    base, findings = _with_batches(checked.base), checked.findings
-    if not feasible(asked.trained_shape, asked.dims):
-        base = _that_divides(asked, checked.base, first, words)
+    base = divided_estimate(asked, first, words, checked.base) or _with_batches(checked.base)
+    findings = checked.findings
     asked = _that_splits(base.question)
     gpus = (asked.gpu, *(device_of(name) for name in others if name is not None))
     runs = _runs(base, gpus[1:], words)
@@ -700,7 +701,8 @@ def _changed_question(question: Question, gpu: GpuLike | None, words: Mapping[st
     name = f"{workload.shape.name} with {_fix_words(fix)}" if of_shape else workload.shape.name
     reading = replace(question.reading, shape=replace(workload.shape, name=name))
     degrees = {axis: int(getattr(dims, axis)) for axis in fix if axis not in of_shape}
-    return completed_question(reading, gpu, {**words, **degrees})
+    stated = {name: word for name, word in (words.get("fix") or {}).items() if name not in degrees}
+    return completed_question(reading, gpu, {**words, "fix": stated, **degrees})
 
 
 def _fix_words(fix: Fix) -> str:

@@ -77,7 +77,7 @@ def advise(
         from sartor.report.advice_document import advice_view
 
         c.show(advice_view(found, verbose=verbose))
-    if found.base.cannot_run:
+    if found.base.infeasible:
         raise c.Exit(3)
 
 

@@ -124,8 +124,10 @@ def plan(
             progress=progress,
             **options,
         )
-    if found.best is not None:
+    if found.best is not None and not found.cannot_run:
         _write_files(found, files)
+    elif any(files[name] for name in ("write", "html", "png", "trace", "chakra")):
+        c.say(f"sartor: no file is written: {'as stated it cannot run' if found.cannot_run else 'no plan fits'}")
     _show(found, verbose=verbose, json=json, out=out)
 
 
@@ -138,7 +140,7 @@ def _refuse_launch(kind: str, cluster: str) -> None:
 
 
 def _show(found: PlanAnswer, *, verbose: bool, json: bool, out: Path | None) -> None:
-    """Print the answer; exit with 3 if no plan fits."""
+    """Print the answer; exit with 3 if no plan fits, or has the stated degrees."""
     from sartor.report.plan_document import plan_view
 
     c.answer("plan", found.to_dict, as_json=json, out=out)
@@ -148,8 +150,8 @@ def _show(found: PlanAnswer, *, verbose: bool, json: bool, out: Path | None) -> 
         tightest = found.search.tightest
         if json and tightest:
             c.say(f"sartor: {tightest.message}")
-        if found.status == "infeasible":
-            raise c.Exit(3)
+    if found.status == "infeasible":
+        raise c.Exit(3)
 
 
 WITH_A_LAUNCH = ("trace", "trainer_version", "overwrite")

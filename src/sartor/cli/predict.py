@@ -25,7 +25,8 @@ def estimate(
     throughput and memory of the whole plan, as `sartor plan` answers them.
 
     What is left out of devices, batch and plan is completed: the fastest plan that fits, on the fewest nodes.
-    Exits with 3 if --tp or --ep do not divide the model, with the price of sizes and degrees that do.
+    Exits with 3 if nothing runs as stated: it does not fit with any value of what is left open, or --tp or --ep do not
+    divide the model (then with the price of sizes and degrees that do).
 
     Example: `sartor estimate examples/llama-3-8b/config.json --gpu h100 --phase decode --context-len 8192`
 
@@ -40,7 +41,7 @@ def estimate(
         from sartor.report.table_estimate import estimate_view
 
         c.show(estimate_view(answer, findings_of(answer.question, answer.run, remarks=False), verbose=verbose))
-    if answer.cannot_run:
+    if answer.infeasible:
         raise c.Exit(3)
 
 

@@ -435,5 +435,6 @@ def _cheapest(plan: HeldPlan, rows: Rows, step_s: Array) -> int:
 
 def _change(plan: HeldPlan, rows: Rows, index: int) -> dict[str, int | str]:
     names = (*NAMED, "optimizer_offload")
-    values = {name: int(rows[name][index]) for name in names if name != "zero_stage" or rows["dp"][index] > 1}
+    shards = rows["dp"][index] * rows["cp"][index] > 1
+    values = {name: int(rows[name][index]) for name in names if name != "zero_stage" or shards}
     return {name: AXES[name].shown(value) for name, value in values.items() if value != plan.axes[name]}

@@ -13,7 +13,7 @@ from sartor.hardware.cluster import Cluster
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.step.mechanisms import parts
 from sartor.step.mechanisms.mechanism import Rows
-from sartor.step.results import Footprint, StepEstimate, WholeStep
+from sartor.step.results import Footprint, StepEstimate, WholeStep, near_limit
 
 
 class PlanStatus(Enum):
@@ -124,6 +124,12 @@ class PlanSearch:
     headroom: float = 0.0
     """Share of the usable memory that every plan leaves free."""
     wall_s: float = field(compare=False)
+
+    @property
+    def may_fit(self) -> bool:
+        """Whether nothing fits, and the leanest plan is over the limit by less than the error of a predicted peak."""
+        lean, over = self.tightest and self.tightest.leanest, self.tightest and self.tightest.over_bytes
+        return bool(lean and over and near_limit(lean.peak_bytes, lean.peak_bytes - over))
 
     @property
     def evaluated_per_s(self) -> float:

@@ -175,6 +175,13 @@ def leanest_plan(
     return priced(pricer, front.leanest.rows)[0]
 
 
+def no_plan_error(search: PlanSearch) -> InputError | None:
+    """The error of a search whose fixed values have no plan together, whatever fits; None if they have one."""
+    if search.evaluated:
+        return None
+    return _impossible(search.job, search.num_devices, search.fixed, search.rejected)
+
+
 def best_or_leanest(pricer: Pricer, space: PlanSpace) -> tuple[PricedPlan | None, Mapping[str, int]]:
     """The fastest plan of a space that fits, else the leanest (None if there is none), and what was rejected."""
     best, front, rejected = _fastest(pricer, space)

@@ -19,6 +19,8 @@ from sartor.report.plan_words import (
     batches_text,
     cannot_run_text,
     close_text,
+    devices_priced,
+    divided_lines,
     first_plan_change,
     if_turned,
     money_text,
@@ -200,7 +202,9 @@ def serving_words(answer: ModelEstimate, served: Serving) -> str:
 def headline(answer: ModelEstimate, change: str = "") -> Iterator[str]:
     """``my-3b on 8 h100_sxm as dp 8, ZeRO 1, microbatch 2 (the fastest plan that fits): fits, 71 of 75.2 GiB.``, how
     long a step takes, what to change, and what would turn it."""
-    yield from _divided_lines(answer)
+    question = answer.question
+    what = "step" if question.held is not None else "pass"
+    yield from divided_lines(answer, question.run, question.reading, devices_priced(answer), what)
     if stopped := cannot_run_text(answer.question.plan_findings):
         yield stopped
     yield f"{_subject(answer)}: {_fits(answer)}"
@@ -215,32 +219,6 @@ def headline(answer: ModelEstimate, change: str = "") -> Iterator[str]:
     if unread := unread_text(answer.question.reading):
         yield unread
     yield from turn_lines(answer.question.depends_on)
-
-
-def _divided_lines(answer: ModelEstimate) -> Iterator[str]:
-    """``As stated it cannot run: tp=8 does not split num_heads=28 (24 and 32 do). ...``, and what each change costs."""
-    if not answer.cannot_run:
-        return
-    what = "step" if answer.question.held is not None else "pass"
-    yield f"As stated it cannot run: {answer.cannot_run}. What would run:"
-    run = answer.question.run
-    split = [f"{name}={run.get(name)}" for name in ("tp", "ep") if run.origin(name) is Origin.IMPLIED]
-    for divided in answer.divided:
-        estimate = divided.answer
-        words = ", ".join(f"{name}={value}" for name, value in divided.change.items())
-        if words in (answer.question.reading.shape.name or ""):
-            continue  # the whole answer is of this change
-        times = interval_text(float(estimate.time_s), float(estimate.low_s), float(estimate.high_s))
-        memory = f"{format_bytes(estimate.peak_bytes)} of {format_bytes(estimate.usable_bytes)}"
-        many = _devices(estimate)
-        where = "" if many == _devices(answer) else f" on {count_text(many, 'device')}"
-        yield f"- {words}: a {what} of {times}{where}; {'fits' if estimate.fits else 'does not fit'}, {memory}."
-    if split:
-        yield f"The rest of this answer is with {' and '.join(split)}:"
-
-
-def _devices(answer: ModelEstimate) -> int:
-    return int((answer.question.dims if answer.priced is None else answer.priced.plan).num_devices)
 
 
 WORTH_CHANGING = 0.01

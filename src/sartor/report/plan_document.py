@@ -27,6 +27,7 @@ from sartor.report.plan_words import (
     SMALL,
     cost_text,
     devices_text,
+    divided_lines,
     if_turned,
     limit_of,
     plan_lines,
@@ -176,6 +177,7 @@ def _blocks(answer: PlanAnswer) -> list[d.PageBlock]:
 def _feasible(answer: PlanAnswer, best: PricedPlan) -> list[d.PageBlock]:
     top = _top_grid(answer.search.top)
     compares = answer.why_not is not None or len(answer.searches) > 1
+    lines = list(plan_lines(answer))
     time = [
         d.section("Where the time goes", "time", "Time"),
         d.figure_block(
@@ -191,8 +193,8 @@ def _feasible(answer: PlanAnswer, best: PricedPlan) -> list[d.PageBlock]:
         *d.cut_blocks(top, ROWS),
     ]
     return [
-        d.opening(plan_lines(answer)),
-        d.PageBlock(words=" ".join(plan_lines(answer)), verdict=True, place=d.Place.PAGE),
+        d.opening(lines),
+        d.PageBlock(words=" ".join(lines), verdict=True, place=d.Place.PAGE),
         d.PageBlock(cards=_cards(answer, best), place=d.Place.PAGE),
         *(d.in_full(time) if compares else time),
         d.section("Memory by stage", "memory", "Memory", d.Place.REST),
@@ -259,8 +261,9 @@ def _infeasible(answer: PlanAnswer) -> list[d.PageBlock]:
     if lean and any(turn.of_memory for turn in answer.depends_on):
         turned = if_turned(answer.depends_on, fits=False, memory=format_bytes(lean.peak_bytes))
         message = f"{message} The leanest plan does not fit{turned}."
+    divided = divided_lines(answer, answer.run, answer.reading, answer.search.num_devices)
     return [
-        d.opening([message, f"{_heading_text(answer)}.", *turn_lines(answer.depends_on)], bad=True),
+        d.opening([*divided, message, f"{_heading_text(answer)}.", *turn_lines(answer.depends_on)], bad=True),
         d.PageBlock(words=message, verdict=True, place=d.Place.PAGE),
         *([d.PageBlock(words=f"The plan with least memory: {plan_words(lean.plan)}.")] if lean else []),
         d.bullets_block("What would fit", [relaxation.change for relaxation in tightest.relaxations]),

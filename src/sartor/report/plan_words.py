@@ -9,20 +9,23 @@ from sartor.answers.plan import PARTS
 from sartor.model.plan import phrases
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
 from sartor.plans.next import CLOSE, RIGHT
-from sartor.report.words import interval_text, printable, three_digits, unread_text
+from sartor.report.words import count_text, interval_text, printable, three_digits, unread_text
+from sartor.run.fields import Origin
 from sartor.step.footprint import usable_bytes
 from sartor.step.pipeline import devices_of_pools
 from sartor.step.results import MAY_FIT, PEAK_ERROR, near_limit
 from sartor.units import format_bytes, format_change, format_count, format_seconds, format_share
 
 if TYPE_CHECKING:
+    from sartor.answers.estimate import ModelEstimate
     from sartor.answers.plan import PlanAnswer
     from sartor.hardware.cluster import Cluster
     from sartor.json_types import JsonMap
+    from sartor.model.workload import ModelReading
     from sartor.plans.next import DividedBatch, Simpler, WhyNot
     from sartor.plans.result import PricedPlan
     from sartor.rules.plan.rule import PlanFinding
-    from sartor.run.fields import Turn
+    from sartor.run.fields import Run, Turn
     from sartor.step.run_cost import RunCost
 
 SAME = 0.01
@@ -46,10 +49,38 @@ def devices_text(cluster: Cluster, num_devices: int) -> str:
     return " and ".join(pools)
 
 
+def divided_lines(
+    answer: ModelEstimate | PlanAnswer, run: Run, reading: ModelReading, num_devices: int, what: str = "step"
+) -> Iterator[str]:
+    """``As stated it cannot run: tp=8 does not split num_heads=28 (24 and 32 do). ...``, and what each change costs."""
+    if not answer.cannot_run:
+        return
+    yield f"As stated it cannot run: {answer.cannot_run}. What would run:"
+    split = [f"{name}={run.get(name)}" for name in ("tp", "ep") if run.origin(name) is Origin.IMPLIED]
+    for divided in answer.divided:
+        estimate = divided.answer
+        words = ", ".join(f"{name}={value}" for name, value in divided.change.items())
+        if words in (reading.shape.name or ""):
+            continue  # the whole answer is of this change
+        times = interval_text(float(estimate.time_s), float(estimate.low_s), float(estimate.high_s))
+        memory = f"{format_bytes(estimate.peak_bytes)} of {format_bytes(estimate.usable_bytes)}"
+        many = devices_priced(estimate)
+        where = "" if many == num_devices else f" on {count_text(many, 'device')}"
+        yield f"- {words}: a {what} of {times}{where}; {'fits' if estimate.fits else 'does not fit'}, {memory}."
+    if split:
+        yield f"The rest of this answer is with {' and '.join(split)}:"
+
+
+def devices_priced(answer: ModelEstimate) -> int:
+    """The devices of the run, or of one instance in inference."""
+    return int((answer.question.dims if answer.priced is None else answer.priced.plan).num_devices)
+
+
 def plan_lines(answer: PlanAnswer) -> Iterator[str]:
     """The first lines: the best plan and whether it fits, how fast it is, what to change and what would turn it."""
     search, best, job = answer.search, answer.search.best, answer.job
     assert best is not None
+    yield from divided_lines(answer, answer.run, answer.reading, search.num_devices)
     model, devices = subject_text(answer.reading.shape.name, job), devices_text(answer.cluster, search.num_devices)
     trainer = printable(job.trainer.name) + ("" if answer.run.states("framework") else ", which is assumed")
     among = "the only plan that fits" if search.fitting == 1 else f"the fastest of {search.fitting:,} that fit"
@@ -341,12 +372,16 @@ def cannot_run_text(findings: Iterable[PlanFinding]) -> str:
 
 
 def first_plan_change(findings: Iterable[PlanFinding]) -> str:
-    """``Change first: dp_overlap=true: saves 11.7% of the step.``, of a plan that cannot run what makes it run; empty
-    if no finding has a fix."""
+    """``Change first: dp_overlap=true: saves 11.7% of the step, the most of any single change.``, or that it is the
+    best plan; of a plan that cannot run what makes it run; empty if no finding has a fix."""
     fixes = [finding for finding in findings if finding.fix]
     fixes = [finding for finding in fixes if finding.rule == "cannot_run"] or fixes
     first = max(fixes, key=lambda finding: finding.gain_fraction or 0.0, default=None)
-    return "" if first is None else f"Change first: {plan_gain_text(first)}."
+    if first is None:
+        return ""
+    whole, saves = first.rule == "slower_than_best", (first.gain_fraction or 0.0) >= 0.0005
+    which = ", as the best plan on these devices" if whole else ", the most of any single change" if saves else ""
+    return f"Change first: {plan_gain_text(first)}{which}."
 
 
 def plan_gain_text(finding: PlanFinding) -> str:

@@ -34,7 +34,7 @@ from sartor.model.workload import AttentionKernel, ParallelDims, Phase, Workload
 from sartor.operators import WEIGHT_ONLY_NAMES, DType
 from sartor.run.fields import check_batch
 from sartor.step.states import FOUR_BIT_BYTES, frozen_in_4_bits, weight_bytes
-from sartor.step.trainers import as_written, default_trainer, trainer_named
+from sartor.step.trainers import as_written, plausible_trainers, trainer_named
 from sartor.units import Floats, Ints, round_up
 
 _ANY_LAYOUT = frozenset({"blackwell", "cdna3", "cdna4"})
@@ -160,7 +160,7 @@ def training_job(
     """A job of ``global_batch_size`` sequences of ``seq_len`` tokens a step, and the assumptions made, as sentences.
 
     ``framework`` is a trainer's name, with its release after an @ if that matters (``nemo@26.06``, ``megatron@2021``);
-    None is the usual one there (`default_trainer`). ``seq_len`` None is the model's longest, at most 4096. ``dtype``
+    None is the usual one there (`plausible_trainers`). ``seq_len`` None is the model's longest, at most 4096. ``dtype``
     is a recipe (bf16, fp16, fp8, mxfp8, nvfp4, fp8_block, ...); None is the device's 16-bit type. ``context_parallel``
     None is the trainer's usual kind. If ``gpu`` is several, all must support the recipe. Raises ``InputError``.
     """
@@ -168,7 +168,9 @@ def training_job(
     batch = _size("global_batch_size", global_batch_size, "256")
     recipe, recipe_notes = _recipe(dtype, gpus)
     trainer = (
-        framework if isinstance(framework, Trainer) else trainer_named(framework or default_trainer(gpus), gpus[0])
+        framework
+        if isinstance(framework, Trainer)
+        else trainer_named(framework or plausible_trainers(gpus)[0], gpus[0])
     )
     padded, padding_notes = _padded(shape, trainer)
     if seq_len is not None:

@@ -52,11 +52,6 @@ PLAUSIBLE_TRAINERS = (DEFAULT, "nemo", "torchtitan")
 recipes, and the usual one that does not pad a vocabulary."""
 
 
-def default_trainer(gpus: Sequence[Gpu]) -> str:
-    """The usual trainer on such devices, the first of the `plausible_trainers`."""
-    return plausible_trainers(gpus)[0]
-
-
 def plausible_trainers(gpus: Sequence[Gpu]) -> tuple[str, ...]:
     """Trainers that a run on such devices which names none could have, the usual one first: Megatron-LM and its like;
     where a vendor has a usual trainer, that one; on template accelerators the lockstep runtime of their design."""
@@ -90,7 +85,7 @@ def check_device(trainer: Trainer, gpu: Gpu, field: str, value: str, instead: st
     """Raise ``InputError`` for a trainer, stated as a field's value, that does not run on devices such as ``gpu``;
     ``instead``: what to state, if not the usual trainer there."""
     if _is_of(gpu, trainer.not_on):
-        usual = default_trainer([gpu])
+        usual = plausible_trainers([gpu])[0]
         must = f"does not run on {gpu.name} ({gpu.vendor}); {TRAINERS[usual].called} does"
         raise InputError(field, value, must, instead or usual)
 
