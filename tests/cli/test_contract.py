@@ -193,9 +193,9 @@ USELESS = {
     "an unknown gpu": (("estimate", "{config}", "--gpu", "h1000"), ["gpu", "h1000", "h100_sxm"]),
     "an unknown model": (("estimate", "llama-3.1-9b", "--gpu", "h100"), ["llama-3.1-9b", "llama-3.1-8b"]),
     "a missing file": (("estimate", "nowhere/config.json", "--gpu", "h100"), ["nowhere/config.json"]),
-    "tp that does not split": (
-        ("plan", "{config}", "--num-devices", "40", "--global-batch-size", "40", "--tp", "5"),
-        ["tp", "5", "30 with num_kv_heads=10 and 35 with num_kv_heads=5 do"],
+    "tp that does not divide the devices": (
+        ("plan", "{config}", "--num-devices", "40", "--global-batch-size", "40", "--tp", "6"),
+        ["tp", "6", "must divide num_devices=40"],
     ),
     "tp zero": (("estimate", "{config}", "--gpu", "h100", "--tp", "0"), ["tp", "0"]),
     "a phase that is none": (("estimate", "{config}", "--phase", "inference"), ["phase", "inference", "prefill"]),

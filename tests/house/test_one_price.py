@@ -257,9 +257,9 @@ def test_a_plan_that_contradicts_itself_is_one_sentence(case: str) -> None:
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("tp", [6, 64])
-def test_a_degree_that_does_not_divide_the_model_is_a_question(tp: int) -> None:
-    answer = api.estimate("llama-3.1-8b", num_devices=64, global_batch_size=512, tp=tp)
+@pytest.mark.parametrize(("tp", "num_devices"), [(6, 96), (64, 64)])
+def test_a_degree_that_does_not_divide_the_model_is_a_question(tp: int, num_devices: int) -> None:
+    answer = api.estimate("llama-3.1-8b", num_devices=num_devices, global_batch_size=512, tp=tp)
     assert answer.cannot_run.startswith(f"tp={tp} does not split num_heads=32")
     assert answer.divided
 
