@@ -195,7 +195,7 @@ USELESS = {
     "a missing file": (("estimate", "nowhere/config.json", "--gpu", "h100"), ["nowhere/config.json"]),
     "tp that does not divide the devices": (
         ("plan", "{config}", "--num-devices", "40", "--global-batch-size", "40", "--tp", "6"),
-        ["tp", "6", "must divide num_devices=40"],
+        ["tp", "6", "must divide --num-devices=40"],
     ),
     "tp zero": (("estimate", "{config}", "--gpu", "h100", "--tp", "0"), ["tp", "0"]),
     "a phase that is none": (("estimate", "{config}", "--phase", "inference"), ["phase", "inference", "prefill"]),
