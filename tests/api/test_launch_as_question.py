@@ -105,10 +105,17 @@ def test_advice_about_a_launch_starts_from_its_step(tmp_path: Path) -> None:
     assert advice.base.time_s == api.lint_launch(launch, CLUSTER, search=False).priced.step_s
 
 
-def test_what_a_launch_says_is_stated_by_the_file(tmp_path: Path) -> None:
-    run = api.ask(cluster=CLUSTER, launch=launch_file(tmp_path, PLANS["tensor parallel"])).run
-    for name, value in {"tp": 4, "dp": 4, "global_batch_size": 64, "seq_len": 4096, "framework": "megatron"}.items():
+def test_what_a_launch_says_is_stated_by_the_file_and_nothing_else(tmp_path: Path) -> None:
+    launch = launch_file(tmp_path, PLANS["tensor parallel"])
+    run = api.ask(cluster=CLUSTER, launch=launch).run
+    for name, value in {"tp": 4, "global_batch_size": 64, "seq_len": 4096, "framework": "megatron"}.items():
         assert (run.get(name), run.origin(name), run.facts[name].source) == (value, Origin.STATED, "train.sh")
+    for name, value in {"dp": 4, "virtual_stages": 1}.items():
+        assert (run.get(name), run.origin(name)) == (value, Origin.IMPLIED)
+    for name, value in {"cp": 1, "recompute": "none", "optimizer": "adam"}.items():
+        assert (run.get(name), run.origin(name)) == (value, Origin.USUAL)
+        assert run.facts[name].source == "Megatron-LM's default"
+    assert api.lint_launch(launch, CLUSTER, search=False).run.facts.items() <= run.facts.items()
 
 
 def test_an_option_wins_over_the_launch_and_says_so(tmp_path: Path) -> None:

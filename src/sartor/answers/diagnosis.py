@@ -28,11 +28,23 @@ from sartor.answers.field import (
     texts,
     through,
 )
-from sartor.answers.plan import CLUSTER, COST_OF_STEP, DEGREES, INTERVAL, PARTS, PRICED, STEP_INTERVAL, Pool, Sourced
+from sartor.answers.plan import (
+    CLUSTER,
+    COST_OF_STEP,
+    DEGREES,
+    INTERVAL,
+    PARTS,
+    PRICED,
+    STEP_INTERVAL,
+    VALUE,
+    Pool,
+    Sourced,
+)
 from sartor.cost.cost import interval_80
 from sartor.errors import visible
 from sartor.json_types import JsonDict
 from sartor.plans.explain import nearest
+from sartor.run.fields import Run
 from sartor.step.run_cost import RunCost, run_cost
 from sartor.units import format_change
 
@@ -106,6 +118,7 @@ def _best_plan(answer: Any) -> Sourced | None:
 
 _BEST_PLAN = field("best_plan", PRICED, path=_best_plan, null=True)
 
+_RUN = mapping("run", VALUE, path="facts.facts", help="every value of job and plan, with its origin")
 _PEAKS = {"allocated_bytes": "allocated", "reserved_bytes": "reserved"}
 """Peaks of memory, in words."""
 PRICED_RUN: Fields = (
@@ -183,6 +196,7 @@ LOG: Fields = (
         ),
         path=lambda answer: answer,
     ),
+    _RUN,
     field("measured", LOG_MEASURED, path=lambda answer: answer),
     field("predicted", LOG_PREDICTED, path=lambda answer: answer),
     number("deviation", help="ln(measured / predicted) in standard deviations of the prediction"),
@@ -223,6 +237,8 @@ class LogDiagnosis(Answer):
     num_runs: int
     measured: MeasuredRun
     job: TrainingJob
+    facts: Run
+    """Every value of job and plan, with its origin."""
     cluster: Cluster
     open_plan: OpenPlan
     """What nothing states of the plan."""
@@ -346,6 +362,7 @@ TRACE: Fields = (
         ),
         path=lambda answer: answer,
     ),
+    _RUN,
     field(
         "measured",
         (
@@ -429,6 +446,8 @@ class TraceDiagnosis(Answer):
     """Cost of the tokens of one measured step, where those are known."""
     job: TrainingJob | None = None
     """What was trained, if a model and its sizes were given."""
+    facts: Run = default(default_factory=lambda: Run(facts={}))
+    """Every value of job and plan, with its origin; none if no step is predicted."""
 
     @property
     def unknown_share(self) -> float:

@@ -515,6 +515,7 @@ LAUNCH: Fields = (
         path=lambda answer: answer,
     ),
     field("model", (text("name"), MODEL_SIZES), path="job.shape"),
+    mapping("run", VALUE, path="run.facts", help="every value of the run, with its origin"),
     field("job", JOB[:2] + JOB[3:5]),
     field("cluster", CLUSTER, path=lambda answer: Pool(answer.cluster, int(answer.priced.plan.num_devices))),
     field("plan", PRICED, path=lambda answer: Sourced(answer.priced, answer.source)),
@@ -545,6 +546,8 @@ class LaunchAnswer(Answer):
     path: str
     framework: str
     job: TrainingJob
+    run: Run
+    """Every fact of job and plan, with its origin."""
     cluster: Cluster
     priced: PricedPlan
     fits: bool

@@ -20,7 +20,7 @@ from sartor.hardware.catalog import GPUS
 from sartor.hardware.cluster import Cluster
 from sartor.operators import Gemm
 from sartor.options import with_options
-from sartor.run.fields import FIELDS, check_names
+from sartor.run.fields import FIELDS, Run, check_names
 from sartor.step.results import step_source
 from sartor.step.run_cost import run_cost
 from sartor.units import format_seconds
@@ -222,6 +222,7 @@ def _divided(
         ),
         assumptions=found.assumptions if found else (),
         job=found.job if found else None,
+        facts=found.run if found else Run(facts={}),
         cost=run_cost(found.job, there, devices, (divided.step_s,) * 3, found.job.tokens_per_step)
         if found and there
         else None,

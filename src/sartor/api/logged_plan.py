@@ -53,15 +53,17 @@ class LoggedPlan:
 
     job: TrainingJob
     plan: TrainingPlan
+    run: Run
+    """Every fact of both, with its origin."""
     said: Mapping[str, int | str]
-    whole: bool
-    """The plan is complete, because a launch specifies everything."""
+    launched: frozenset[str] = frozenset()
+    """Facts in no doubt because a launch settles them, if only by its trainer's defaults."""
     assumptions: tuple[str, ...]
 
     @property
     def stated(self) -> frozenset[str]:
         """Facts that are not assumed."""
-        return frozenset(self.said) | (LAUNCHED if self.whole else frozenset())
+        return frozenset(self.said) | self.launched
 
 
 def best_plan(found: LoggedPlan, cluster: Cluster, calibration: Calibration | None) -> PricedPlan | None:
@@ -144,27 +146,42 @@ class AskedPlan:
         """The plan of a launch file, or of the log's own dump of arguments."""
         from sartor.launch.files import read_launch
         from sartor.launch.megatron_dialects import read_dump
+        from sartor.launch.options import options_of
+        from sartor.launch.origins import origin_words, with_origins
 
         devices = self.run.number("num_devices") or 0
         if self.launch is None:
-            batch = self.run.number("global_batch_size")  # that of the steps, which ramp-up may keep below the dump's
+            batch = self.log.number("global_batch_size")  # that of the steps, which ramp-up may keep below the dump's
             ran = {} if batch is None else {"global_batch_size": str(batch)}
-            reading = replace(read_dump({**self.run.arguments, **ran}, devices), open_fields={})
+            options = options_of(self.stated, devices, self.shape)
+            reading = replace(read_dump({**self.run.arguments, **ran}, options), open_fields={})
         else:
             reading = read_launch(self.launch, num_devices=devices, shape=self.shape, run=self.stated)
+        source = "the log" if self.launch is None else Path(self.launch).name
         _check_model(self.shape, reading, self.path if self.launch is None else str(self.launch))
         job, plan, assumptions = self._with_stated(reading)
         notes = () if self.reading is None else (*self.reading.assumptions, *self.reading.notes)
-        said: dict[str, int | str] = {**self.run.facts, "framework": job.trainer.name}
-        return LoggedPlan(job=job, plan=plan, said=said, whole=True, assumptions=(*notes, *assumptions))
+        run = with_origins(self._with_log("num_devices", "seq_len"), reading, job, plan, source)
+        return LoggedPlan(
+            job=job,
+            plan=plan,
+            run=run,
+            said={**self.run.facts, "framework": job.trainer.name},
+            launched=LAUNCHED - reading.assumed.keys(),
+            assumptions=(*notes, *assumptions, *origin_words(run, job, assumptions)),
+        )
+
+    def _with_log(self, *names: str) -> Run:
+        """What is stated of the run, and these facts of the log where it is not."""
+        facts = {name: self.log.facts[name] for name in names if name in self.log.facts and name not in self.stated}
+        return self.stated.with_(Origin.STATED, "the log", **facts)
 
     def _with_stated(self, reading: LaunchReading) -> tuple[TrainingJob, TrainingPlan, tuple[str, ...]]:
         """The launch's job and plan with what is stated beside it, under the trainer release that the log shows."""
         from sartor.launch.options import with_options
         from sartor.step.trainers import trainer_named
 
-        length = self.run.facts.get("seq_len")
-        stated = self.stated.with_(Origin.STATED, "the log", seq_len=length if isinstance(length, int) else None)
+        stated = self._with_log("seq_len")
         job, plan, assumptions = with_options(reading, stated, shape=self.shape, gpus=self.cluster.gpus)
         if "framework" in stated or self.launch is not None or not _OLD.search(self.run.trainer):
             return job, plan, assumptions
@@ -205,13 +222,29 @@ class AskedPlan:
         if int(self.stated.get("dp", plan.dims.dp)) != plan.dims.dp:
             must = f"tp x pp x cp leaves {int(plan.dims.dp)} of {devices} devices"
             raise InputError("fix dp", self.stated.get("dp"), must, str(int(plan.dims.dp)))
+        rules: dict[str, tuple[int | str, str]] = {
+            "num_devices": (devices, "the cluster's"),
+            "global_batch_size": (batch, "tokens per step / seq_len"),
+        }
+        rules |= {name: (value, "the log's TFLOP/s") for name, value in conventions.items()}
         return LoggedPlan(
             job=job,
             plan=plan,
+            run=self._assembled_run(job, plan, rules),
             said={**facts, "num_devices": devices, "global_batch_size": batch, **conventions},
-            whole=False,
             assumptions=(*self.reading.assumptions, *self.reading.notes, *notes, *switched, *more),
         )
+
+    def _assembled_run(self, job: TrainingJob, plan: TrainingPlan, rules: Mapping[str, tuple[int | str, str]]) -> Run:
+        """Every fact of job and plan: from options and the log, by ``rules``, else those of a typical run."""
+        from sartor.launch.origins import DEGREES, facts_of
+
+        facts = facts_of(job, plan)
+        run = self._with_log(*facts)
+        for name, (value, rule) in {**rules, "dp": (facts["dp"], DEGREES)}.items():
+            run = run if name in run else run.with_(Origin.IMPLIED, rule, **{name: value})
+        usual = {name: value for name, value in facts.items() if name not in run}
+        return run.with_(Origin.USUAL, "a typical run's value", **usual)
 
     def _of_length(self, error: InputError, job: TrainingJob, conventions: Mapping[str, int | str]) -> InputError:
         """An error about a batch that nobody stated, as one about the length from which it was counted."""
@@ -437,7 +470,7 @@ def launched_question(
     from sartor.answers.estimate import Question as Asked
     from sartor.ask.alternatives import template_words
     from sartor.launch.files import read_launch
-    from sartor.launch.options import OF_JOB as FIELDS_OF_JOB
+    from sartor.launch.origins import origin_words, with_origins
     from sartor.plans.search import HeldPlan
     from sartor.plans.space import axes_of, broken, running
     from sartor.rules.plan import lint_plan
@@ -460,17 +493,7 @@ def launched_question(
     )
     open_run = open_launch(launch, run, job, plan, reached, own, limit_bytes=held.limit_bytes)
     held = replace(held, searched=held.price(), spread=open_run.spread)
-    facts = {name: AXES[name].shown(value) for name, value in axes.items()} | {
-        "num_devices": launch.num_devices,
-        "global_batch_size": job.global_batch_size,
-        "seq_len": job.seq_len,
-        "framework": job.trainer.name,
-        **{name: getattr(job, field) for name, field in FIELDS_OF_JOB.items()},
-    }
-    facts = {name: getattr(value, "value", value) for name, value in facts.items() if name not in run}
-    assumed = {name: facts.pop(name) for name in launch.assumed if name in facts}
-    run = open_run.run.with_(Origin.STATED, Path(path).name, **facts)
-    run = run.with_(Origin.USUAL, "left to the program that the file starts", **assumed)
+    run = with_origins(open_run.run, launch, job, plan, Path(path).name)
     return Asked(
         reading=reading,
         run=run.with_(
@@ -501,6 +524,7 @@ def launched_question(
             *reading.notes,
             *notes,
             *(_unknown_note(words, launch.kind.title) for words in launch.unknown),
+            *origin_words(run, job, notes),
             *((f"cluster={cluster.name} (usual; set --cluster)",) if where is None else ()),
             *template_words(gpu),
         ),

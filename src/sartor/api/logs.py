@@ -181,6 +181,7 @@ def _held_against(
         or explanations(job, found.plan, where, stall_free, stated=said, calibration=own, alone=bool(unstated.fields)),
         open_plan=unstated,
         conventions=conventions_of(run, job.shape, job.seq_len, devices),
+        facts=found.run,
         said=found.said,
         best=searched_best(found, where, own) if best else None,
         units=run.units,

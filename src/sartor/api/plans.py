@@ -122,10 +122,7 @@ def plan(
     whole, of_device = cluster_or_usual(cluster)
     whole, network = whole.with_price(price), _network(cluster, whole, of_device=of_device)
     own = own_calibration_of(options.get("calibration"), whole)
-    origin = (Origin.STATED, "option")
-    if cluster is None or of_device:
-        origin = (Origin.USUAL, "the device's usual cluster" if of_device else "the usual cluster")
-    run = Run(facts={}).with_(*origin, cluster=whole.name)
+    run = Run(facts={}).with_(*_origin(cluster, of_device=of_device), cluster=whole.name)
     num_devices = num_devices[0] if isinstance(num_devices, Sequence) and len(num_devices) == 1 else num_devices
     one_count = num_devices if isinstance(num_devices, int) else None
     held = {"fix": fix, "num_devices": one_count}
@@ -169,6 +166,13 @@ def _that_divides(searched: Callable[[Run], PlanAnswer], run: Run, reading: Mode
     degrees = {name: instead.question.run.get(name) for name in ("tp", "ep") if run.states(name)}
     answer = searched(run.with_(Origin.IMPLIED, "splits the model", **degrees))
     return replace(answer, cannot_run=instead.cannot_run, divided=instead.divided)
+
+
+def _origin(cluster: ClusterLike | None, *, of_device: bool) -> tuple[Origin, str]:
+    """The origin of a cluster; ``of_device``: it is the usual one of a device that was named."""
+    if cluster is None or of_device:
+        return Origin.USUAL, "the device's usual cluster" if of_device else "the usual cluster"
+    return Origin.STATED, "option"
 
 
 def _searched(
@@ -503,13 +507,14 @@ def lint_launch(
     """
     from sartor.api.logged_plan import launched_on
     from sartor.launch.files import read_launch
+    from sartor.launch.origins import origin_words, with_origins
     from sartor.plans.search import checked_headroom, usual_headroom
 
     check_names(options, TrainingOptions)
     if model is None and options.get("set"):
         raise InputError("set", str(options["set"]), "changes sizes of MODEL, and the launch says the model's", "MODEL")
     shape = None if model is None else read(model, options.get("set")).shape
-    run = Run.stated(**checked_words(options))
+    run = Run.stated(**checked_words({**options, "num_devices": num_devices, "price": price}))
     reading = read_launch(launch, num_devices=num_devices or 0, shape=shape, run=run)
     whole, of_device = cluster_or_usual(cluster)
     whole = whole.with_price(price)
@@ -529,7 +534,10 @@ def lint_launch(
         allow=allow,
     )
     usual = _network(cluster, whole, of_device=of_device)
-    return replace(answer, path=str(launch), assumptions=(*usual, *assumptions))
+    run = with_origins(answer.run, reading, answer.job, plan, Path(launch).name)
+    run = run.with_(*_origin(cluster, of_device=of_device), cluster=whole.name)
+    words = origin_words(run, answer.job, assumptions)
+    return replace(answer, path=str(launch), run=run, assumptions=(*usual, *assumptions, *words))
 
 
 def _linted_launch(
@@ -580,6 +588,7 @@ def _linted_launch(
         priced=PricedPlan(plan=plan, step=context.step, footprint=context.footprint, spread=open_run.spread),
         fits=context.fits,
         runs=all(finding.rule != "cannot_run" for finding in findings),
+        run=open_run.run,
         usable_bytes=usable_bytes(where),
         headroom=headroom,
         memory=waterfall(job, plan, where),

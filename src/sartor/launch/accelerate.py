@@ -18,6 +18,7 @@ from sartor.launch.deepspeed import read_attention, read_deepspeed, read_length,
 from sartor.launch.fields import (
     Quantities,
     check_rows,
+    fields_in,
     quantities,
     read_rows,
     release_of,
@@ -38,7 +39,7 @@ from sartor.launch.plan import (
     no_devices,
     nodes_of,
 )
-from sartor.launch.script import ScriptCommand, launch_script
+from sartor.launch.script import ScriptCommand, devices_in, launch_script
 from sartor.launch.shell import Beside, nothing_beside
 from sartor.launch.stated import (
     NO_OPTIONS,
@@ -149,6 +150,9 @@ def read_accelerate(
         open_fields={**fields.open, **flags.open, **bearing(unknown), **no_precision},
         assumed={} if flags.shown(BATCH_OF_PROGRAM) else _assumed(micro, batch),
         replaced={**flags.replaced, **fields.replaced},
+        fields_in_file=fields_in(KIND, fields, "config")
+        | fields_in("huggingface", flags, "trainer")
+        | devices_in(command),
     )
 
 
@@ -202,25 +206,30 @@ def _read_deepspeed(fields: StatedDocument, command: ScriptCommand | None, besid
     """DeepSpeed under accelerate: its own file, or accelerate's few fields for it."""
     devices = fields.size("num_processes") or (command.num_devices if command else 0)
     options = replace(fields.options, num_devices=fields.options.devices(devices))
+    stated = frozenset({"num_devices"} if devices else ())
     if name := fields.find("deepspeed_config.deepspeed_config_file"):
         text = beside(str(name))
         if text is None:
             raise InputError(
                 "deepspeed_config_file", printable(str(name)), "must be in the folder of the file that names it"
             )
-        return read_deepspeed(parse_json(text.encode(), name=printable(str(name))), command, options)
+        reading = read_deepspeed(parse_json(text.encode(), name=printable(str(name))), command, options)
+        return replace(reading, fields_in_file=reading.fields_in_file | stated)
     precision = str(fields.find("mixed_precision") or ("no" if fields.shown("mixed_precision") else "auto"))
     enabled = {"auto": {"bf16": {"enabled": "auto"}}}.get(precision, {precision: {"enabled": True}})
     offload = fields.find("deepspeed_config.offload_optimizer_device") or "none"
+    stage = fields.size("deepspeed_config.zero_stage", least=0)
     config: JsonDict = {
         "zero_optimization": {
-            "stage": fields.size("deepspeed_config.zero_stage", least=0) or 0,
+            **({} if stage is None else {"stage": stage}),
             **({"offload_optimizer": {"device": offload}} if offload != "none" else {}),
         },
         **(enabled if precision in ("bf16", "fp16", "auto") else {}),
         **({"gradient_accumulation_steps": steps} if (steps := _steps(fields)) else {}),
     }
-    return read_deepspeed(config, command, options)
+    reading = read_deepspeed(config, command, options)
+    stated |= {"recipe"} if fields.shown("mixed_precision") else set()
+    return replace(reading, fields_in_file=reading.fields_in_file | stated)
 
 
 def _steps(fields: StatedDocument) -> int:

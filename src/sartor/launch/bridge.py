@@ -14,10 +14,10 @@ from dataclasses import replace
 
 from sartor.bounded import printable
 from sartor.errors import InputError
-from sartor.launch.fields import NOT, Argument, release_of, row_of, rows, value_of
+from sartor.launch.fields import NOT, Argument, plan_rows, release_of, row_of, rows, value_of
 from sartor.launch.megatron import megatron_groups, read_megatron
 from sartor.launch.plan import LaunchFile, LaunchFiles, LaunchKind, LaunchReading, nodes_of, refuser
-from sartor.launch.script import ScriptCommand, beside_script, launch_script
+from sartor.launch.script import ScriptCommand, beside_script, devices_in, launch_script
 from sartor.launch.stated import NO_OPTIONS, Options
 from sartor.model.training import Recipe, TrainingJob, TrainingPlan
 from sartor.step.trainers.nemo import MEGATRON_BRIDGE
@@ -242,6 +242,16 @@ def read_bridge(text: str, name: str, command: ScriptCommand | None, options: Op
         parts=replace(reading.parts, trainer=replace(MEGATRON_BRIDGE, memory=memory, **switches_read)),
         unknown=(*unknown, *reading.unknown),
         assumptions=(*notes, *reading.assumptions),
+        fields_in_file=_fields_in(entries) | devices_in(command),
+        implied={name: rule for name, rule in reading.implied.items() if name != "seq_len"},
+    )
+
+
+def _fields_in(entries: Fields) -> frozenset[str]:
+    """Fields of the launch table that a recipe sets."""
+    mixed = {"recipe"} if "mixed_precision" in entries else set()
+    return frozenset(mixed) | frozenset(
+        row.field for row in plan_rows() if path_of(row.argument).removeprefix(NOT) in entries and not row.follows
     )
 
 

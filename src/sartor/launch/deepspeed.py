@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Container, Iterator
 from dataclasses import replace
 
 from sartor.bounded import printable
@@ -16,6 +17,7 @@ from sartor.json_types import JsonMap
 from sartor.launch.fields import (
     Quantities,
     check_rows,
+    fields_in,
     quantities,
     read_rows,
     release_of,
@@ -36,7 +38,7 @@ from sartor.launch.plan import (
     no_devices,
     nodes_of,
 )
-from sartor.launch.script import ScriptCommand, beside_script, launch_script
+from sartor.launch.script import ScriptCommand, beside_script, devices_in, launch_script
 from sartor.launch.stated import (
     LEFT_TO_PROGRAM,
     NO_OPTIONS,
@@ -162,6 +164,7 @@ def read_deepspeed(config: JsonMap, command: ScriptCommand | None, options: Opti
     unknown, unpriced, ignored = sorted_out(fields, "deepspeed")
     of_price, without_effect = of_program(flags)
     unknown += of_price
+    stated = _fields_in(fields, flags) | devices_in(command)
     return LaunchReading(
         kind=KIND,
         plan=canonical(plan),
@@ -173,7 +176,24 @@ def read_deepspeed(config: JsonMap, command: ScriptCommand | None, options: Opti
         open_fields={**fields.open, **flags.open, **bearing(unknown), **left, **_left_batch(fields, flags)},
         assumed=_assumed(fields, flags, dp * microbatch * count),
         replaced={**flags.replaced, **fields.replaced},
+        fields_in_file=stated,
+        implied=dict(_implied(stated, devices)),
     )
+
+
+def _implied(stated: Container[str], devices: int) -> Iterator[tuple[str, str]]:
+    """What follows from a batch of all devices."""
+    if "global_batch_size" not in stated:
+        return
+    if not devices:
+        yield "dp", "train_batch_size / (train_micro_batch_size_per_gpu x gradient_accumulation_steps)"
+    if "microbatch_size" not in stated:
+        yield "microbatch_size", "train_batch_size / (dp x gradient_accumulation_steps)"
+
+
+def _fields_in(fields: StatedDocument, flags: Flags) -> frozenset[str]:
+    """Fields of the launch table that configuration and program say; DeepSpeed's optimizer wins over the program's."""
+    return fields_in(KIND, fields, "config") | (fields_in("huggingface", flags, "trainer") - {"optimizer"})
 
 
 def sorted_out(fields: StatedDocument, trainer: str) -> tuple[list[str], list[str], list[str]]:

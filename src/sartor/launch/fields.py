@@ -29,6 +29,8 @@ from sartor.operators import DType
 Argument = tuple[str, ...]
 Quantities = Mapping[str, Value | None]
 """Values by the table's names; None where a launch does not give one that has no default."""
+READ_ONLY = "read"
+"""The part of a table with what is read by code and never written."""
 NOT = "not "
 """Before a field of another file that is true where the flag is not given."""
 
@@ -155,14 +157,19 @@ class Row:
 
 @cache
 def rows(kind: LaunchKind | str, *parts: str) -> tuple[Row, ...]:
-    """The rows of a trainer, in the order in which they are written."""
+    """The rows of a trainer, in the order in which they are written; without ``parts`` all but those only read."""
     name = kind if isinstance(kind, str) else kind.value
     table: JsonDict = packaged_toml("launch", "fields.toml").get(name, {})
     return tuple(
-        Row(**{"by_code": part in ("sizes", "unpriced"), **row, "part": part, **_tuples(row)})
-        for part in parts or table
+        Row(**{"by_code": part in ("sizes", "unpriced", READ_ONLY), **row, "part": part, **_tuples(row)})
+        for part in parts or [part for part in table if part != READ_ONLY]
         for row in table.get(part, ())
     )
+
+
+def plan_rows() -> tuple[Row, ...]:
+    """The rows of Megatron-LM's plan and job, also in formats with other names for its arguments."""
+    return rows(LaunchKind.MEGATRON, "parallel", "training", READ_ONLY)
 
 
 def _tuples(row: JsonDict) -> dict[str, tuple[Value, ...]]:
@@ -290,6 +297,15 @@ def read_rows(kind: LaunchKind | str, flags: Stated, *parts: str) -> dict[str, V
             value = row.read(flags)
             values.setdefault(row.field, value if not row.follows else row.default)
     return values
+
+
+def fields_in(kind: LaunchKind | str, flags: Stated, *parts: str) -> frozenset[str]:
+    """Fields of the table of which an argument stands in a file with a value (``parts`` and what is only read)."""
+    return frozenset(
+        row.field
+        for row in rows(kind, *parts, READ_ONLY)
+        if row.field and row.argument and not row.follows and any(map(flags.gives, (row.argument, *row.older)))
+    )
 
 
 @cache

@@ -17,8 +17,9 @@ from dataclasses import replace
 from sartor.bounded import printable
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
+from sartor.launch.fields import fields_in
 from sartor.launch.plan import JobParts, LaunchKind, LaunchReading, canonical, check_numbers, no_devices
-from sartor.launch.script import ScriptCommand
+from sartor.launch.script import ScriptCommand, devices_in
 from sartor.launch.shell_words import HOLE
 from sartor.launch.stated import NO_OPTIONS, Options, StatedDocument, read_yaml, unset_arguments
 from sartor.model.shape import TransformerShape
@@ -289,9 +290,23 @@ def read_maxtext(raw: JsonDict, command: ScriptCommand | None, options: Options 
         unpriced=tuple(printable(f"{name}={keys.find(name)}") for name in rest if PRICED.match(name)),
         open_fields=open_fields,
         replaced=keys.replaced,
+        fields_in_file=fields_in(KIND, keys) | devices_in(command),
+        implied=_implied(keys, dims, command),
         ignored=tuple(printable(name) for name in rest if not PRICED.match(name)),
         assumptions=tuple(note for note in keys.assumptions if not note.startswith(stated_notes)),
     )
+
+
+def _implied(keys: StatedDocument, dims: ParallelDims, command: ScriptCommand | None) -> dict[str, str]:
+    """What follows from the mesh and the batch of a device."""
+    devices = keys.options.devices(command.num_devices if command else 0)
+    implied = {} if devices else {"dp": "the axes data, fsdp and expert of the mesh"}
+    implied |= {"global_batch_size": "per_device_batch_size x num_devices x gradient_accumulation_steps"}
+    if "global_batch_size" in keys.options.sizes:
+        implied["microbatch_size"] = "global_batch_size / (dp x num_microbatches)"
+    elif int(dims.num_devices) > int(dims.dp):
+        implied["microbatch_size"] = "per_device_batch_size x num_devices / (dp x num_pipeline_microbatches)"
+    return implied
 
 
 def _shape(keys: StatedDocument, shape: TransformerShape | None) -> TransformerShape | None:
@@ -416,8 +431,6 @@ def _batch(keys: StatedDocument, dims: ParallelDims) -> tuple[int, int]:
         of_file = keys.shown("per_device_batch_size") or "12"
         keys.replaced["global_batch_size"] = f"per_device_batch_size={of_file}"
         per_device = stated / steps / devices
-    if per_device is None:
-        keys.assumptions.append("per_device_batch_size=12 (default)")
     per_device = 12.0 if per_device is None else per_device
     if isinstance(per_device, bool) or not isinstance(per_device, (int, float)) or not 0 < per_device < 2**30:
         raise InputError("per_device_batch_size", per_device, "must be a positive number")

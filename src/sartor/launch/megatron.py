@@ -17,6 +17,7 @@ from sartor.launch.fields import (
     argument_names,
     check_release,
     check_rows,
+    fields_in,
     left_over,
     quantities,
     read_rows,
@@ -39,7 +40,7 @@ from sartor.launch.plan import (
     nodes_of,
     refuser,
 )
-from sartor.launch.script import ScriptCommand, launch_script
+from sartor.launch.script import ScriptCommand, devices_in, launch_script
 from sartor.launch.stated import NO_OPTIONS, Flags, Options, hole_text, parse_flags
 from sartor.model.layer import AttentionMixer, LatentAttentionMixer, VectorRole
 from sartor.model.shape import TransformerShape, Value
@@ -229,11 +230,12 @@ def read_megatron(command: ScriptCommand, options: Options = NO_OPTIONS) -> Laun
     check_numbers(plan, splits_experts=splits)
     split = splits and tp > 1 and flags.on("--num-experts")
     parts = _parts(flags, values, dp * microbatch * count, splits_experts=split)
+    implied = {} if "seq_len" in _fields_in(flags) else {"seq_len": "max_position_embeddings"}
     if parts.attention_kernel is AttentionKernel.FLASH and shape is not None and not _takes_heads(shape.attention):
         multiple = MEGATRON.fused_heads
-        flags.assumptions.append(
-            f"attention is unfused: Transformer Engine's flash kernels need head_dim to be a multiple of {multiple}"
-        )
+        why = f"Transformer Engine's flash kernels need head_dim to be a multiple of {multiple}"
+        flags.assumptions.append(f"attention is unfused: {why}")
+        implied["attention"] = why
         parts = replace(parts, attention_kernel=AttentionKernel.UNFUSED)
     if OffloadModule.LAYER in parts.offload_modules and (pp > 1 or recompute is not Recompute.NONE):
         must = "goes with no pipeline and no recomputation in Megatron-LM"
@@ -253,7 +255,15 @@ def read_megatron(command: ScriptCommand, options: Options = NO_OPTIONS) -> Laun
         open_fields={**_bearing(flags), **_misspelt(flags)},
         alternatives={} if options.shape else flags.alternatives,
         replaced=flags.replaced,
+        fields_in_file=_fields_in(flags) | devices_in(command),
+        implied=implied,
     )
+
+
+def _fields_in(flags: Flags) -> frozenset[str]:
+    """Fields of the launch table that a command line says."""
+    without_effect = not flags.gives("--deepspeed") and not flags.gives("--data-parallel-sharding-strategy")
+    return fields_in(KIND, flags, "parallel", "training") - ({"zero_stage"} if without_effect else set())
 
 
 def _model(flags: Flags, tp: int) -> TransformerShape | None:
@@ -308,10 +318,8 @@ def _batch(flags: Flags, values: Mapping[str, Value | None], dp: int) -> tuple[i
     microbatch, total = int(values["microbatch_size"] or 0), int(values["global_batch_size"] or 0)
     if not microbatch:
         microbatch = 1
-        flags.assumptions.append("--micro-batch-size=1 (default)")
     if not total:
         total = microbatch * dp
-        flags.assumptions.append(f"--global-batch-size={total} (Megatron's default: micro-batch-size x dp)")
     if total % (microbatch * dp) and "global_batch_size" not in flags.options.sizes:
         step = microbatch * dp
         must = f"must be a multiple of micro-batch-size x dp = {microbatch} x {dp}"

@@ -11,7 +11,7 @@ from dataclasses import replace
 from sartor.bounded import printable
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
-from sartor.launch.fields import NOT, argument_names, rows
+from sartor.launch.fields import NOT, argument_names, plan_rows, rows
 from sartor.launch.megatron import read_megatron
 from sartor.launch.plan import LaunchKind, LaunchReading, no_devices
 from sartor.launch.script import ScriptCommand
@@ -56,13 +56,24 @@ def read_nemo(value: JsonMap, options: Options = NO_OPTIONS) -> LaunchReading:
     devices = options.devices(_nemo_devices(trainer))
     if not devices:
         raise no_devices(1)
-    words = tuple(_nemo_words(_resolved(model), trainer))
+    fields = _resolved(model)
+    words = tuple(_nemo_words(fields, trainer))
     reading = read_megatron(ScriptCommand(launcher=(), program="", arguments=words, num_devices=devices), options)
     read = reading.parts.trainer
     trainer_of_nemo = replace(
         NEMO, tp_overlap=read.tp_overlap, grad_fusion=read.grad_fusion, dispatch_once=False, ep_overlap=False
     )
-    return replace(reading, parts=replace(reading.parts, trainer=trainer_of_nemo))
+    stated = {row.field for row in plan_rows() if row.nemo.removeprefix(NOT) in fields and not row.follows}
+    others = {
+        "recipe": "precision" in trainer or "fp8" in fields,
+        "sharded": "optim" in fields,  # whose name says it
+        "num_devices": _nemo_devices(trainer) > 0,
+    }
+    return replace(
+        reading,
+        parts=replace(reading.parts, trainer=trainer_of_nemo),
+        fields_in_file=frozenset(stated | {name for name, stands in others.items() if stands}),
+    )
 
 
 def _nemo_devices(trainer: JsonMap) -> int:
@@ -130,19 +141,26 @@ def whole_dump(arguments: Mapping[str, str]) -> bool:
     return all(name in arguments for name in NEEDED)
 
 
-def read_dump(arguments: Mapping[str, str], num_devices: int = 0) -> LaunchReading:
-    """The launch that printed a dump of arguments. Raises `InputError` if the dump contradicts itself."""
-    devices = num_devices or _dumped_devices(arguments)
+def read_dump(arguments: Mapping[str, str], options: Options = NO_OPTIONS) -> LaunchReading:
+    """The launch that printed a dump of arguments, with the ``options`` beside it. Raises `InputError` if the dump
+    contradicts itself."""
+    devices = options.num_devices or _dumped_devices(arguments)
     words = [word for name, value in arguments.items() for word in _dumped_words(name, value)]
-    if "checkpoint_activations" in arguments or "DDP_impl" in arguments:  # no flash kernel in Megatron before 2022
+    implied = {}
+    if "checkpoint_activations" in arguments or "DDP_impl" in arguments:
         words += ["--attention-backend", "unfused"]
+        implied["attention"] = "no flash kernel in Megatron-LM before 2022"
+    command = ScriptCommand(launcher=(), program="", arguments=tuple(words), num_devices=devices)
     try:
-        return read_megatron(ScriptCommand(launcher=(), program="", arguments=tuple(words), num_devices=devices))
+        reading = read_megatron(command, options)
     except InputError as error:
         if not error.field.startswith("--"):
             raise
         name = next((name for name in arguments if _flag(name) == error.field), error.field)
         raise InputError(name, error.value, f"in the log's dump of arguments, {error.must}", error.nearest) from None
+    flags = {_flag(name) for name in arguments}
+    printed = {row.field for row in plan_rows() if {row.argument, *row.older} & flags}
+    return replace(reading, fields_in_file=reading.fields_in_file | printed, implied={**reading.implied, **implied})
 
 
 SETTLES = {

@@ -127,6 +127,10 @@ class LaunchReading:
     """Other plausible values of the model's sizes that the file does not say."""
     replaced: Mapping[str, str] = field(default_factory=dict)
     """What the file says of fields for which an option was read instead, in words."""
+    fields_in_file: frozenset[str] = frozenset()
+    """Fields of the launch table of which an argument stands in the file."""
+    implied: Mapping[str, str] = field(default_factory=dict)
+    """Options that follow from others in this trainer's own way, with the rule."""
 
     @property
     def num_devices(self) -> int:

@@ -29,6 +29,11 @@ class ScriptCommand:
     notes: tuple[str, ...] = ()
 
 
+def devices_in(command: ScriptCommand | None) -> frozenset[str]:
+    """``num_devices`` where a command says it."""
+    return frozenset({"num_devices"} if command and command.num_devices else ())
+
+
 # -- finding ------------------------------------------------------------------------------------------------------
 
 _RENDEZVOUS = re.compile(

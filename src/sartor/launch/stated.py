@@ -97,6 +97,11 @@ class Flags:
     def has(self, name: str) -> bool:
         return name in self.given
 
+    def gives(self, name: str) -> bool:
+        """Whether a flag is given with a value that is known and not left to the program; it does not count as read."""
+        values = self.given.get(name, ("auto",))
+        return not values or not (PLACEHOLDER.search(values[0]) or values[0] == "auto")
+
     def on(self, *names: str) -> bool:
         """Whether a switch is given, by any of its names."""
         self.read |= set(names)
@@ -299,6 +304,11 @@ class StatedDocument:
 
     def has(self, path: str) -> bool:
         return self.find(path) is not None
+
+    def gives(self, path: str) -> bool:
+        """As of `Flags`."""
+        _, value = self._at(path)
+        return value not in (None, "auto") and not (isinstance(value, str) and PLACEHOLDER.search(value))
 
     def on(self, *paths: str) -> bool:
         """Whether a field is true, by any of its paths."""

@@ -10,9 +10,9 @@ from dataclasses import replace
 from sartor.bounded import parse_toml, printable
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
-from sartor.launch.fields import Quantities, read_rows, rows
+from sartor.launch.fields import Quantities, fields_in, read_rows, rows
 from sartor.launch.plan import JobParts, LaunchReading, canonical, check_numbers, device_layers, even_stages, no_devices
-from sartor.launch.script import ScriptCommand
+from sartor.launch.script import ScriptCommand, devices_in
 from sartor.launch.stated import (
     NO_OPTIONS,
     Options,
@@ -119,8 +119,27 @@ def _reading(
         ignored=tuple(name for name in config.left() if _no_bearing(name)),
         open_fields={**config.open, **bearing(unknown)},
         replaced=config.replaced,
+        fields_in_file=(fields_in(KIND, config, "config") | devices_in(command)) - _without_word(values, plan),
+        implied=_implied(config, devices),
         assumptions=(*config.assumptions, *(command.notes if command else ())),
     )
+
+
+def _without_word(values: Quantities, plan: TrainingPlan) -> set[str]:
+    """Fields whose keys say nothing of a plan's axis: a batch of -1, and the one of the two batch sizes of a device
+    that has no effect."""
+    without = {"global_batch_size"} if values["global_batch_size"] == -1 else set()
+    return without | {"local_batch_size" if plan.dims.pp > 1 else "microbatch_size"}
+
+
+def _implied(config: StatedDocument, devices: int) -> dict[str, str]:
+    """Options that follow from keys in torchtitan's own way."""
+    implied = {"recompute_layers": "layers / selective_ac_option"}
+    if not devices:
+        implied["dp"] = "data_parallel_replicate_degree x data_parallel_shard_degree"
+    if "stages" not in fields_in(KIND, config, "config") and config.gives("parallelism.pipeline_parallel_schedule"):
+        implied["virtual_stages"] = "pipeline_parallel_schedule's own chunks"
+    return implied
 
 
 def _read_plan(config: StatedDocument, values: Quantities, devices: int, layers: int | None) -> TrainingPlan:

@@ -247,7 +247,7 @@ def first_change(answer: ModelEstimate, findings: Sequence[Finding], *, further:
         why = f"; `{_stated_command('lint', answer)}` says why" if further else ""
         return f"Change first: {fix}, {saves}{why}.{padding}"
     tries = f"; `{_stated_command('advise', answer)}` tries other shapes"
-    if any(answer.question.run.states(name) for name in AXES) and answer.question.held is not None:
+    if any(answer.question.run.states(name) for name in ("launch", *AXES)) and answer.question.held is not None:
         tries = f"; `{_command('plan', answer, answer.question.held)}` tries other plans"
     return f"No rule proposes a change of the same size that saves 1%{tries * further}.{padding}"
 
