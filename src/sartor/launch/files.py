@@ -215,7 +215,7 @@ def _with_unset(reading: LaunchReading, command: ScriptCommand) -> LaunchReading
 def _told_alone(command: ScriptCommand) -> JsonDict:
     """The configuration given by options without a file: accelerate's, or Hugging Face Trainer's own."""
     sharded = any(word.startswith("--fsdp") for word in command.arguments)
-    return {"distributed_type": "FSDP" if sharded else "MULTI_GPU", **launcher_config(command.launcher)}
+    return {**({"distributed_type": "FSDP"} if sharded else {}), **launcher_config(command.launcher)}
 
 
 def _config_named(script: Path, words: Sequence[str]) -> JsonDict:

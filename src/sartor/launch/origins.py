@@ -76,6 +76,8 @@ def _rules(reading: LaunchReading, plan: TrainingPlan) -> Iterator[tuple[str, st
         yield from dict.fromkeys(("zero_stage", "shard_group"), "one replica").items()
     elif plan.zero_stage == 0:
         yield "shard_group", "no effect with zero_stage=0"
+        if "shards" in reading.fields_in_file:  # of one device each
+            yield "zero_stage", SETS
     elif {"instances", "replicas"} & reading.fields_in_file:
         yield "shard_group", SETS
 
