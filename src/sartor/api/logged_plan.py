@@ -222,29 +222,27 @@ class AskedPlan:
         if int(self.stated.get("dp", plan.dims.dp)) != plan.dims.dp:
             must = f"tp x pp x cp leaves {int(plan.dims.dp)} of {devices} devices"
             raise InputError("fix dp", self.stated.get("dp"), must, str(int(plan.dims.dp)))
-        rules: dict[str, tuple[int | str, str]] = {
-            "num_devices": (devices, "the cluster's"),
-            "global_batch_size": (batch, "tokens per step / seq_len"),
-        }
-        rules |= {name: (value, "the log's TFLOP/s") for name, value in conventions.items()}
         return LoggedPlan(
             job=job,
             plan=plan,
-            run=self._assembled_run(job, plan, rules),
+            run=self._assembled_run(job, plan, conventions),
             said={**facts, "num_devices": devices, "global_batch_size": batch, **conventions},
             assumptions=(*self.reading.assumptions, *self.reading.notes, *notes, *switched, *more),
         )
 
-    def _assembled_run(self, job: TrainingJob, plan: TrainingPlan, rules: Mapping[str, tuple[int | str, str]]) -> Run:
-        """Every fact of job and plan: from options and the log, by ``rules``, else those of a typical run."""
+    def _assembled_run(self, job: TrainingJob, plan: TrainingPlan, conventions: Mapping[str, int | str]) -> Run:
+        """Every fact of job and plan: from options and the log, by rules, else those of a typical run."""
         from sartor.launch.origins import DEGREES, facts_of
 
         facts = facts_of(job, plan)
+        rules = {"num_devices": "the cluster's", "global_batch_size": "tokens per step / seq_len", "dp": DEGREES}
+        rules |= dict.fromkeys(conventions, "the log's TFLOP/s")
         run = self._with_log(*facts)
-        for name, (value, rule) in {**rules, "dp": (facts["dp"], DEGREES)}.items():
-            run = run if name in run else run.with_(Origin.IMPLIED, rule, **{name: value})
-        usual = {name: value for name, value in facts.items() if name not in run}
-        return run.with_(Origin.USUAL, "a typical run's value", **usual)
+        for name, value in facts.items():
+            if name not in run:
+                origin = Origin.IMPLIED if name in rules else Origin.USUAL
+                run = run.with_(origin, rules.get(name, "a typical run's value"), **{name: value})
+        return run
 
     def _of_length(self, error: InputError, job: TrainingJob, conventions: Mapping[str, int | str]) -> InputError:
         """An error about a batch that nobody stated, as one about the length from which it was counted."""
