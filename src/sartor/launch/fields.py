@@ -192,7 +192,7 @@ def quantities(job: TrainingJob, plan: TrainingPlan) -> dict[str, Value]:
     switches = ("tp_overlap", "dp_overlap", "p2p_overlap", "ep_overlap", "fused_kernels", "fused_loss", "cuda_graphs")
     return {
         **{name: row.shown(int(plan.columns[name])) for name, row in AXES.items()},
-        "expert_tp": int(d.tp) if trainer.splits_experts else 1,
+        "expert_tp": int(trainer.expert_tp(d.tp, d.ep)),
         "dispatch_once": trainer.dispatch_once and bool(d.ep > 1),
         "seq_len": int(job.seq_len),
         "global_batch_size": int(job.global_batch_size),

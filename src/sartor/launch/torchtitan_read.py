@@ -322,7 +322,7 @@ def _parts(config: StatedDocument, values: Quantities, dims: ParallelDims) -> Jo
             fused_kernels=compiled,
             fused_loss=compiled and isinstance(components, list) and "loss" in components,
             cuda_graphs=not config.flag("training.disable_cuda_graphs", True),
-            splits_experts=bool(dims.tp > 1) and (expert_tp > 1 or bool(dims.ep == 1)),
+            splits_experts=bool(dims.tp > 1) and expert_tp > 1,
         ),
     )
 

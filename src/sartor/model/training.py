@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+import numpy as np
+
 from sartor.json_types import JsonMap
 from sartor.model.layer import AttentionMixer, LatentAttentionMixer, Layer, MoeFfn
 from sartor.model.plan import TrainingPlan
@@ -22,6 +24,7 @@ from sartor.model.workload import (
     RecomputeModule,
 )
 from sartor.operators import DType
+from sartor.units import Ints
 
 
 class Accumulation(Enum):
@@ -171,8 +174,10 @@ class Trainer:
     grad_dtype: DType = DType.FP32
     """Data type of the gradient buffer that is reduced."""
     splits_experts: bool = False
-    """Tensor parallelism divides every expert (Megatron before ``expert_tensor_parallel_size``); else experts stay
+    """Tensor parallelism divides every expert (Megatron unless ``expert_tensor_parallel_size`` is 1); else experts stay
     whole, and the tensor ranks take part in expert parallelism: an expert has copies on tp x cp x dp / ep devices."""
+    splits_lone_experts: bool = False
+    """With whole experts: without expert parallelism (ep 1) tensor parallelism divides them all the same."""
     dispatch_once: bool = False
     """A token for several experts of one node is sent there once and copied there (DeepEP, HybridEP); else once per
     expert (NCCL's all-to-all)."""
@@ -284,6 +289,12 @@ class Trainer:
     def called(self) -> str:
         """Its name in a sentence."""
         return self.title or self.names[0]
+
+    def expert_tp(self, tp: Ints, ep: Ints) -> Ints:
+        """Tensor-parallel devices that share an expert."""
+        if self.splits_experts:
+            return tp
+        return np.where(np.equal(ep, 1), tp, 1) if self.splits_lone_experts else np.ones_like(tp)
 
     @property
     def recomputes_some_layers(self) -> bool:

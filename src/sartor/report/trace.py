@@ -236,7 +236,7 @@ Groups = dict[str, list[tuple[str, list[int]]]]
 
 def _named_groups(job: TrainingJob, plan: TrainingPlan) -> Groups:
     """Groups of more than one rank by axis, each with the number that names it."""
-    found = groups_of(plan, splits_experts=job.trainer.splits_experts)
+    found = groups_of(plan, splits_experts=job.trainer.expert_tp(plan.dims.tp, plan.dims.ep) == plan.dims.tp)
     tables = {axis.value: groups for axis, groups in found.items()}
     tables["expert_dp"] = list(expert_replicas(plan, found))
     out: Groups = {}

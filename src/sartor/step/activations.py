@@ -76,7 +76,8 @@ class Rows:
     """Tokens of a tensor-parallel region's input as kept."""
     skew: float
     eager: bool
-    splits_experts: bool
+    expert_tp: Ints
+    """Tensor-parallel devices that share an expert."""
     again: frozenset[RecomputeModule]
     """Modules that selective recomputation runs again instead of keeping."""
     offload: frozenset[OffloadModule] = frozenset()
@@ -111,7 +112,7 @@ def rows_of(job: TrainingJob, plan: TrainingPlan) -> Rows:
         gathers=np.logical_and(split, habits.gathers_input),
         skew=job.routing_skew,
         eager=not job.trainer.fused_kernels,
-        splits_experts=job.trainer.splits_experts,
+        expert_tp=job.trainer.expert_tp(d.tp, d.ep),
         again=job.recompute_modules,
         offload=job.offload_modules,
     )
@@ -205,11 +206,11 @@ def _core_inputs(rows: Rows, mixer: AttentionMixer | LatentAttentionMixer) -> tu
 
 def _expert_inputs(rows: Rows, part: MoeFfn, hidden_size: Ints, modules: frozenset[OffloadModule]) -> Floats:
     routed, width = _routed(rows, part), hidden_size if part.expert_hidden_size is None else part.expert_hidden_size
-    inner = ceil_div(part.expert.ffn_hidden_size, _expert_tp(rows))
+    inner = ceil_div(part.expert.ffn_hidden_size, rows.expert_tp)
     input_bytes = routed * width * rows.ffn_input if OffloadModule.EXPERT_FC1 in modules else 0
     if OffloadModule.MOE_ACT in modules:
         input_bytes = (
-            input_bytes + _inner(rows, part.expert, routed, _expert_tp(rows)) - routed * inner * rows.ffn_input
+            input_bytes + _inner(rows, part.expert, routed, rows.expert_tp) - routed * inner * rows.ffn_input
         )
     return input_bytes
 
@@ -237,7 +238,7 @@ def _ffn_not_kept(rows: Rows, part: DenseFfn | MoeFfn, hidden_size: Ints) -> Flo
         return _ffn(rows, part, hidden_size)
     if isinstance(part, DenseFfn):
         return 0
-    width = ceil_div(part.expert.ffn_hidden_size, _expert_tp(rows))
+    width = ceil_div(part.expert.ffn_hidden_size, rows.expert_tp)
     saved: Floats = _routed(rows, part) * width * rows.ffn_input if RecomputeModule.MOE_ACT in again else 0
     if part.shared is not None and RecomputeModule.SHARED_EXPERTS in again:
         saved = saved + _inner(rows, part.shared, rows.tokens, rows.tp)
@@ -309,7 +310,7 @@ def _ffn(rows: Rows, part: DenseFfn | MoeFfn, hidden_size: Ints) -> Floats:
     if isinstance(part, DenseFfn):
         return _inner(rows, part, rows.tokens, rows.tp)
     routed, width = _routed(rows, part), hidden_size if part.expert_hidden_size is None else part.expert_hidden_size
-    stashed = routed * width * rows.ffn_input + _inner(rows, part.expert, routed, _expert_tp(rows)) + 4 * routed
+    stashed = routed * width * rows.ffn_input + _inner(rows, part.expert, routed, rows.expert_tp) + 4 * routed
     stashed = stashed + 8 * rows.outer * part.num_experts
     return stashed if part.shared is None else stashed + _inner(rows, part.shared, rows.tokens, rows.tp)
 
@@ -321,14 +322,10 @@ def _inner(rows: Rows, part: DenseFfn, tokens: Floats, tp: Ints) -> Floats:
     return tokens * width * (ups * rows.wide + rows.ffn_input)
 
 
-def _expert_tp(rows: Rows) -> Ints:
-    return rows.tp if rows.splits_experts else 1
-
-
 def _routed(rows: Rows, part: MoeFfn) -> Floats:
     """Token rows in the experts of the fullest device: k per token sent, and more if this device holds the busiest
     expert (counted as `lower` does)."""
-    sent = rows.tokens if rows.splits_experts else ceil_div(rows.tokens, rows.tp)
+    sent = ceil_div(rows.tokens, rows.tp // rows.expert_tp)
     experts = float(part.num_experts) if isinstance(part.num_experts, int) else part.num_experts
     local_experts = np.maximum(experts / np.asarray(rows.ep, dtype=np.float64), 1.0)
     fullest = (rows.skew + (local_experts - 1) * (experts - rows.skew) / np.maximum(experts - 1, 1)) / local_experts
@@ -340,7 +337,7 @@ def _ffn_backward(rows: Rows, part: DenseFfn | MoeFfn, hidden_size: Ints) -> Flo
     the activation input's gradient; then the gathered input and its gradient, with the last GEMM's input freed."""
     if isinstance(part, MoeFfn):
         routed = _routed(rows, part)
-        expert_peaks = _peaks(rows, part.expert, routed, routed * hidden_size, routed * hidden_size, _expert_tp(rows))
+        expert_peaks = _peaks(rows, part.expert, routed, routed * hidden_size, routed * hidden_size, rows.expert_tp)
         expert_peaks = np.maximum(expert_peaks, 2 * routed * hidden_size * rows.wide)  # on their way between devices
         if part.shared is None:
             return expert_peaks

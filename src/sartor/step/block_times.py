@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -153,7 +154,7 @@ def row_times(
         return _chip_row_times(job, rows, cluster), rows
     block_kinds = blocks(job.shape)
     columns: list[dict[str, FloatArray]] = [{f: np.zeros(rows.size) for f in _FIELDS} for _ in block_kinds]
-    structures = list(_structures(rows))
+    structures = list(_structures(job, rows))
     graphs = [_lowered(job, rows, where, dims, cluster) for where, dims in structures]
     groupings = [_groupings(job, rows, where) for where, _ in structures]
     every_cost = _distinct_costs(graphs, groupings, cluster, calibration)
@@ -167,20 +168,22 @@ def row_times(
 _FIELDS = tuple(f.name for f in fields(BlockTimes) if f.name != "name")
 
 
-def _structures(rows: BlockRows) -> Iterator[tuple[Any, ParallelDims]]:
-    """Rows grouped by the kernels they run: with and without context and sequence parallelism. Tensor and expert groups
-    of one device cost nothing, so they need no group of their own."""
-    for shared in (False, True):
-        for sequence in (False, True):
-            where = np.flatnonzero((rows.cp > 1) == shared) if shared else np.flatnonzero(rows.cp == 1)
-            where = where[rows.sequence_parallel[where] == sequence]
-            if where.size:
-                cp = rows.cp[where] if shared else 1
-                yield where, ParallelDims(tp=rows.tp[where], cp=cp, ep=rows.ep[where], sequence_parallel=sequence)
+def _structures(job: TrainingJob, rows: BlockRows) -> Iterator[tuple[Any, ParallelDims]]:
+    """Rows grouped by the kernels they run: with and without context and sequence parallelism, and expert parallelism
+    where a trainer splits experts only without it. Tensor and expert groups of one device cost nothing else, so they
+    need no group of their own."""
+    lone = (rows.ep == 1) & (job.trainer.splits_lone_experts and job.shape.moe_ffn is not None)
+    for shared, sequence, alone in product((False, True), repeat=3):
+        same = (rows.cp > 1) == shared, rows.sequence_parallel == sequence, lone == alone
+        where = np.flatnonzero(np.logical_and.reduce(same))
+        if where.size:
+            cp, ep = rows.cp[where] if shared else 1, 1 if alone else rows.ep[where]
+            yield where, ParallelDims(tp=rows.tp[where], cp=cp, ep=ep, sequence_parallel=sequence)
 
 
 def _lowered(job: TrainingJob, rows: BlockRows, where: IntArray, dims: ParallelDims, cluster: Cluster) -> OperatorGraph:
-    return lower(workload_of(job, dims.tp, rows.microbatch_size[where]), dims, kernels_of(job, cluster))
+    kernels = kernels_of(job, cluster, spread=bool(np.ndim(dims.ep)))
+    return lower(workload_of(job, dims.tp, rows.microbatch_size[where]), dims, kernels)
 
 
 Grouping = tuple[IntArray, IntArray]

@@ -18,7 +18,7 @@ from sartor.hardware.cluster import Cluster
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.operators import CollectiveKind
 from sartor.step.coefficients import TrainingCoefficients
-from sartor.step.states import expert_replicas
+from sartor.step.states import expert_replicas, shard_devices
 from sartor.units import Bools, Floats, Ints, plain, remembered
 
 
@@ -83,10 +83,10 @@ def data_traffic(
     def lines(kind: CollectiveKind, *groups: _Group) -> list[_Line]:
         return _lines(kind, groups, cluster, calibration, bucket_bytes, factors)
 
-    inner = d.tp * d.ep if job.trainer.splits_experts else d.ep
+    inner = job.trainer.expert_tp(d.tp, d.ep) * d.ep
     whole = ((np.asarray(d.dp * d.cp), np.asarray(d.tp)), (np.asarray(expert_replicas(job, plan)), np.asarray(inner)))
     sharded = np.greater_equal(plan.zero_stage, 1)
-    shards = [np.where(sharded, _shard_devices(plan, replicas), 1) for replicas, _ in whole]
+    shards = [np.where(sharded, shard_devices(plan, replicas), 1) for replicas, _ in whole]
     shard_groups = [_Group(size, stride) for size, (_, stride) in zip(shards, whole, strict=True)]
     pairs = zip(whole, shards, strict=True)
     among = [_Group(replicas // size, stride * size, 1.0 / size) for (replicas, stride), size in pairs]
@@ -111,12 +111,6 @@ NORM_BYTES = 4.0
 
 UNBROKEN_BYTES = 1e15
 """Message size at which latency is negligible: a lockstep trainer sends in one piece, and pays no latency."""
-
-
-def _shard_devices(plan: TrainingPlan, replicas: Ints) -> Ints:
-    """Devices over which one copy of ZeRO's shards is spread."""
-    group = np.where(np.equal(plan.shard_group, 0), replicas, plan.shard_group)
-    return np.minimum(group, replicas)
 
 
 @dataclass(frozen=True, slots=True)

@@ -377,7 +377,7 @@ def step_work(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> RankWor
     schedule = PipelineSchedule(int(plan.schedule))
     counts = plan_counts(job.shape, plan)
     workload = workload_of(job, d.tp, plan.microbatch_size)
-    graph = lower(workload, d, kernels_of(job, cluster))
+    graph = lower(workload, d, kernels_of(job, cluster, spread=int(d.ep) > 1))
     every, params = blocks(job.shape), block_params(job, d)
     updated = [(float(p.dense) * p.trained, float(p.expert) * p.trained) for p in params]
     per_block: list[list[tuple[Operator, float]]] = [[] for _ in every]

@@ -68,8 +68,8 @@ def supports(recipe: Recipe, gpu: Gpu) -> bool:
     return needed in gpu.peak_flops_per_s
 
 
-def kernels_of(job: TrainingJob, cluster: Cluster) -> Kernels:
-    """The kernels that the job's trainer runs on a cluster."""
+def kernels_of(job: TrainingJob, cluster: Cluster, *, spread: bool = True) -> Kernels:
+    """The kernels that the job's trainer runs on a cluster, with or without expert parallelism (``spread``)."""
     trainer = job.trainer
     near = cluster.tiers[0].span or cluster.num_devices or cluster.devices_per_node
     return Kernels(
@@ -87,7 +87,7 @@ def kernels_of(job: TrainingJob, cluster: Cluster) -> Kernels:
         main_grad=trainer.grad_dtype,
         context_parallel=job.context_parallel,
         dispatch_once_per=near if trainer.dispatch_once else 0,
-        splits_experts=trainer.splits_experts,
+        splits_experts=trainer.splits_experts or (trainer.splits_lone_experts and not spread),
     )
 
 

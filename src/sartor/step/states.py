@@ -39,12 +39,12 @@ class _StateBytes:
 
 def dense_states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, *, in_layer: bool = True) -> _StateBytes:
     """Bytes per parameter that is replicated over all of dp x cp."""
-    return _states(job, plan, gpu, _shards(plan, plan.dims.dp * plan.dims.cp), in_layer)
+    return _states(job, plan, gpu, shard_devices(plan, plan.dims.dp * plan.dims.cp), in_layer)
 
 
 def _expert_states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu) -> _StateBytes:
     """Bytes per parameter of routed experts, which have fewer replicas."""
-    return _states(job, plan, gpu, _shards(plan, expert_replicas(job, plan)), True)
+    return _states(job, plan, gpu, shard_devices(plan, expert_replicas(job, plan)), True)
 
 
 def _shards_gradients(zero_stage: Floats, pp: Ints) -> Floats:
@@ -109,15 +109,17 @@ def _is_narrow(job: TrainingJob, in_layer: bool) -> bool:
 
 
 def expert_replicas(job: TrainingJob, plan: TrainingPlan) -> Ints:
-    """Devices that hold the same experts: dp x cp / ep, times tp if tensor parallelism does not split experts."""
+    """Devices that hold the same experts: dp x cp / ep, times the tensor ranks that do not share an expert."""
     d = plan.dims
-    ranks = d.dp * d.cp * (1 if job.trainer.splits_experts else d.tp)
-    return np.maximum(ranks // d.ep, 1)
+    return np.maximum(d.dp * d.cp * d.tp // (job.trainer.expert_tp(d.tp, d.ep) * d.ep), 1)
 
 
-def _shards(plan: TrainingPlan, replicas: Ints) -> Floats:
-    group = np.where(np.equal(plan.shard_group, 0), replicas, plan.shard_group)
-    return np.minimum(group, replicas)
+def shard_devices(plan: TrainingPlan, replicas: Ints) -> Ints:
+    """Devices over which ZeRO spreads what ``replicas`` devices hold alike. Sets of shards are the outermost part of
+    all replicas, dense and expert ones (torchtitan's dp_replicate in both meshes of parallel_dims.py, 0.3.0; Megatron's
+    instances of the distributed optimizer in parallel_state.py, 0.16.1): each spreads replicas / sets."""
+    sets = np.where(np.equal(plan.shard_group, 0), 1, plan.dims.dp * plan.dims.cp // np.maximum(plan.shard_group, 1))
+    return np.maximum(np.asarray(replicas) // np.maximum(sets, 1), 1)
 
 
 def _narrow_copies(job: TrainingJob, gpu: Gpu) -> int:
@@ -189,8 +191,16 @@ class _BlockParams:
 def block_params(job: TrainingJob, dims: ParallelDims) -> tuple[_BlockParams, ...]:
     """Parameters of every block of ``job.shape`` (in the order of `blocks`) on one device of ``dims``, before sharding
     over data-parallel ranks. A LAYER block's are those of one layer."""
-    rows = table_rows(job, dims.tp)
-    return _params_of_blocks(job.shape, dims.tp, dims.ep, rows, splits_experts=job.trainer.splits_experts)
+    trainer, rows = job.trainer, table_rows(job, dims.tp)
+    whole, split = (
+        _params_of_blocks(job.shape, dims.tp, dims.ep, rows, splits_experts=splits)
+        for splits in (trainer.splits_experts, trainer.splits_experts or trainer.splits_lone_experts)
+    )
+    if whole is split:
+        return whole
+    lone = np.equal(dims.ep, 1)
+    pairs = zip(whole, split, strict=True)
+    return tuple(replace(a, expert=np.where(lone, b.expert, a.expert)) for a, b in pairs)
 
 
 def table_rows(job: TrainingJob, tp: Ints) -> Ints:

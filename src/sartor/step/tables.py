@@ -84,7 +84,7 @@ def _known_times(
 _TIMES = tuple(field.name for field in fields(BlockTimes) if field.name != "name")
 _of_blocks = attrgetter(
     *("shape", "seq_len", "recipe", "attention_kernel", "routing_skew", "dropout", "recompute_modules"),
-    *("document_len", "trainer.lockstep", "trainer.vocab_multiple"),
+    *("document_len", "trainer.lockstep", "trainer.vocab_multiple", "trainer.splits_lone_experts"),
 )
 """What the price of a block takes from a job besides its kernels."""
 

@@ -220,6 +220,6 @@ def _more(job: TrainingJob, plan: TrainingPlan, cluster: Cluster, name: str) -> 
 def _possible(job: TrainingJob, plan: TrainingPlan, cluster: Cluster, dims: Any) -> bool:
     layers = int(job.shape.num_layers)
     within = int(dims.tp) <= cluster.devices_per_node and int(dims.pp) * int(plan.virtual_stages) <= layers
-    ranks = int(dims.dp) * int(dims.cp) * (1 if job.trainer.splits_experts else int(dims.tp))
+    ranks = int(dims.dp) * int(dims.cp) * int(dims.tp) // int(job.trainer.expert_tp(dims.tp, dims.ep))
     experts = int(dims.ep) == 1 or (job.shape.moe_ffn is not None and ranks % int(dims.ep) == 0)
     return within and experts and job.seq_len % (2 * int(dims.cp)) == 0 and bool(feasible(as_trained(job, dims), dims))

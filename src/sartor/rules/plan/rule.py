@@ -144,7 +144,7 @@ def changed(context: PlanContext, **fields: Any) -> Iterator[Remedy]:
     if devices % model or job.global_batch_size % (devices // model * size):
         return
     dp = devices // model
-    if (dp * int(d.cp) * (1 if job.trainer.splits_experts else int(d.tp))) % int(d.ep):
+    if dp * int(d.cp) * int(d.tp) % (int(d.ep) * int(job.trainer.expert_tp(d.tp, d.ep))):
         return
     cuts = new.stage_layers if int(d.pp) == plan.dims.pp and "virtual_stages" not in fields else None
     new = new.with_columns(dp=dp, num_microbatches=job.global_batch_size // (dp * size), stage_layers=cuts)

@@ -11,7 +11,17 @@ from typing import Any
 import numpy as np
 
 from sartor.model.training import TrainingJob
-from sartor.step.mechanisms.mechanism import COMPUTE, EXPERTS, BlockShare, BlockWork, Condition, Limits, Mechanism
+from sartor.step.mechanisms.mechanism import (
+    COMPUTE,
+    EXPERTS,
+    BlockShare,
+    BlockWork,
+    Condition,
+    Limits,
+    Mechanism,
+    Rows,
+)
+from sartor.units import Array
 
 
 def _at_block(block: BlockWork, _: BlockShare) -> BlockShare:
@@ -32,7 +42,8 @@ def _exposed_share(block: BlockWork) -> Any:
 
 
 def _rank_limits(job: TrainingJob) -> Limits:
-    """ep divides dp x cp, or tp x dp x cp if tp does not split experts (``expert_tensor_parallel_size`` 1)."""
+    """ep divides dp x cp, or tp x dp x cp if tp does not split experts (``expert_tensor_parallel_size`` 1), and where
+    shards are in sets, the part of it that is one set."""
     whole, alone = not job.trainer.splits_experts, job.trainer.one_program  # MaxText's mesh: dp holds the expert axis
     if not job.trainer.expert_parallel:
         yield Condition(reason=f"{job.trainer.called} has no expert parallelism", ok=lambda r: r["ep"] == 1)
@@ -47,6 +58,22 @@ def _rank_limits(job: TrainingJob) -> Limits:
                 (r["ep"] % (r["cp"] * np.where(whole, r["tp"], 1)) == 0) | (r["ep"] * np.where(whole, r["tp"], 1) == 1)
             ),
         )
+
+
+def _set_limits(job: TrainingJob) -> Limits:
+    """Experts spread within a set of shards, whose replicas are outside of all (torchtitan's ``efsdp``, Megatron's
+    ``expert_data_parallel_size % num_distributed_optimizer_instances``; MaxText's mesh has an axis for each degree)."""
+    if job.shape.moe_ffn is None:
+        return
+    trainer = job.trainer
+
+    def fit(r: Rows) -> Array:
+        inside = r["shard_group"] * r["tp"]
+        taken = r["ep"] * trainer.expert_tp(r["tp"], r["ep"]) * np.where(trainer.one_program, r["cp"] * r["tp"], 1)
+        return np.asarray((r["shard_group"] == 0) | (inside % taken == 0))
+
+    within = "shard_group" if trainer.splits_experts else "tp x shard_group"
+    yield Condition(reason=f"ep does not divide {within}, over which {trainer.called} spreads experts", ok=fit)
 
 
 def _sequence_limits(job: TrainingJob) -> Limits:
@@ -64,6 +91,6 @@ EXPERT_EXCHANGE = Mechanism(
     part=EXPERTS,
     fields=("ep", "schedule", "virtual_stages", "trainer.ep_overlap", "trainer.dispatch_once"),
     hidden_behind=(COMPUTE.key,),
-    limits={"ep": _rank_limits, "sequence_parallel": _sequence_limits},
+    limits={"ep": _rank_limits, "sequence_parallel": _sequence_limits, "shard_group": _set_limits},
     at_block=_at_block,
 )

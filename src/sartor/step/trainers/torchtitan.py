@@ -21,6 +21,7 @@ TORCHTITAN = replace(
     schedules=tuple(PipelineSchedule),
     zero_bubble_chunks=2,
     expert_parallel=True,
+    splits_lone_experts=True,
     in_files={  # 0.3.0
         "shards_fully": True,
         "recomputes_parts": False,
@@ -42,5 +43,7 @@ TORCHTITAN = replace(
     varies=("tp_overlap", "fused_loss"),
     source="pipeline_parallel_schedule takes PyTorch's 1F1B, Interleaved1F1B, GPipe, "
     "InterleavedZeroBubble, ZBVZeroBubble and DualPipeV; under a "
-    "pipeline parameters stay gathered unless fsdp_reshard_after_forward says otherwise; as of 2026-11",
+    "pipeline parameters stay gathered unless fsdp_reshard_after_forward says otherwise; as of 2026-11. tp splits "
+    "experts only where ep is 1 (models/common/moe_sharding.py and distributed/parallel_dims.py of 0.3.0, read "
+    "2026-11-29)",
 )
