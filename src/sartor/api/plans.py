@@ -175,6 +175,10 @@ def _origin(cluster: ClusterLike | None, *, of_device: bool) -> tuple[Origin, st
     return Origin.STATED, "option"
 
 
+WHOLE_OR_SPLIT = "split_experts"
+"""The switch that a search tries both ways where a trainer can: neither way is best for every plan."""
+
+
 def _searched(
     run: Run,
     reading: ModelReading,
@@ -188,11 +192,14 @@ def _searched(
 ) -> tuple[PlanAnswer, Sequence[str]]:
     """The plans with the fastest setting of the switches that are ``compared``, and what it closes; errors call axes
     ``named`` as options."""
-    from sartor.plans.fixed import SWITCHED, job_choices
+    from sartor.plans.fixed import ANY, SWITCHED, job_choices
     from sartor.plans.search import no_plan_error
 
     where, own = whole.reached(max(counts)), search.keywords["calibration"]
     job, run, notes = settled_job(run, reading, where, launch_kind(write).value if write else "")
+    splits = job.shape.moe_ffn is not None and stated_axes(run).get("tp") != 1
+    if splits and WHOLE_OR_SPLIT in job.trainer.varies and not run.states(WHOLE_OR_SPLIT):
+        compared = {WHOLE_OR_SPLIT: ANY, **compared}
     choices, axes = job_choices(job, where.gpus, compared)
     fixed = {**stated_axes(run), **axes}
     try:
@@ -292,13 +299,18 @@ def _compared(choices: Sequence[JobChoice], found: Sequence[Sequence[PlanSearch]
     others = [
         f"{c.words} " + (f"{_step_s(f[-1]) / best_s - 1:+.1%}" if f[-1].best else "does not fit")
         for c, f in zip(choices, found, strict=True)
-        if c is not choices[at]
+        if c is not choices[at] and not _same(found[at][-1], f[-1])
     ]
     if others and not math.isfinite(best_s):
         return (f"no setting of {len(choices)} has a plan that fits: {words}; {'; '.join(others)}",)
     if others:
         return (f"{words} is the fastest setting; {'; '.join(others)}",)
     return ()
+
+
+def _same(best: PlanSearch, search: PlanSearch) -> bool:
+    """Whether a setting has no effect on the best plan."""
+    return bool(best.best and search.best and best.best.plan == search.best.plan and _step_s(best) == _step_s(search))
 
 
 def _explained(

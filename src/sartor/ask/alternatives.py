@@ -24,7 +24,6 @@ from sartor.hardware.accelerator_catalog import datasheet_of, ratio_to_default, 
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import usual_cluster
 from sartor.hardware.gpu import Gpu
-from sartor.json_types import JsonMap
 from sartor.model.plan import AXES
 from sartor.model.shape import TransformerShape
 from sartor.model.training import Trainer, TrainingJob, TrainingPlan
@@ -166,10 +165,6 @@ def open_fields(
         if (where := SWITCHED[name].affects(job, rows)).any():
             others = {word: _setting(name, word) for word in other_settings(job, name)}
             yield _OpenField(name=name, value=words[name], others=others, where=where, place="--fix")
-    for variant in trainer.variants:
-        if is_open(variant.name) and (where := rows["zero_stage"] >= variant.least_zero).any():
-            others, place = {variant.word: _habits(variant.changes)}, "the trainer's file:"
-            yield _OpenField(name=variant.name, value=variant.usual, others=others, where=where, place=place)
     if sizes := run.facts["vocab_size"].alternatives if "vocab_size" in run else ():
         others, place = {str(size): _vocabulary(size) for size in sizes}, "the launch file:"
         value = str(run.get("vocab_size"))
@@ -227,10 +222,6 @@ def _of_job(**changes: AttentionKernel | ContextParallel) -> Change:
 
 def _vocabulary(size: int) -> Change:
     return lambda job: replace(job, shape=replace(job.shape, vocab_size=size))
-
-
-def _habits(changes: JsonMap) -> Change:
-    return lambda job: replace(job, trainer=replace(job.trainer, memory=replace(job.trainer.memory, **changes)))
 
 
 def _with_field(run: Run, field: _OpenField) -> Run:

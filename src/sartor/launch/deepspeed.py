@@ -51,7 +51,8 @@ from sartor.launch.stated import (
     of_program,
     parse_flags,
 )
-from sartor.model.training import Optimizer, Recipe, Recompute, TrainingJob, TrainingPlan
+from sartor.model.shape import Value
+from sartor.model.training import MemoryHabits, Optimizer, Recipe, Recompute, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel, ParallelDims
 from sartor.operators import DType
 from sartor.step.trainers.deepspeed import DEEPSPEED
@@ -159,6 +160,7 @@ def read_deepspeed(config: JsonMap, command: ScriptCommand | None, options: Opti
             grad_dtype=DType(values["reduced_dtype"] or _trained_in(recipe)),
             dp_overlap=bool(values["dp_overlap"]) if fields.has("zero_optimization.overlap_comm") else zero == 3,
             fused_kernels=bool(program["fused_kernels"]),
+            memory=_with_sums(recipe, values["main_grads_dtype"], zero),
         ),
     )
     unknown, unpriced, ignored = sorted_out(fields, "deepspeed")
@@ -194,6 +196,14 @@ def _implied(stated: Container[str], devices: int) -> Iterator[tuple[str, str]]:
 def _fields_in(fields: StatedDocument, flags: Flags) -> frozenset[str]:
     """Fields of the launch table that configuration and program say; DeepSpeed's optimizer wins over the program's."""
     return fields_in(KIND, fields, "config") | (fields_in("huggingface", flags, "trainer") - {"optimizer"})
+
+
+def _with_sums(recipe: Recipe, sums: Value | None, zero: int) -> MemoryHabits:
+    """What DeepSpeed holds if gradients are summed in this type."""
+    if sums != "fp32" or recipe not in (Recipe.BF16, Recipe.FP16):
+        return DEEPSPEED.memory
+    beside = 2.0 if recipe is Recipe.BF16 and zero == 1 else 0.0
+    return replace(DEEPSPEED.memory, grad_bytes=4.0 + beside)
 
 
 def sorted_out(fields: StatedDocument, trainer: str) -> tuple[list[str], list[str], list[str]]:

@@ -228,8 +228,7 @@ def read_megatron(command: ScriptCommand, options: Options = NO_OPTIONS) -> Laun
         recompute_layers=recomputed,
     )
     check_numbers(plan, splits_experts=splits)
-    split = splits and tp > 1 and flags.on("--num-experts")
-    parts = _parts(flags, values, dp * microbatch * count, splits_experts=split)
+    parts = _parts(flags, values, dp * microbatch * count, splits_experts=splits)
     implied = {} if "seq_len" in _fields_in(flags) else {"seq_len": "max_position_embeddings"}
     if parts.attention_kernel is AttentionKernel.FLASH and shape is not None and not _takes_heads(shape.attention):
         multiple = MEGATRON.fused_heads

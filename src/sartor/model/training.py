@@ -85,6 +85,13 @@ class MemoryHabits:
     keeps_outputs: bool = False
     """A pipeline rank keeps its sent activations until the gradient comes back; else they are freed when sent
     (``deallocate_pipeline_outputs``)."""
+    buffers_each_microbatch: bool = False
+    """A pipeline rank receives every microbatch's activation and gradient into a buffer of its own, held all along;
+    else into one that is in use."""
+    returns_logits: bool = False
+    """The last pipeline rank keeps 16-bit logits of all microbatches, and joins them at the end of the step."""
+    most_chunks_gathered: float = math.inf
+    """Chunks of a pipeline rank whose weights ZeRO 2 holds gathered at once."""
     fragmentation: float = 1.11
     """Ratio of allocator memory for activations and temporaries to their peak, from blocks that do not fit the next
     tensor. States are allocated once and leave no gaps. *Fitted* on 58 rows of Megatron-DeepSpeed runs of 2022 in
@@ -92,22 +99,6 @@ class MemoryHabits:
     steps_in_own_blocks: bool = True
     """Temporaries of the optimizer step do not fit blocks freed by activations and are allocated in addition (PyTorch's
     native allocator never joins blocks of different requests to the driver)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Variant:
-    """A habit of memory that an argument of the trainer changes."""
-
-    name: str
-    """The argument."""
-    usual: str
-    word: str
-    """Its value as the record has it, and the other."""
-    changes: JsonMap
-    """Fields of `MemoryHabits` with the other value."""
-    least_zero: int = 0
-    """The lowest ZeRO stage at which it matters."""
-    source: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +164,7 @@ class Trainer:
     cuda_graphs: bool = False
     grad_dtype: DType = DType.FP32
     """Data type of the gradient buffer that is reduced."""
-    splits_experts: bool = False
+    splits_experts: bool = True
     """Tensor parallelism divides every expert (Megatron unless ``expert_tensor_parallel_size`` is 1); else experts stay
     whole, and the tensor ranks take part in expert parallelism: an expert has copies on tp x cp x dp / ep devices."""
     splits_lone_experts: bool = False
@@ -268,7 +259,6 @@ class Trainer:
     # open: what a run that does not state it may have
     varies: tuple[str, ...] = ()
     """Switches that its users set either way, by their names in ``sartor plan --fix``."""
-    variants: tuple[Variant, ...] = ()
 
     # usual: assumed for a run that does not say
     usual_on: tuple[str, ...] = ()

@@ -113,7 +113,7 @@ SWITCHED: Mapping[str, _JobSwitch] = {
     "p2p_overlap": _overlap("p2p_overlap", "virtual_stages"),
     "ep_overlap": _overlap("ep_overlap", "ep", experts=True),
     "deepep": _overlap("dispatch_once", "ep", experts=True),
-    "split_experts": _JobSwitch(field="splits_experts", words=ON_OFF, experts=True),
+    "split_experts": _overlap("splits_experts", "tp", experts=True),
     **{name: _JobSwitch(field=name, words=ON_OFF) for name in ("cuda_graphs", "fused_loss", "grad_fusion")},
     "grad_dtype": _JobSwitch(field="grad_dtype", words={each.value: each for each in (DType.FP32, DType.BF16)}),
     "fp8_param_gather": _overlap("narrow_primary", "zero_stage", of_memory=True, narrow=True),

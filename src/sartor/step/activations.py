@@ -209,9 +209,7 @@ def _expert_inputs(rows: Rows, part: MoeFfn, hidden_size: Ints, modules: frozens
     inner = ceil_div(part.expert.ffn_hidden_size, rows.expert_tp)
     input_bytes = routed * width * rows.ffn_input if OffloadModule.EXPERT_FC1 in modules else 0
     if OffloadModule.MOE_ACT in modules:
-        input_bytes = (
-            input_bytes + _inner(rows, part.expert, routed, rows.expert_tp) - routed * inner * rows.ffn_input
-        )
+        input_bytes = input_bytes + _inner(rows, part.expert, routed, rows.expert_tp) - routed * inner * rows.ffn_input
     return input_bytes
 
 

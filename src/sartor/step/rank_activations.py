@@ -14,7 +14,7 @@ from sartor.model.shape import Block, BlockKind, blocks
 from sartor.model.training import OffloadModule, PipelineSchedule, Recompute, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims
 from sartor.step.activations import Activations, Rows, layer_activations, rows_of
-from sartor.step.stages import distinct_rows, entries, summed
+from sartor.step.stages import distinct_rows, entries, is_v_shaped, summed
 from sartor.step.states import block_params, table_rows, weight_bytes
 from sartor.units import FloatArray, Floats, IntArray, Ints, ceil_div, remembered_if_few
 
@@ -90,6 +90,8 @@ class _Ranks:
     """[R, n]: microbatches in flight in the rank's last chunk."""
     sent: IntArray
     """[R, n]: the sum over chunks of the microbatches in flight there."""
+    entered: IntArray
+    """[R, n]: microbatches in flight in the rank's first chunk."""
 
 
 _Pipeline = tuple[IntArray, IntArray]
@@ -98,7 +100,7 @@ _Pipeline = tuple[IntArray, IntArray]
 
 def _ranks_of(plan: TrainingPlan, pipelines: Sequence[_Pipeline], starts: Sequence[int]) -> _Ranks:
     """Ranks of ``pipelines`` with equally many; the plans of each are between two of ``starts``."""
-    flying, last, sent = list[IntArray](), list[IntArray](), list[IntArray]()
+    flying, last, sent, entered = (list[IntArray]() for _ in range(4))
     for (counts, device), first, end in zip(pipelines, starts[:-1], starts[1:], strict=True):
         few, back = distinct_rows([plan.schedule[first:end], plan.num_microbatches[first:end]])  # type: ignore[index]
         pp, chunks = int(plan.dims.pp[first]), counts.shape[1]  # type: ignore[index]
@@ -107,6 +109,7 @@ def _ranks_of(plan: TrainingPlan, pipelines: Sequence[_Pipeline], starts: Sequen
         flying.append((in_chunk @ counts).take(back, axis=1))
         last.append(in_chunk[..., -1].take(back, axis=1))
         sent.append(in_chunk.sum(axis=2).take(back, axis=1))
+        entered.append(in_chunk[..., 0].take(back, axis=1))
     device = np.stack([device for _, device in pipelines], axis=1)
     held = np.stack([counts.sum(axis=1) for counts, _ in pipelines], axis=1)
     if len(pipelines) > 1:
@@ -118,6 +121,7 @@ def _ranks_of(plan: TrainingPlan, pipelines: Sequence[_Pipeline], starts: Sequen
         flying=np.concatenate(flying, axis=1),
         last=np.concatenate(last, axis=1),
         sent=np.concatenate(sent, axis=1),
+        entered=np.concatenate(entered, axis=1),
     )
 
 
@@ -143,7 +147,7 @@ def kept_bytes(
         head_kept=head_kept,
         layer_peak=np.maximum(layer_peak - head_freed, 0.0),
         head_peak=head_peak,
-        moving=_moving(job, plan, gpu, microbatch, ranks.held),
+        moving=_moving(job, plan, gpu, microbatch, ranks),
     )
 
 
@@ -256,17 +260,34 @@ def _head(
     weight_grad = microbatch.table * width * (1 if job.trains_weights else 0)
     product = width * microbatch.logits + (rows.tokens + rows.gathered) * h * rows.wide + weight_grad
     peak = np.maximum(loss, product - habits.kept_logit_bytes * microbatch.logits)
-    return losses * logit_stash * last, np.minimum(losses, 1) * peak, losses * logit_stash * np.minimum(last, 1)
+    returned: Floats = 0.0
+    if habits.returns_logits:
+        several = np.asarray(plan.num_microbatches) * np.greater(plan.dims.pp, 1)
+        returned = np.maximum(several - last, 0) * rows.wide * microbatch.logits
+        peak = np.maximum(peak, (several * rows.wide - habits.kept_logit_bytes) * microbatch.logits)
+    kept = losses * (logit_stash * last + returned)
+    return kept, np.minimum(losses, 1) * peak, losses * logit_stash * np.minimum(last, 1)
 
 
-def _moving(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, microbatch: _Microbatch, counts: IntArray) -> FloatArray:
+def _moving(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, microbatch: _Microbatch, ranks: _Ranks) -> FloatArray:
     """Transfers between stages (activation, gradient); the head's input gathered over tensor ranks; workspaces."""
     rows, h = microbatch.rows, job.shape.hidden_size
-    between = np.where(np.greater(plan.dims.pp, 1), 2 * rows.outer * h * rows.wide, 0.0)
-    head = np.minimum(counts[..., [b.kind is BlockKind.HEAD for b in blocks(job.shape)]].sum(axis=2), 1)
+    buffers_held: Floats = _received(plan, ranks) if job.trainer.memory.buffers_each_microbatch else 2
+    between = np.where(np.greater(plan.dims.pp, 1), buffers_held * rows.outer * h * rows.wide, 0.0)
+    head = np.minimum(ranks.held[..., [b.kind is BlockKind.HEAD for b in blocks(job.shape)]].sum(axis=2), 1)
     gathered = head * rows.gathered * h * rows.wide
     buffers: FloatArray = between + gathered + WORKSPACE_BYTES.get(gpu.generation, OTHER_WORKSPACE_BYTES)
     return buffers
+
+
+def _received(plan: TrainingPlan, ranks: _Ranks) -> FloatArray:
+    """Activations and gradients received of all microbatches, beside the activations in flight that the chunks' first
+    layers keep: none enters the model's first chunk, no gradient its last."""
+    pp, chunks, m = np.asarray(plan.dims.pp), np.asarray(plan.virtual_stages), np.asarray(plan.num_microbatches)
+    first = ranks.device == 0
+    last = np.where(is_v_shaped(plan.schedule, pp, chunks), first, ranks.device == pp - 1)
+    activations = m * (chunks - first) - (ranks.sent - first * ranks.entered)
+    return np.asarray(activations + m * (chunks - last), dtype=np.float64)
 
 
 def in_flight(schedule: Floats, device: Floats, pp: int, virtual: int, microbatches: Ints) -> Floats:

@@ -119,7 +119,8 @@ def shard_devices(plan: TrainingPlan, replicas: Ints) -> Ints:
     all replicas, dense and expert ones (torchtitan's dp_replicate in both meshes of parallel_dims.py, 0.3.0; Megatron's
     instances of the distributed optimizer in parallel_state.py, 0.16.1): each spreads replicas / sets."""
     sets = np.where(np.equal(plan.shard_group, 0), 1, plan.dims.dp * plan.dims.cp // np.maximum(plan.shard_group, 1))
-    return np.maximum(np.asarray(replicas) // np.maximum(sets, 1), 1)
+    devices: IntArray = np.maximum(np.asarray(replicas) // np.maximum(sets, 1), 1)
+    return devices
 
 
 def _narrow_copies(job: TrainingJob, gpu: Gpu) -> int:
@@ -146,8 +147,9 @@ def _states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, shards: Floats, in_l
     narrow = narrow_width * (_narrow_copies(job, gpu) - primary) if copied else 0.0
     step = habits.fp16_step_bytes if job.trains_weights and job.recipe is Recipe.FP16 else 0.0
     whole_between = np.equal(plan.zero_stage, 2) & habits.wide_weights
+    between = width * np.minimum(habits.most_chunks_gathered / np.asarray(plan.virtual_stages), 1.0)
     return _StateBytes(
-        weight=np.where(whole_between, np.minimum(weight, width + weight / shards), spread(weight, 3)),
+        weight=np.where(whole_between, np.minimum(weight, between + weight / shards), spread(weight, 3)),
         narrow=np.where(np.greater_equal(plan.zero_stage, 3), 0.0, narrow),
         grad=_gradient(job, plan, gradient, shards),
         optimizer=np.where(plan.optimizer_offload, 0.0, spread(state_bytes, 1)),
@@ -412,9 +414,11 @@ def _largest(
 def _gathered(job: TrainingJob, plan: TrainingPlan, params: Params, counts: IntArray) -> FloatArray:
     """ZeRO 3: gathered weights of the active layers, one layer's full gradients in 16 bits and, during reduction, in
     the reduction's type, and the tables of embedding and head, which stay gathered; in lockstep weights and gradients
-    of one block."""
+    of one block. ZeRO 2 with fp32 shards: those gradients of one layer, which the reduction copies
+    (``foreach_reduce`` of torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py)."""
     is_3 = np.greater_equal(plan.zero_stage, 3)
-    if not is_3.any():
+    copied = np.equal(plan.zero_stage, 2) & job.trainer.memory.wide_weights
+    if not (is_3 | copied).any():
         return np.zeros((len(counts), is_3.size))
     width, habits = weight_bytes(job), job.trainer.memory
     if job.trainer.lockstep:
@@ -425,8 +429,8 @@ def _gathered(job: TrainingJob, plan: TrainingPlan, params: Params, counts: IntA
     live = np.maximum(layer * habits.layers_gathered / 2, habits.most_gathered)
     weights = np.minimum(layer * habits.layers_gathered, live)
     graded = _largest(params, plan, counts, single_expert=False, trained=True)
-    whole = weights * width + graded * habits.layers_graded * grads + outer * width
-    return np.where(is_3, whole, 0.0)
+    of_grads = graded * habits.layers_graded * grads
+    return np.where(is_3, weights * width + of_grads + outer * width, np.where(copied, of_grads, 0.0))
 
 
 def _largest_block(params: Params, plan: TrainingPlan, counts: IntArray) -> FloatArray:

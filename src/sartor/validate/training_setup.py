@@ -35,7 +35,7 @@ def is_stated(row: Mapping[str, str], name: str) -> bool:
 
 def stated_run(row: Mapping[str, str], trainer: Trainer, gpu: Gpu) -> Run:
     """The fields and switches that the row states; a trainer that is not known is one of those plausible there."""
-    names = (name for name in (*FIELDS, *SWITCHED, *(v.name for v in trainer.variants)) if name != "framework")
+    names = (name for name in (*FIELDS, *SWITCHED) if name != "framework")
     columns = {name: COLUMNS.get(name, name) for name in names}
     run = Run.stated("row", **{name: row[column] for name, column in columns.items() if is_stated(row, column)})
     if trainer_in_table(row.get("framework", "")):

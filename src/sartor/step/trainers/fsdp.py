@@ -36,6 +36,7 @@ FSDP = Trainer(
     fused_kernels=False,
     grad_dtype=DType.BF16,
     accumulation=Accumulation.COPIED,
+    splits_experts=False,
     strided_heads=False,
     hides_tp_backward=False,
     pads_experts=False,

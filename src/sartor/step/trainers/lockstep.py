@@ -16,7 +16,6 @@ LOCKSTEP = Trainer(
     pads_experts=False,
     fuses_sharded=True,
     grad_dtype=DType.BF16,
-    splits_experts=True,
     optional_sequence_parallel=False,
     groups_shards=False,
     memory=MemoryHabits(dummy_wgrad=False, fragmentation=1.0, steps_in_own_blocks=False),

@@ -39,7 +39,6 @@ MAXTEXT = Trainer(
     schedules=(PipelineSchedule.GPIPE,),
     one_program=True,
     pads_experts=False,
-    splits_experts=True,
     always_again=AGAIN,
     offloads=(OffloadModule.CORE_ATTN, OffloadModule.ATTN_PROJ, OffloadModule.LAYER, OffloadModule.LAYER_INPUT),
     offloads_layers_alone=False,

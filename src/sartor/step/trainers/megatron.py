@@ -54,8 +54,18 @@ MEGATRON = Trainer(
         "recomputes_by_chunk": True,
     },
     drops_out=True,
-    varies=("tp_overlap", "dp_overlap", "ep_overlap", "deepep", "grad_dtype", "fused_loss", "fp8_param_gather"),
+    varies=(
+        "tp_overlap",
+        "dp_overlap",
+        "ep_overlap",
+        "deepep",
+        "grad_dtype",
+        "fused_loss",
+        "fp8_param_gather",
+        "split_experts",
+    ),
     source="Megatron-LM arguments.py and optimizer_config.py: Muon under ZeRO 1 at most, moments in 16 bits where it "
-    "shards, dropout of 0.1, vocabulary divisible by 128 x tp; Transformer Engine 2.14 logs "
+    "shards, dropout of 0.1, vocabulary divisible by 128 x tp; expert_tensor_parallel_size is tp's own unless set "
+    "(megatron/core/parallel_state.py, 0.16.1, read 2026-11-29); Transformer Engine 2.14 logs "
     '"Supported: head_dim_qk %8 = 0" of FlashAttention and runs others unfused (its issue 3006, 2026-05)',
 )

@@ -9,9 +9,10 @@ from sartor.model.workload import COMMON_SCHEDULES
 from sartor.step.trainers.deepspeed import HABITS
 from sartor.step.trainers.megatron import NOT_ON
 
-CLONED = replace(HABITS, logit_bytes=10.0, kept_logit_bytes=8.0)
+CLONED = replace(HABITS, bf16_grad_bytes=6.0, logit_bytes=10.0, kept_logit_bytes=8.0)
 """Its loss clones the fp32 logits, which the pipeline keeps as its output, and turns the clone into probabilities;
-their 16-bit gradients come on top (BigScience's fork, mpu/cross_entropy.py, gpt_model.py; read 2026-11-25)."""
+their 16-bit gradients come on top (BigScience's fork, mpu/cross_entropy.py, gpt_model.py; read 2026-11-25). In bf16
+its examples sum gradients in fp32 besides the 16-bit ones (BF16_Optimizer; recalled)."""
 
 MEGATRON_DEEPSPEED = Trainer(
     name="megatron-deepspeed",
@@ -22,6 +23,7 @@ MEGATRON_DEEPSPEED = Trainer(
     not_on=NOT_ON,
     dp_overlap=False,
     accumulation=Accumulation.ADDED,
+    splits_experts=False,
     hides_tp_backward=False,
     vocab_multiple=0,
     memory=CLONED,

@@ -15,6 +15,7 @@ NEMO = Trainer(
     words=("nemo", "mlperf"),
     not_on=NOT_ON,
     grad_dtype=DType.BF16,
+    splits_experts=False,
     dispatch_once=True,
     ep_overlap=True,
     memory=MemoryHabits(narrow_primary=True),
@@ -41,8 +42,8 @@ NEMO = Trainer(
     usual_zero_stage=1,
     drops_out=True,
     varies=MEGATRON.varies,
-    source="performance recipes reduce gradients in 16 bits and gather FP8 weights (grad_reduce_in_fp32, fp8_param; "
-    "recalled)",
+    source="performance recipes reduce gradients in 16 bits, gather FP8 weights and keep experts whole "
+    "(grad_reduce_in_fp32, fp8_param, expert_tensor_parallel_size=1; recalled)",
 )
 
 MEGATRON_BRIDGE = replace(

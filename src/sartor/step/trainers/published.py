@@ -38,6 +38,7 @@ HAI_LLM = replace(
     of_one_source=True,
     aliases=(),
     words=("hai-llm",),
+    splits_experts=False,
     ep_overlap=True,
     dispatch_once=True,
     pads_experts=False,

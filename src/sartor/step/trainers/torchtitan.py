@@ -7,7 +7,12 @@ from dataclasses import replace
 from sartor.model.training import Release
 from sartor.model.workload import ContextParallel, Optimizer, PipelineSchedule, Recipe
 from sartor.operators import DType
-from sartor.step.trainers.fsdp import FSDP
+from sartor.step.trainers.fsdp import FSDP, HABITS
+
+PIPELINED = replace(HABITS, keeps_outputs=True, buffers_each_microbatch=True, most_chunks_gathered=3)
+"""torch/distributed/pipelining of 2.13 (read 2026-11-29): stage.py makes a receive buffer for every microbatch and
+keeps outputs in ``fwd_cache`` until their backward; schedules.py (``_add_unshard_reshard``) has three chunks gathered
+at once."""
 
 TORCHTITAN = replace(
     FSDP,
@@ -30,7 +35,14 @@ TORCHTITAN = replace(
         "optimizers": (Optimizer.ADAM,),
         "narrow_moments": (),
     },
+    memory=PIPELINED,
     releases=(
+        Release(
+            last=(2025,),
+            changes={"memory": replace(PIPELINED, returns_logits=True)},
+            source="torchtitan passes return_outputs=False to the schedule in 0.3.0; before, PyTorch's last stage kept "
+            "and joined its outputs (stage.py, output_chunks; the year is recalled)",
+        ),
         Release(
             first=(2025,),
             compiled=True,
