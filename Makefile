@@ -28,6 +28,11 @@ help: ## list the targets
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch]' torch==2.13.0
 	@touch $@
 
+# The trainers whose meshes tests/step/test_trainer_meshes.py builds.
+.venv/trainers.stamp: .venv/torch.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check torchtitan==0.3.0 megatron-core==0.16.1 triton einops
+	@touch $@
+
 demo: .venv/user.stamp ## advise on a real config.json: terminal tables and out/pythia-2.8b.html
 	@mkdir -p out
 	$(BIN)/sartor advise examples/pythia-2.8b/config.json --gpu a100 --html out/pythia-2.8b.html
@@ -40,7 +45,7 @@ test: .venv/dev.stamp ## run every test
 long: .venv/dev.stamp ## every test with its many cases (the whole zoo in a browser, 50 kills a command): about an hour
 	SARTOR_LONG=1 $(BIN)/python -m pytest -n $(JOBS)
 
-test-torch: .venv/torch.stamp ## install the torch extra and run the tests that want it
+test-torch: .venv/trainers.stamp ## install the torch extra and run the tests that want it
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m torch $$(grep -rl 'mark\.torch' tests --include='test_*.py')
 
 format: .venv/dev.stamp ## rewrite the code in the house format

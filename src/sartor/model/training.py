@@ -246,6 +246,10 @@ class Trainer:
     """Recomputed layers are counted per chunk: a stage recomputes a multiple of its chunks."""
     overlaps_recomputed: bool = True
     """``ep_overlap`` is supported with fully recomputed layers."""
+    replicates_kv_heads: bool = True
+    """tp may exceed the key/value heads: ranks then share one."""
+    ties_over_stages: bool = True
+    """An embedding tied to the head may be on another pipeline stage."""
     experts_fill_groups: bool = False
     """Expert ranks fill tp and cp first, and completely: ep is a multiple of tp x cp."""
     spreads_mtp: bool = True

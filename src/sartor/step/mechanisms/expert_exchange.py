@@ -73,7 +73,9 @@ def _set_limits(job: TrainingJob) -> Limits:
         return np.asarray((r["shard_group"] == 0) | (inside % taken == 0))
 
     within = "shard_group" if trainer.splits_experts else "tp x shard_group"
-    yield Condition(reason=f"ep does not divide {within}, over which {trainer.called} spreads experts", ok=fit)
+    yield Condition(
+        reason=f"ep does not divide {within}: {trainer.called} spreads experts inside a set of shards", ok=fit
+    )
 
 
 def _sequence_limits(job: TrainingJob) -> Limits:

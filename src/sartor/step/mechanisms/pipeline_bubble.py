@@ -25,6 +25,11 @@ def _stage_limits(job: TrainingJob) -> Limits:
     yield Condition(reason="fewer layers than pipeline stages", ok=lambda r: r["pp"] <= layers)
     if not job.trainer.pipelines:
         yield Condition(reason=f"{job.trainer.called} has no pipeline", ok=lambda r: r["pp"] == 1)
+    if job.shape.lm_head and job.shape.tied_embeddings and not job.trainer.ties_over_stages:
+        yield Condition(
+            reason=f"{job.trainer.called} has no pipeline of models whose embedding is tied to the head",
+            ok=lambda r: r["pp"] == 1,
+        )
 
 
 def _chunk_limits(job: TrainingJob) -> Limits:

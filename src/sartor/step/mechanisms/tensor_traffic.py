@@ -44,11 +44,17 @@ def _split_limits(job: TrainingJob) -> Limits:
     fields = {d.field for d in divisions(job.shape, ParallelDims(tp=np.arange(1, 2)))} - padded
     for field in sorted(fields, key=lambda f: (f != "num_heads", f)):
         yield Condition(reason=f"{field} does not split over tp", ok=partial(_divides, job, field))
+    if not job.trainer.replicates_kv_heads:
+        yield Condition(
+            reason=f"num_kv_heads does not split over tp, and {job.trainer.called} copies no heads",
+            ok=partial(_divides, job, "num_kv_heads", whole=True),
+        )
 
 
-def _divides(job: TrainingJob, field: str, rows: Rows) -> Array:
-    terms = [d.ok for d in divisions(job.shape, ParallelDims(tp=rows["tp"])) if d.field == field]
-    return np.asarray(np.logical_and.reduce(terms))
+def _divides(job: TrainingJob, field: str, rows: Rows, *, whole: bool = False) -> Array:
+    split = [d for d in divisions(job.shape, ParallelDims(tp=rows["tp"])) if d.field == field]
+    terms = [d.value % d.degree == 0 if whole else d.ok for d in split]
+    return np.asarray(np.logical_and.reduce(terms) | (rows["tp"] == 1))
 
 
 def _sequence_limits(job: TrainingJob) -> Limits:

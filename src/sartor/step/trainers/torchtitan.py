@@ -27,6 +27,8 @@ TORCHTITAN = replace(
     zero_bubble_chunks=2,
     expert_parallel=True,
     splits_lone_experts=True,
+    replicates_kv_heads=False,
+    ties_over_stages=False,
     in_files={  # 0.3.0
         "shards_fully": True,
         "recomputes_parts": False,
@@ -57,5 +59,5 @@ TORCHTITAN = replace(
     "InterleavedZeroBubble, ZBVZeroBubble and DualPipeV; under a "
     "pipeline parameters stay gathered unless fsdp_reshard_after_forward says otherwise; as of 2026-11. tp splits "
     "experts only where ep is 1 (models/common/moe_sharding.py and distributed/parallel_dims.py of 0.3.0, read "
-    "2026-11-29)",
+    "2026-11-29); tp divides n_kv_heads, tied weights go with no pipeline (models/common/decoder.py)",
 )
