@@ -53,6 +53,10 @@ class MemoryHabits:
     """The same for bf16 training, if it differs."""
     fp16_step_bytes: float = 0.0
     """Per parameter of the shard during the optimizer step of fp16 training: copies of its gradients."""
+    bf16_step_bytes: float = 0.0
+    """The same in bf16 training."""
+    most_stepped: float = math.inf
+    """Parameters that have such copies at once under ZeRO 3."""
     flat_grad_bytes: float = 0.0
     """Per unsharded parameter during the optimizer step: a flat copy of all gradients for the reduction."""
     narrow_inputs: bool = True

@@ -6,6 +6,7 @@ Mixed-precision Adam holds 2 bytes of weight, a gradient, and an fp32 main weigh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -145,7 +146,7 @@ def _states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, shards: Floats, in_l
     state_bytes = (copies + _moments(job, in_layer)) if job.trains_weights else 0.0
     copied = habits.narrow_weights and in_layer and narrow_width < 2
     narrow = narrow_width * (_narrow_copies(job, gpu) - primary) if copied else 0.0
-    step = habits.fp16_step_bytes if job.trains_weights and job.recipe is Recipe.FP16 else 0.0
+    step = _step_bytes(job)
     whole_between = np.equal(plan.zero_stage, 2) & habits.wide_weights
     between = width * np.minimum(habits.most_chunks_gathered / np.asarray(plan.virtual_stages), 1.0)
     return _StateBytes(
@@ -155,6 +156,13 @@ def _states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, shards: Floats, in_l
         optimizer=np.where(plan.optimizer_offload, 0.0, spread(state_bytes, 1)),
         step=np.where(plan.optimizer_offload, 0.0, spread(step, 1)) + (habits.flat_grad_bytes if gradient else 0.0),
     )
+
+
+def _step_bytes(job: TrainingJob) -> float:
+    """Bytes per parameter of the shard that the optimizer's step holds for a while."""
+    if not job.trains_weights or job.recipe in (Recipe.FP32, Recipe.TF32):
+        return 0.0
+    return job.trainer.memory.fp16_step_bytes if job.recipe is Recipe.FP16 else job.trainer.memory.bf16_step_bytes
 
 
 def _moments(job: TrainingJob, in_layer: bool) -> float:
@@ -367,6 +375,9 @@ def _held_states(
         for name, field in names.items()
     }
     buffers = sum(counts[..., i] * _share(block) * p.buffer_bytes for i, (block, p) in enumerate(params))
+    if job.trainer.memory.most_stepped < math.inf:
+        in_turn = np.minimum(bytes_of["step_peak"], job.trainer.memory.most_stepped * _step_bytes(job))
+        bytes_of["step_peak"] = np.where(np.equal(plan.zero_stage, 3), in_turn, bytes_of["step_peak"])
     return {**bytes_of, "weights": bytes_of["weights"] + buffers}
 
 

@@ -1,13 +1,15 @@
 """Microsoft DeepSpeed: ZeRO in 16 bits, a pipeline that keeps its outputs, no interleaving.
 
 Its defaults are recalled: ``reduce_bucket_size`` and ``allgather_bucket_size`` of 5e8 elements, the first one held
-twice (``contiguous_gradients``); ``stage3_max_live_parameters`` of 1e9. Gradients are summed in the model's own type
-unless ``data_types.grad_accum_dtype`` says fp32: then ZeRO 2 and 3 hold the sum alone, and ZeRO 1 in bf16 one besides
-the 16-bit gradients (``get_data_types`` and ``_do_optimizer_sanity_check`` of runtime/engine.py, 0.19.8, read
-2026-11-29). Experts stay whole and are shared by all ranks of a stage over ep (utils/groups.py,
-``_create_expert_and_data_parallel``). fp16 training casts the shard's gradients and flattens them in the step: two fp32
-copies. Its pipeline engine keeps outputs as the roots of backward. ZeRO 3 gathers matrix by matrix; the largest is a
-third of a layer (4 h^2 of 12 h^2 if f = 4h).
+twice (``contiguous_gradients``); ``stage3_max_live_parameters`` of 1e9. Its pipeline engine keeps outputs as the roots
+of backward. ZeRO 3 gathers matrix by matrix; the largest is a third of a layer (4 h^2 of 12 h^2 if f = 4h).
+
+Of release 0.19.8 (read 2026-11-29): gradients are summed in the model's own type unless ``data_types.grad_accum_dtype``
+says fp32; then ZeRO 2 and 3 hold the sum alone, and ZeRO 1 in bf16 one besides the 16-bit gradients (``get_data_types``
+and ``_do_optimizer_sanity_check`` of runtime/engine.py). The step flattens the shard's 16-bit gradients and casts them
+to fp32, under ZeRO 3 for ``sub_group_size`` = 1e9 parameters at a time (``single_grad_partition`` of
+runtime/zero/stage_1_and_2.py, ``_prepare_fp32_grad_for_sub_group`` of stage3.py). Experts stay whole, and all ranks of
+a stage share them (``_create_expert_and_data_parallel`` of utils/groups.py).
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from sartor.operators import DType
 
 HABITS = MemoryHabits(
     grad_bytes=2.0,
-    fp16_step_bytes=8.0,
+    fp16_step_bytes=6.0,
+    bf16_step_bytes=6.0,
+    most_stepped=1e9,
     narrow_weights=False,
     dummy_wgrad=False,
     gathers_input=False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from sartor.model.training import Accumulation, Release, Trainer
@@ -9,10 +10,19 @@ from sartor.model.workload import COMMON_SCHEDULES
 from sartor.step.trainers.deepspeed import HABITS
 from sartor.step.trainers.megatron import NOT_ON
 
-CLONED = replace(HABITS, bf16_grad_bytes=6.0, logit_bytes=10.0, kept_logit_bytes=8.0)
+CLONED = replace(
+    HABITS,
+    bf16_grad_bytes=6.0,
+    fp16_step_bytes=8.0,
+    bf16_step_bytes=0.0,
+    most_stepped=math.inf,
+    logit_bytes=10.0,
+    kept_logit_bytes=8.0,
+)
 """Its loss clones the fp32 logits, which the pipeline keeps as its output, and turns the clone into probabilities;
 their 16-bit gradients come on top (BigScience's fork, mpu/cross_entropy.py, gpt_model.py; read 2026-11-25). In bf16
-its examples sum gradients in fp32 besides the 16-bit ones (BF16_Optimizer; recalled)."""
+its examples sum gradients in fp32 besides the 16-bit ones (BF16_Optimizer; recalled); in fp16 releases of its time cast
+the shard's gradients and flattened them: two fp32 copies."""
 
 MEGATRON_DEEPSPEED = Trainer(
     name="megatron-deepspeed",

@@ -95,11 +95,13 @@ INTERNEVO = Trainer(
     hides_tp_backward=False,
     broadcasts_shards=True,
     vocab_multiple=0,
-    memory=MemoryHabits(grad_bytes=2.0, dummy_wgrad=False),
+    memory=MemoryHabits(grad_bytes=2.0, dummy_wgrad=False, fp16_step_bytes=10.0, bf16_step_bytes=10.0),
     schedules=COMMON_SCHEDULES,
     optional_sequence_parallel=False,
     usual_zero_stage=1,
-    source="hybrid_zero_optim.py: gradients reduced as they are, parameters broadcast by their owner",
+    source="hybrid_zero_optim.py: gradients reduced as they are, parameters broadcast by their owner; its step "
+    "flattens the shard's 16-bit gradients (2 bytes), casts them to fp32 (4), and AdamW takes the root of the second "
+    "moments (4; torch/optim/adamw.py; recalled 2026-11-29)",
 )
 """InternEvo: layers like Megatron's; its ZeRO assigns whole tensors to ranks."""
 
