@@ -13,7 +13,7 @@ from sartor.step.footprint import usable_bytes
 
 def test_the_plan_written_in_place_of_one_the_trainer_cannot_run_leaves_as_much_memory_free() -> None:
     answer = sartor.plan(
-        "llama-3.1-8b", "dgx-h100", num_devices=8, global_batch_size=64, seq_len=4096, framework="deepspeed"
+        "llama-3.1-8b", "dgx-h100", num_devices=8, global_batch_size=64, seq_len=8192, framework="deepspeed"
     )
     made = launch(answer, "deepspeed")
     written = made.priced

@@ -175,10 +175,6 @@ def _origin(cluster: ClusterLike | None, *, of_device: bool) -> tuple[Origin, st
     return Origin.STATED, "option"
 
 
-WHOLE_OR_SPLIT = "split_experts"
-"""The switch that a search tries both ways where a trainer can: neither way is best for every plan."""
-
-
 def _searched(
     run: Run,
     reading: ModelReading,
@@ -192,14 +188,12 @@ def _searched(
 ) -> tuple[PlanAnswer, Sequence[str]]:
     """The plans with the fastest setting of the switches that are ``compared``, and what it closes; errors call axes
     ``named`` as options."""
-    from sartor.plans.fixed import ANY, SWITCHED, job_choices
+    from sartor.plans.fixed import ANY, SWITCHED, job_choices, searched_settings
     from sartor.plans.search import no_plan_error
 
     where, own = whole.reached(max(counts)), search.keywords["calibration"]
     job, run, notes = settled_job(run, reading, where, launch_kind(write).value if write else "")
-    splits = job.shape.moe_ffn is not None and stated_axes(run).get("tp") != 1
-    if splits and WHOLE_OR_SPLIT in job.trainer.varies and not run.states(WHOLE_OR_SPLIT):
-        compared = {WHOLE_OR_SPLIT: ANY, **compared}
+    compared = {**dict.fromkeys(searched_settings(job, run, stated_axes(run)), ANY), **compared}
     choices, axes = job_choices(job, where.gpus, compared)
     fixed = {**stated_axes(run), **axes}
     try:

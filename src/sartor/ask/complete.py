@@ -18,7 +18,7 @@ from sartor.model.lower.setting import check
 from sartor.model.plan import AXES, phrases
 from sartor.model.training import Recompute, Trainer, TrainingJob
 from sartor.model.workload import ModelReading, ParallelDims
-from sartor.plans.fixed import named_values, with_switches
+from sartor.plans.fixed import named_values, other_settings, searched_settings, settings, with_switches
 from sartor.plans.result import PricedPlan
 from sartor.plans.search import HeldPlan, fastest_plan, fewest_devices, leanest_plan
 from sartor.plans.space import axes_of
@@ -73,9 +73,17 @@ def complete(run: Run, reading: ModelReading, cluster: Cluster, calibration: Cal
     run = _finished(run, held, fixed_size=bool(cluster.total_devices))
     assert held.searched is not None
     plan, limit_bytes = held.searched.plan, held.limit_bytes
-    open_run = weighed(run, reading.shape, held.job, plan, held.cluster, calibration, limit_bytes=limit_bytes)
+    tried = searched_settings(job, run, stated_axes(run))
+    open_run = weighed(
+        run, reading.shape, held.job, plan, held.cluster, calibration, limit_bytes=limit_bytes, closed=tried
+    )
     held = replace(held, spread=open_run.spread)
-    return _Completed(run=open_run.run, held=held, notes=(*notes, *_words(run, held)), turns=open_run.turns)
+    set_words = tuple(
+        f"{name}={word}: faster than {words[0]} (--fix {name})"
+        for name, words in tried.items()
+        if (word := settings(held.job)[name]) != words[0]
+    )
+    return _Completed(run=open_run.run, held=held, notes=(*notes, *_words(run, held), *set_words), turns=open_run.turns)
 
 
 def as_option(error: InputError, names: Container[str]) -> InputError:
@@ -163,18 +171,22 @@ def _placed(
     if not run.get("num_devices") and fewest_devices(job, cluster, run.get("headroom")) > MOST_DEVICES:
         fixed = FLAT | fixed  # nothing fits anywhere: a plan to price, not a search
     search = {"fixed": fixed, "headroom": run.get("headroom"), "calibration": calibration}
+    others = [other for name in searched_settings(job, run, fixed) for other in other_settings(job, name).values()]
     for num_devices in _device_counts(run, job, cluster, fixed):
         usual = usual_batch(job.seq_len, num_devices, fixed.get("microbatch_size", 1))
-        sized = replace(job, global_batch_size=run.get("global_batch_size") or usual)
-        reached = cluster.reached(num_devices)
-        try:
-            plan = fastest_plan(sized, reached, num_devices, **search)
-        except InputError as error:
-            refused = refused or error
-            continue
-        if plan is not None:
+        reached, plans = cluster.reached(num_devices), list[tuple[TrainingJob, PricedPlan]]()
+        for setting in (job, *others):
+            sized = replace(setting, global_batch_size=run.get("global_batch_size") or usual)
+            try:
+                plan = fastest_plan(sized, reached, num_devices, **search)
+            except InputError as error:
+                refused = refused or error
+                continue
+            plans += [(sized, plan)] if plan is not None else []
+            possible = (sized, num_devices) if setting is job else possible or (sized, num_devices)
+        if plans:
+            sized, plan = min(plans, key=lambda pair: float(pair[1].step.step_s))
             return _held(run, sized, reached, num_devices, plan)
-        possible = sized, num_devices
     if possible is None:
         raise refused or InputError("num_devices", run.get("num_devices"), "no plan is possible on so many")
     sized, num_devices = possible

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import combinations, product
@@ -213,6 +213,16 @@ def _check_frozen(job: TrainingJob) -> None:
             "4-bit weights are dequantized to 16 bits for every GEMM",
             "--dtype bf16",
         )
+
+
+def searched_settings(job: TrainingJob, run: Run, axes: Container[str]) -> dict[str, tuple[str, ...]]:
+    """Switches that a search tries both ways beside a plan of which ``axes`` are stated, with their words, the
+    trainer's own first: experts split over tp or whole, as neither is best for every plan."""
+    name = "split_experts"
+    either = job.shape.moe_ffn is not None and name in job.trainer.varies and not run.states(name)
+    if not either or ("tp" in axes and "ep" in axes) or run.get("tp") == 1:
+        return {}
+    return {name: (settings(job)[name], *other_settings(job, name))}
 
 
 def settings(job: TrainingJob) -> dict[str, str]:
