@@ -20,7 +20,8 @@ from scipy.optimize import least_squares
 from sartor.cost.cost import Z80
 from sartor.step.serving import batching
 from sartor.step.serving.batching import steady_state
-from sartor.step.serving.served import ENGINES, Load
+from sartor.step.serving.engines import ENGINES
+from sartor.step.serving.served import Load
 from sartor.validate.answer import read_rows
 from sartor.validate.inference import SERVING_REQUIRED, WAVES, received_every, server_of
 

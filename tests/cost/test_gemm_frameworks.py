@@ -23,7 +23,8 @@ from sartor.operators import DType, Gemm, Role
 from sartor.records.tables import read_table
 from sartor.records.targets import targets_of
 from sartor.step.serving.batching import steady_state
-from sartor.step.serving.served import ENGINES, Load, Server
+from sartor.step.serving.engines import ENGINES
+from sartor.step.serving.served import Load, Server
 from sartor.validate.predictions import predict
 
 H200 = load_gpu("h200_sxm")

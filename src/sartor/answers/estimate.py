@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from sartor.plans.search import HeldPlan
     from sartor.rules.plan.rule import PlanFinding
     from sartor.step.coefficients import InRun
-    from sartor.step.serving.inference import Serving
-    from sartor.step.serving.served import Engine
+    from sartor.step.serving.engines import Engine
+    from sartor.step.serving.inference import Room, Serving
 
 
 # ------------------------------------------------------------------------------------------------ one operator
@@ -249,6 +249,13 @@ class Question(Answer):
     """Of a launch file: what the rules find in its plan."""
 
     @property
+    def room(self) -> Room:
+        """Inference only: what divides the device's memory."""
+        from sartor.step.serving.inference import Room
+
+        return Room(gpu=self.gpu, engine=self.engine, headroom=self.headroom)
+
+    @property
     def open_engine(self) -> bool:
         """Whether a serving engine runs the pass that was not named and could be another."""
         return self.engine is not None and bool(self.run.facts["kernels"].alternatives)
@@ -360,7 +367,15 @@ STEP_OF_ESTIMATE: Fields = tuple(
     if column.name not in _TWICE
 )
 """For training, the plan and its step, as in the JSON of `plan`."""
-SERVED_MEMORY: Fields = numbers("param_bytes kv_cache_bytes workspace_bytes context_bytes")
+ENGINE_MEMORY: Fields = (
+    number("param_bytes"),
+    number("workspace_bytes", help="of the largest step that the engine keeps memory for"),
+    number("context_bytes", help="CUDA context, libraries, NCCL, graphs, as far as the engine counts them"),
+    number("kv_room_bytes", help="for keys and values; negative if the rest does not fit"),
+    integer("kv_tokens", path=lambda memory: int(memory.kv_tokens), help="every layer in full, as engines log it"),
+)
+"""How an engine divides the memory of one device."""
+SERVED_MEMORY: Fields = (*ENGINE_MEMORY, number("kv_cache_bytes", help="of the pass"))
 SERVED: Fields = (
     number("step_s", path="time_s", when=_serves),
     number("tokens_per_s_per_device", when=_serves),
@@ -370,6 +385,7 @@ SERVED: Fields = (
     number("time_to_first_token_s", path="time_s", when=_prefills),
     number("kv_cache_bytes_per_sequence", path="serving.memory.kv_cache_bytes_per_sequence", when=_serves),
     integer("max_microbatch_size", path="serving.most_sequences", when=_serves),
+    integer("longest_tokens", path="serving.longest_tokens", when=_serves, help="of one sequence alone"),
     field("memory", SERVED_MEMORY, path="serving.memory", when=_serves),
 )
 """For inference, the memory of one device, and the usual metrics of decoding and prefill."""
@@ -478,6 +494,8 @@ class ModelEstimate(Answer):
     def usable_bytes(self) -> float:
         """Memory of a device that may be used."""
         held = self.question.held
+        if self.serving is not None:
+            return float(self.serving.memory.usable_bytes)
         return (1 - self.question.headroom) * usable_of(self.question.gpu) if held is None else held.limit_bytes
 
     @property

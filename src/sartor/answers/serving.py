@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from sartor.answers.estimate import ENGINE_MEMORY
 from sartor.answers.field import (
     Answer,
     Fields,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from sartor.model.workload import ModelReading
     from sartor.run.fields import Run, Turn
     from sartor.step.serving.batching import Steady
+    from sartor.step.serving.inference import InferenceMemory
     from sartor.step.serving.served import Load, Server, Shortage
 
 
@@ -138,7 +140,10 @@ SERVING: Fields = (
     mapping("run", VALUE, path="run.facts", help="every value of the run, with its origin"),
     integer("input_len", path=lambda answer: int(answer.load.input_len)),
     integer("output_len", path=lambda answer: int(answer.load.output_len)),
-    integer("max_sequences", path="most_sequences"),
+    integer("max_sequences", path="most_sequences", help="halfway through their answers"),
+    integer("max_whole_sequences", path="whole_sequences", help="with their whole answers"),
+    integer("longest_tokens", help="of one sequence alone"),
+    field("memory", (*ENGINE_MEMORY, number("usable_bytes")), help="of one device of the server for answers"),
     text("status", help="feasible, infeasible, or unknown: sizes of the config were not read"),
     flag("fits", "fits", level=Level.HEADLINE, help="of the model without the sizes that were not read"),
     rows("shortages", SHORTAGE, path=lambda answer: [(answer, lack) for lack in answer.shortages]),
@@ -168,6 +173,12 @@ class ServingAnswer(Answer):
     steady: Steady
     most_sequences: int
     """Sequences halfway through their answers that fit in the memory of all copies together."""
+    whole_sequences: int
+    """The same with their whole answers."""
+    longest_tokens: int
+    """Tokens of the longest sequence that one copy holds."""
+    memory: InferenceMemory
+    """How the engine divides one device's memory."""
     num_devices: int
     prefill: Server | None = None
     prefill_workers: int = 0

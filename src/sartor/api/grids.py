@@ -34,7 +34,6 @@ from sartor.plans.grid import grid_plans
 from sartor.plans.space import take
 from sartor.run.fields import Origin, Run, check_names
 from sartor.step.question import as_trained
-from sartor.step.serving.inference import inference_memory
 from sartor.step.serving.served import padded
 from sartor.units import Array, BoolArray
 
@@ -217,14 +216,14 @@ def _passes(reading: ModelReading, run: Run, arrays: Values, gpu: Gpu, own: Cali
     dims = replace(question.dims, tp=columns.get("tp", question.dims.tp))
     if not {"tp", "ep", "pp"} & {*run, *arrays}:
         dims = ParallelDims()
-        if not np.all(inference_memory(workload, dims, gpu, headroom=question.headroom).fits):
+        if not np.all(question.room.memory(workload, dims).fits):
             raise InputError("tp", "not given", f"{BESIDE}: not every point fits on one device", "8")
     if np.ndim(dims.tp):
         vocab_size = np.vectorize(lambda tp: int(_split_shape(question, int(tp)).vocab_size))(dims.tp)
         workload = replace(workload, shape=replace(reading.shape, vocab_size=vocab_size))
     graph = lower(workload, dims, question.kernels)
     question, found = priced_pass(replace(question, workload=workload, dims=dims), graph)
-    memory = inference_memory(workload, dims, gpu, graph, question.headroom)
+    memory = question.room.memory(workload, dims, graph)
     figures = {name: getattr(found, name) for name in ("time_s", "low_s", "high_s", "tokens_per_s", "mfu")}
     figures |= {"tokens_per_s_per_device": found.tokens_per_s / (dims.tp * dims.pp)}
     figures |= {"peak_bytes": memory.peak_bytes, "usable_bytes": memory.usable_bytes}

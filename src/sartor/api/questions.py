@@ -45,18 +45,11 @@ from sartor.options import with_options
 from sartor.plans.fixed import fixed_fields
 from sartor.plans.search import checked_headroom
 from sartor.rules.rule import smaller_splits
-from sartor.run.fields import FIELDS, Origin, Run, RunOptions, check_names
+from sartor.run.fields import FIELDS, OF_ENGINES, Origin, Run, RunOptions, check_names
 from sartor.step.question import checked_skew, padded_vocab, workload_of
-from sartor.step.serving.inference import inference_memory, would_fit
-from sartor.step.serving.served import (
-    MEMORY_SHARE,
-    VOCABULARY_MULTIPLE,
-    Engine,
-    engine_of_pass,
-    engines_on,
-    in_an_engine,
-    padded,
-)
+from sartor.step.serving.engines import USUAL_ENGINE, Engine, engine_of_pass, engines_on, split_release
+from sartor.step.serving.inference import Room, would_fit
+from sartor.step.serving.served import VOCABULARY_MULTIPLE, in_an_engine, padded
 from sartor.step.trainers import plausible_trainers, trainer_named
 from sartor.units import GIGA, divisors
 
@@ -93,7 +86,7 @@ def ask(model: Model | None = None, gpu: GpuLike | None = None, **options: Unpac
     Examples
     --------
     >>> ask("llama-3.1-70b", "h100", phase="prefill").run.get("tp")
-    2
+    4
     """
     return completed_question(model_asked(model, options), gpu, options)
 
@@ -215,6 +208,10 @@ def _training(
     if (kernels := run.get("kernels")) is not None:
         must = "names the serving framework, so it applies to inference; this is phase=train"
         raise InputError("kernels", kernels, must, "framework, for the trainer")
+    for name in OF_ENGINES:
+        if run.states(name):
+            must = "is a setting of a serving framework, so it applies to inference; this is phase=train"
+            raise InputError(name, run.get(name), must, "phase=decode")
     cluster = (where or usual_cluster(gpu)).with_price(run.get("price"))
     if run.states("num_devices"):
         device_counts(run.get("num_devices"), cluster)
@@ -328,8 +325,10 @@ def inference(run: Run, reading: ModelReading, gpu: Gpu, own: Calibration | None
     decodes = phase is Phase.DECODE
     if decodes and shape.encoder_only:
         raise InputError("phase", "decode", "an encoder-only model does not decode", "train or prefill")
+    run = released_run(run, reading, gpu)
     dtype, dtype_notes = precision_of(run.get("dtype"), gpu)
     run, engine, own = in_engine(run, shape, gpu, own)
+    stored = (engine or USUAL_ENGINE).stored_types(shape, dtype, reading.stored)
     length = size_of("seq_len", run.get("seq_len"), usual_seq_len(shape))
     settled = {
         "seq_len": length,
@@ -337,7 +336,6 @@ def inference(run: Run, reading: ModelReading, gpu: Gpu, own: Calibration | None
         "microbatch_size": DEFAULT_MICROBATCH[phase],
         "dtype": dtype.value,
         "attention": AttentionKernel.FLASH.value,
-        "headroom": 0.0 if engine is None else round(1 - MEMORY_SHARE, 9),
     }
     run = run.with_(Origin.USUAL, "inference", **{name: value for name, value in settled.items() if name not in run})
     workload = Workload(
@@ -347,17 +345,19 @@ def inference(run: Run, reading: ModelReading, gpu: Gpu, own: Calibration | None
         seq_len=length,
         context_len=run.get("context_len"),
         dtype=dtype,
-        cache_dtype=None if engine is None else engine.cache_dtype(dtype, gpu),
+        cache_dtype=None if engine is None else engine.cache_dtype(dtype, stored),
         encodes=engine is not None and not decodes and engine.encodes(shape),
-        wide_attention=engine is not None and engine.wide_attention(shape, dtype),
+        stored=stored,
         attention_kernel=word_of(AttentionKernel, "attention", run.get("attention")),
         routing_skew=checked_skew(run.get("routing_skew", 1.0), shape),
     )
     split = workload if engine is None else replace(workload, shape=padded(shape, VOCABULARY_MULTIPLE))
-    run, wide = _held_by(run, split, gpu)
+    run, wide = _held_by(run, split, Room(gpu=gpu, engine=engine, headroom=run.get("headroom", 0.0)))
     if engine is not None:
         workload = replace(workload, shape=padded(shape, run.get("tp", 1)))
     dims = ParallelDims(tp=run.get("tp", 1), pp=run.get("pp", 1), ep=run.get("ep", 1))
+    free = 0.0 if engine is None else round(1 - float(engine.utilization(gpu, dims.tp, dims.ep)), 9)
+    run = run if "headroom" in run else run.with_(Origin.USUAL, "inference", headroom=free)
     shown = ("microbatch_size", *(("context_len",) * decodes))
     narrow = decodes and dtype.bytes < 2
     if decodes:
@@ -378,11 +378,13 @@ def inference(run: Run, reading: ModelReading, gpu: Gpu, own: Calibration | None
             *reading.assumptions,
             *reading.notes,
             *dtype_notes,
+            *released_note(run),
             *(f"{name}={run.get(name)} (default)" for name in shown if not run.states(name)),
             *lengths,
             *wide,
             *padding_note(shape, workload.shape),
             *((f"keys and values in {(workload.cache_dtype or DType.BF16).value}",) if narrow else ()),
+            *(() if engine is None else (reserve_note(engine, gpu),)),
             *template_words(gpu),
             *((EAGER,) if run.get("eager") else ()),
         ),
@@ -394,11 +396,74 @@ def in_engine(
 ) -> tuple[Run, Engine | None, Calibration | None]:
     """The run with the serving engine of its passes, that engine (None: a model's own code), and the calibration with
     its kernels."""
-    engine = None if run.get("eager") else engine_of_pass(run.get("kernels"), shape, gpu)
+    kernels, release = split_release(run.get("kernels"))
+    engine = None if run.get("eager") else engine_of_pass(kernels, shape, gpu)
     if engine is not None and "kernels" not in run:
         others = [other.name for other in engines_on(gpu) if other is not engine]
         run = run.with_(Origin.USUAL, "inference", kernels=engine.name).among("kernels", *others)
-    return run, engine, with_kernels_of(run.get("kernels"), gpu, own)
+        kernels = engine.name
+    for name in OF_ENGINES if engine is None else ():
+        if run.states(name):
+            raise InputError(name, run.get(name), "is a setting of a serving framework, and none runs this", "")
+    return run, engine and _with_settings(engine, run, release), with_kernels_of(kernels, gpu, own)
+
+
+def _with_settings(engine: Engine, run: Run, release: str) -> Engine:
+    """The engine as the run sets it."""
+    utilization, headroom = run.get("utilization"), run.get("headroom")
+    if run.states("utilization") and run.states("headroom"):
+        raise InputError("headroom", headroom, "says what utilization says: give one of them", f"{1 - headroom:g}")
+    if utilization is not None and not 0 < utilization <= 1:
+        raise InputError("utilization", utilization, "must be a share of memory, above 0 and at most 1", "0.9")
+    kept = 1 - headroom if run.states("headroom") else None
+    return replace(
+        engine,
+        release=release,
+        stated_utilization=kept if utilization is None else utilization,
+        max_num_seqs=run.get("max_num_seqs"),
+        max_num_batched_tokens=run.get("max_num_batched_tokens"),
+        kv_dtype=_cache_type(run.get("kv_dtype")),
+    )
+
+
+CACHE_TYPES = {"bfloat16": "bf16", "float16": "fp16", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "auto": ""}
+"""Names that frameworks give types of keys and values."""
+
+
+def _cache_type(word: str | None) -> DType | None:
+    """The stated type of keys and values; None where the framework chooses."""
+    name = CACHE_TYPES.get(str(word), str(word)) if word is not None else ""
+    if name and name not in ("bf16", "fp16", "fp8"):
+        raise InputError("kv_dtype", str(word), "must be a type of keys and values: bf16, fp16 or fp8", "fp8")
+    return DType(name) if name else None
+
+
+def released_run(run: Run, reading: ModelReading, gpu: Gpu) -> Run:
+    """The run in the type in which the checkpoint holds its weights, unless one is stated."""
+    if "dtype" in run or not reading.weights or gpu.accelerator is not None:
+        return run
+    return run.with_(Origin.IMPLIED, "the checkpoint", dtype=held_in(DType(reading.weights), gpu).value)
+
+
+def released_note(run: Run) -> tuple[str, ...]:
+    """The note on a type that the checkpoint says."""
+    return (f"dtype={run.get('dtype')} (the checkpoint's)",) if run.origin("dtype") is Origin.IMPLIED else ()
+
+
+def held_in(released: DType, gpu: Gpu) -> DType:
+    """The type in which a device holds weights of the released type: its own if it multiplies in it, else weights of as
+    many bits that are multiplied in 16."""
+    if released in gpu.peak_flops_per_s:
+        return released
+    return DType.INT4_WO if released.bytes < 1 else DType.INT8_WO
+
+
+def reserve_note(engine: Engine, gpu: Gpu) -> str:
+    """What an engine keeps memory for, in one sentence."""
+    release = engine.release or engine.usual_release
+    name = f"{engine.name} {release}".strip()
+    tokens = f"{engine.step_tokens(gpu):,} tokens"
+    return f"memory as {name} divides it, for steps of {tokens} (set --kernels {engine.name}@RELEASE)"
 
 
 def padding_note(asked: TransformerShape, runs: TransformerShape) -> tuple[str, ...]:
@@ -407,14 +472,14 @@ def padding_note(asked: TransformerShape, runs: TransformerShape) -> tuple[str, 
     return () if taken == asked.vocab_size else (f"vocabulary of {asked.vocab_size} padded to {taken}, as engines do",)
 
 
-def _held_by(run: Run, workload: Workload, gpu: Gpu) -> tuple[Run, tuple[str, ...]]:
+def _held_by(run: Run, workload: Workload, room: Room) -> tuple[Run, tuple[str, ...]]:
     """The run on the fewest tensor-parallel devices (or groups of experts) that hold it, unless stated or none do."""
     if {"tp", "ep", "pp"} & run.facts.keys() or workload.shape.traced is not None:
         return run, ()
-    alone, free = ParallelDims(), run.get("headroom")
-    if inference_memory(workload, alone, gpu, headroom=free).fits:
+    alone = ParallelDims()
+    if room.memory(workload, alone).fits:
         return run.with_(Origin.SEARCHED, "the fewest devices that hold it", tp=1), ()
-    wider = next((change for change in would_fit(workload, alone, gpu, free) if "microbatch_size" not in change), None)
+    wider = next((change for change in would_fit(workload, alone, room) if "microbatch_size" not in change), None)
     if wider is None:
         return run, ()
     words = ", ".join(f"{name}={value}" for name, value in wider.items())

@@ -11,7 +11,7 @@ import numpy as np
 
 from sartor.answers.serving import ServingAnswer
 from sartor.api.models import Model, read
-from sartor.api.questions import asked_run, in_engine, padding_note
+from sartor.api.questions import asked_run, in_engine, padding_note, released_note, released_run, reserve_note
 from sartor.api.words import GpuLike, of_frameworks, precision_of, refuse_on_a_chip, size_of, word_of
 from sartor.ask.alternatives import turn_of_time
 from sartor.cost.correction.attention import kernels_measured
@@ -22,23 +22,22 @@ from sartor.hardware.cluster_catalog import usual_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower import feasible
 from sartor.model.workload import AttentionKernel, ModelReading, ParallelDims, Phase, too_long
-from sartor.operators import DType
 from sartor.options import with_options
 from sartor.run.fields import FIELDS, NOT_OF_SERVERS, OF_ONE_PASS, Origin, Run, RunOptions, Turn
 from sartor.step.question import checked_skew
 from sartor.step.serving.batching import FIRST_TOKEN_S, FIRST_TOKEN_STEPS, Steady, disaggregated, steady_state
+from sartor.step.serving.engines import Engine, engines_on
 from sartor.step.serving.inference import WIDTHS
 from sartor.step.serving.served import (
-    MEMORY_SHARE,
     VOCABULARY_MULTIPLE,
-    Engine,
     Load,
     Server,
     Shortage,
     capacity,
-    engines_on,
     holds,
+    longest_tokens,
     padded,
+    server_memory,
     shortage,
     would_fit,
 )
@@ -95,8 +94,7 @@ def serving(
 
     Examples
     --------
-    >>> found = serving("llama-3.1-8b", "h100", concurrency=32)
-    >>> found.steady.tpot_s > 0.005
+    >>> serving("llama-3.1-8b", "h100", concurrency=32).steady.tpot_s > 0.005
     array([ True])
     """
     reading = read(model, options.get("set"))
@@ -116,7 +114,6 @@ def serving(
     steady_in = partial(_steady, server, prefill, (prefill_workers, workers), load)
     steady, shortages = steady_in(engine, calibration), _shortages(server, prefill, load)
     elsewhere = {} if shortages else dict(_in_other_engines(run, reading, device, own, steady_in))
-    released = None if run.states("dtype") or not reading.weights else DType(reading.weights)
     return ServingAnswer(
         reading=reading,
         run=run,
@@ -124,17 +121,25 @@ def serving(
         load=load,
         steady=steady,
         most_sequences=int(holds(server, load)[0]) * server.copies * workers,
+        whole_sequences=_whole(server, load) * server.copies * workers,
+        longest_tokens=longest_tokens(server),
+        memory=server_memory(server),
         num_devices=server.num_devices * workers + (prefill.num_devices * prefill_workers if prefill else 0),
         prefill=prefill,
         prefill_workers=prefill_workers,
         decode_workers=workers,
-        elsewhere=elsewhere,
-        tpot_log_sigma=_covered(steady, elsewhere, calibration, partial(steady_in, engine)),
+        elsewhere=(holding := _holding(elsewhere)),
+        tpot_log_sigma=_covered(steady, holding, calibration, partial(steady_in, engine)),
         depends_on=_turns(steady, elsewhere),
         shortages=shortages,
-        would_fit=_change_that_fits(server, prefill, load, released),
+        would_fit=_change_that_fits(server, prefill, load),
         assumptions=(*reading.assumptions, *reading.notes, *_assumed(run, reading, server, load, calibration)),
     )
+
+
+def _whole(server: Server, load: Load) -> int:
+    """Sequences with their whole answers that one copy holds; of several lengths the longest."""
+    return int(capacity(server, int(np.max(load.input_len)), int(np.max(load.output_len))))
 
 
 def _prefill_pool(server: Server, workers: int, tp: int | None, copies: int, decode_workers: int) -> Server | None:
@@ -183,11 +188,20 @@ def _covered(
     return covering(steady.step, steps).log_sigma
 
 
+def _holding(elsewhere: Mapping[str, Steady]) -> dict[str, Steady]:
+    """The engines that hold a sequence under every load: intervals cover their times."""
+    return {name: there for name, there in elsewhere.items() if np.all(np.isfinite(there.tpot_s))}
+
+
 def _turns(steady: Steady, elsewhere: Mapping[str, Steady]) -> tuple[Turn, ...]:
-    """Engines that would change the time per token under the largest load."""
+    """Engines that would change the time per token under the largest load, and those in which not a sequence fits."""
+    lacking = [name for name in elsewhere if name not in _holding(elsewhere)]
+    unfit = tuple(Turn(field="kernels", value=name, verdict="not one sequence fits", figures={}) for name in lacking)
+    elsewhere = _holding(elsewhere)
     time_s = {name: float(np.ravel(there.tpot_s)[-1]) for name, there in elsewhere.items()}
     usual_s = float(np.ravel(steady.tpot_s)[-1])
-    return tuple(turn for name, seconds in time_s.items() for turn in turn_of_time("kernels", name, seconds, usual_s))
+    moved = (turn for name, seconds in time_s.items() for turn in turn_of_time("kernels", name, seconds, usual_s))
+    return (*unfit, *moved)
 
 
 def _in_flight(concurrency: int | Sequence[int]) -> IntArray:
@@ -211,7 +225,7 @@ def _served_run(reading: ModelReading, gpu: GpuLike | None, options: RunOptions)
     if reading.shape.traced is not None:
         must = "was traced at one length; serving needs a config.json"
         raise InputError("model", reading.shape.name, must, "llama-3.1-8b")
-    return run.without("phase"), device, own
+    return released_run(run.without("phase"), reading, device), device, own
 
 
 def _server(run: Run, reading: ModelReading, gpu: Gpu, engine: Engine, copies: int) -> Server:
@@ -226,13 +240,13 @@ def _server(run: Run, reading: ModelReading, gpu: Gpu, engine: Engine, copies: i
         engine=engine,
         attention_kernel=word_of(AttentionKernel, "attention", run.get("attention", AttentionKernel.FLASH.value)),
         routing_skew=checked_skew(run.get("routing_skew", 1.0), reading.shape),
-        memory_share=1 - run.get("headroom") if "headroom" in run else MEMORY_SHARE,
+        stored=reading.stored,
     )
 
 
 def _completed(run: Run, server: Server, load: Load) -> tuple[Run, Server]:
     """The run on the fewest tensor-parallel devices that hold a sequence, unless stated or none do."""
-    settled = {"dtype": server.dtype.value, "attention": server.attention_kernel.value, "headroom": 0.1}
+    settled = {"dtype": server.dtype.value, "attention": server.attention_kernel.value}
     run = run.with_(Origin.USUAL, "serving", **{name: value for name, value in settled.items() if name not in run})
     if "tp" not in run:
         prompt, answer = int(np.max(load.input_len)), int(np.max(load.output_len))
@@ -245,6 +259,9 @@ def _completed(run: Run, server: Server, load: Load) -> tuple[Run, Server]:
             run = run.with_(Origin.SEARCHED, "the fewest devices that hold a sequence", tp=tp)
             server = replace(server, tp=tp, shape=padded(server.shape, tp))
     _checked_experts(server)
+    if "headroom" not in run:
+        share = float(server.engine.utilization(server.gpu, server.tp, server.copies))
+        run = run.with_(Origin.USUAL, "serving", headroom=round(1 - share, 9))
     return run, server
 
 
@@ -284,9 +301,8 @@ def _prefill(server: Server, tp: int, copies: int) -> Server:
 
 def _assumed(run: Run, reading: ModelReading, server: Server, load: Load, calibration: Calibration) -> Iterator[str]:
     """What was assumed, in sentences."""
-    yield from precision_of(run.get("dtype") if run.states("dtype") else None, server.gpu)[1]
-    if not run.states("dtype") and reading.weights:
-        yield _released_note(DType(reading.weights), server.gpu)
+    yield from precision_of(None if run.origin("dtype") is Origin.USUAL else run.get("dtype"), server.gpu)[1]
+    yield from released_note(run)
     if not run.states("tp") and server.tp > 1:
         yield f"tp={server.tp}: the fewest devices that hold a sequence (set --tp)"
     yield from padding_note(reading.shape, server.shape)
@@ -299,9 +315,9 @@ def _assumed(run: Run, reading: ModelReading, server: Server, load: Load, calibr
     joined = max(server.gpu.link_domain, server.gpu.devices_per_node)
     if server.num_devices > joined:
         yield f"all {server.num_devices} devices joined by their own links (a node has {joined})"
-    if server.engine.wide_attention(server.shape, server.dtype):
-        yield "attention's projections in bf16, as in 4-bit mixtures of experts"
-    share = f"{server.memory_share:g} of the memory"
+    yield from _stored_words(server)
+    yield reserve_note(server.engine, server.gpu)
+    share = f"{float(server.engine.utilization(server.gpu, server.tp, server.copies)):.3g} of the memory"
     yield f"keys and values in {server.cache.value}; {share}; no speculative decoding; no cached prefixes"
     yield (
         f"the first token includes about {FIRST_TOKEN_STEPS:.0f} decoding steps of scheduling and "
@@ -321,18 +337,9 @@ def _shortages(server: Server, prefill: Server | None, load: Load) -> tuple[Shor
     return tuple(each for each in (first, shortage(server, prompt, answer)) if each is not None)
 
 
-def _change_that_fits(
-    server: Server, prefill: Server | None, load: Load, released: DType | None
-) -> dict[str, int | str]:
-    """If a pool does not fit: the type in which the weights were released and, if they don't fit in it either, wider
-    servers. Empty if all fit or nothing tried does."""
-    if not _shortages(server, prefill, load):
-        return {}
-    found: dict[str, int | str] = {}
-    if released is not None:
-        dtype = _stored(released, server.gpu)
-        found["dtype"] = dtype.value
-        server, prefill = replace(server, dtype=dtype), None if prefill is None else replace(prefill, dtype=dtype)
+def _change_that_fits(server: Server, prefill: Server | None, load: Load) -> dict[str, int | str]:
+    """If a pool does not fit: wider servers with which all do. Empty if all fit or nothing tried does."""
+    change: dict[str, int | str] = {}
     prompt, answer = int(np.max(load.input_len)), int(np.max(load.output_len))
     for name, pool, tokens in (("tp", server, answer), ("prefill_tp", prefill, 0)):
         if pool is None or capacity(pool, prompt, tokens):
@@ -340,17 +347,17 @@ def _change_that_fits(
         wider = would_fit(replace(pool, shape=padded(pool.shape, VOCABULARY_MULTIPLE)), prompt, tokens)
         if not wider:
             return {}
-        found[name] = wider["tp"]
-    return found
+        change[name] = wider["tp"]
+    return change
 
 
-def _stored(released: DType, gpu: Gpu) -> DType:
-    """The type in which a device holds weights of the released type: its own if it multiplies in it, else weights of as
-    many bits that are multiplied in 16."""
-    if released in gpu.peak_flops_per_s:
-        return released
-    return DType.INT4_WO if released.bytes < 1 else DType.INT8_WO
-
-
-def _released_note(released: DType, gpu: Gpu) -> str:
-    return f"the weights were released in {released.value}: dtype={_stored(released, gpu).value} serves them so"
+def _stored_words(server: Server) -> Iterator[str]:
+    """Which layers stay wider than the type says."""
+    stored = server.engine.stored_types(server.shape, server.dtype, server.stored)
+    if stored is None or server.stored is None:
+        if stored is not None:
+            yield "attention's projections in bf16, as in 4-bit mixtures of experts"
+        return
+    wide = [role.value.replace("_", " ") for role, size in stored.element_bytes if size > 1.5 * server.dtype.bytes]
+    if wide:
+        yield f"wider than {server.dtype.value} in the checkpoint: {', '.join(wide)}"

@@ -59,8 +59,9 @@ from sartor.rules.rule import Grade, largest_split
 from sartor.run.fields import FIELDS, GridOptions, Origin, Run, RunOptions, Turn
 from sartor.step.coefficients import InRun
 from sartor.step.question import workload_of
-from sartor.step.serving.inference import serving
-from sartor.step.serving.served import ENGINES, in_an_engine
+from sartor.step.serving.engines import ENGINES
+from sartor.step.serving.inference import Serving, serving
+from sartor.step.serving.served import in_an_engine
 from sartor.step.stage_table import of_slowest_stage
 from sartor.units import Floats, format_bytes, format_seconds
 
@@ -198,7 +199,8 @@ def answer_question(question: Question) -> ModelEstimate:
 def _one_pass(question: Question) -> ModelEstimate:
     graph = lower(question.workload, question.dims, question.kernels)
     question, found = priced_pass(question, graph)
-    served = serving(found, question.workload, question.dims, question.calibration, question.headroom)
+    served = serving(found, question.workload, question.dims, question.calibration, question.room)
+    question = replace(question, depends_on=(*question.depends_on, *_turns_of_memory(question, served)))
     return ModelEstimate(
         question=question,
         graph=graph,
@@ -206,6 +208,26 @@ def _one_pass(question: Question) -> ModelEstimate:
         layer_time_s=_layer_s(question, found),
         serving=served,
     )
+
+
+def _turns_of_memory(question: Question, served: Serving) -> Iterator[Turn]:
+    """Engines that were not excluded and turn whether the pass fits."""
+    if question.engine is None or not question.open_engine:
+        return
+    for name in question.run.facts["kernels"].alternatives:
+        engine = ENGINES[name].with_settings_of(question.engine)
+        cache = engine.cache_dtype(question.workload.dtype, question.workload.stored)
+        room = replace(question.room, engine=engine)
+        memory = room.memory(replace(question.workload, cache_dtype=cache), question.dims)
+        if bool(memory.fits) != bool(served.memory.fits):
+            yield Turn(
+                field="kernels",
+                value=name,
+                verdict="fits" if memory.fits else "does not fit",
+                figures={"peak_bytes": float(memory.peak_bytes)},
+                usual=question.engine.name,
+                settled_by="--kernels",
+            )
 
 
 def priced_pass(question: Question, graph: OperatorGraph) -> tuple[Question, Estimate]:
@@ -237,11 +259,11 @@ def _on_other_engines(question: Question, graph: OperatorGraph) -> Iterator[tupl
     if kernels_measured(known):
         yield ANY, _priced(replace(question, calibration=known.with_kernels(ANY)), graph)
     for name in question.run.facts["kernels"].alternatives:
-        engine = ENGINES[name]
+        engine = ENGINES[name].with_settings_of(question.engine)
         there = replace(
             question,
             engine=engine,
-            workload=replace(workload, cache_dtype=engine.cache_dtype(workload.dtype, question.gpu)),
+            workload=replace(workload, cache_dtype=engine.cache_dtype(workload.dtype, workload.stored)),
             calibration=in_an_engine(known.with_kernels(name), engine, workload.phase),
         )
         yield name, _priced(there, lower(there.workload, there.dims, there.kernels))

@@ -29,7 +29,7 @@ from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import USUAL_CLUSTER, load_cluster, names_a_device, usual_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.operators import WEIGHT_ONLY_NAMES, DType
-from sartor.step.serving.served import ENGINES, engines_on
+from sartor.step.serving.engines import ENGINES, engines_on
 
 GpuLike = str | Path | Gpu
 ClusterLike = str | Path | Cluster

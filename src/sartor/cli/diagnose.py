@@ -13,7 +13,7 @@ from sartor.cli import options as o
 from sartor.cli.plan import LaunchOfRun
 from sartor.cli.run_options import takes_run
 from sartor.errors import InputError
-from sartor.run.fields import RunOnDevices
+from sartor.run.fields import OF_ENGINES, RunOnDevices
 
 if TYPE_CHECKING:
     from sartor.answers.diagnosis import LogDiagnosis, TraceDiagnosis
@@ -56,7 +56,7 @@ Records = Annotated[
 ]
 
 
-@takes_run(without=("phase", "context_len", "eager", "kernels", "launch"), helps=OF_RUN)
+@takes_run(without=("phase", "context_len", "eager", "kernels", "launch", *OF_ENGINES), helps=OF_RUN)
 def diagnose(
     runs: Runs,
     model: ModelOfRun = None,

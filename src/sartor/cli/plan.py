@@ -20,7 +20,7 @@ from sartor.cli.run_options import takes_run
 from sartor.errors import InputError
 from sartor.interrupts import asked, patient
 from sartor.json_types import JsonMap
-from sartor.run.fields import TrainingOptions, parse_size
+from sartor.run.fields import OF_ENGINES, TrainingOptions, parse_size
 from sartor.units import parse_count
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ LaunchOfRun = Annotated[
 ]
 
 
-@takes_run(without=("phase", "cluster", "num_devices", "context_len", "eager", "kernels", "launch"))
+@takes_run(without=("phase", "cluster", "num_devices", "context_len", "eager", "kernels", "launch", *OF_ENGINES))
 def plan(
     model: o.ModelOrLaunch = None,
     cluster: o.ClusterOfPlan = None,

@@ -207,8 +207,8 @@ def operators(
     helps={
         "tp": "Tensor-parallel devices. [default: the fewest that hold a sequence]",
         "ep": "Devices, of tp x copies, over which whole experts are divided; the rest splits each expert.",
-        "headroom": "Share of memory that stays free. [default: 0.1]",
-        "kernels": "The serving framework: vllm, sglang, trtllm. [default: vllm]",
+        "headroom": "Share of memory that stays free: 1 less --utilization.",
+        "kernels": "The serving framework: vllm, sglang, trtllm; its release after an @: vllm@0.10.1. [default: vllm]",
     },
 )
 def serving(

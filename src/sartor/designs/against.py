@@ -33,7 +33,7 @@ from sartor.operators import DType
 from sartor.plans.result import PricedPlan
 from sartor.plans.search import search_plans
 from sartor.step.question import training_job
-from sartor.step.serving.inference import inference_memory
+from sartor.step.serving.inference import Room
 from sartor.step.serving.served import Server, padded, served_pass
 from sartor.units import GIGA
 
@@ -166,7 +166,7 @@ def _passes(question: DesignQuestion, model: DesignModel, cluster: Cluster, tp: 
     columns = (np.broadcast_to(x, sizes.shape).tolist() for x in (cost.time_s, cost.low_s, cost.high_s))
     for size, time_s, low_s, high_s in zip(model.batch_sizes, *columns, strict=True):
         alone = replace(workload, microbatch_size=size)
-        if time_s <= (model.latency_s or inf) and inference_memory(alone, dims, gpu).fits:
+        if time_s <= (model.latency_s or inf) and Room(gpu=gpu).memory(alone, dims).fits:
             copies = question.num_devices // tp
             yield _GpuPass(tp=tp, copies=copies, batch_size=size, step_s=time_s, low_s=low_s, high_s=high_s)
 

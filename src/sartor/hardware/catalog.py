@@ -311,7 +311,8 @@ _NUMBERS: dict[str, tuple[str, float]] = {
     "smem_kib_per_sm": ("smem_bytes_per_sm", KIB),
     "memory_side_cache_mib": ("memory_side_cache_bytes", MIB),
     **{
-        name: (name, 1) for name in ("fp32_accumulate_rate", "tensor_core_rate", "matrix_tile", "die_mm2", "process_nm")
+        name: (name, 1)
+        for name in ("fp32_accumulate_rate", "tensor_core_rate", "ecc_share", "matrix_tile", "die_mm2", "process_nm")
     },
 }
 """Datasheet key -> (field of ``Gpu``, factor to SI)."""

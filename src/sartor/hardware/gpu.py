@@ -72,6 +72,8 @@ class Gpu:
     host_memory_bytes_per_s: float = 0.0
     """This device's share of such a host's memory, nominal; 0: a server's, shared by the node."""
     smem_bytes_per_sm: float = 0.0
+    ecc_share: float = 0.0
+    """Share of the memory that error correction takes: boards with GDDR6 keep the code beside the data."""
     memory_side_cache_bytes: float = 0.0
     """A cache between L2 and memory (AMD Infinity Cache); 0 if there is none."""
     fp32_accumulate_rate: float = 1.0

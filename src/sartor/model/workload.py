@@ -15,6 +15,7 @@ import numpy as np
 from sartor.errors import InputError
 from sartor.model.counts import ParamCounts, count_params
 from sartor.model.shape import TransformerShape
+from sartor.model.stored import StoredTypes
 from sartor.operators import DType
 from sartor.units import Floats, Ints
 
@@ -132,8 +133,8 @@ class Workload:
     a sequence is one document."""
     encodes: bool = False
     """Prefill of an encoder-decoder: the prompt passes the encoder, and the decoder sees its first token."""
-    wide_attention: bool = False
-    """Attention's linear layers stay in 16 bits beside narrower ones, as engines serve 4-bit mixtures of experts."""
+    stored: StoredTypes | None = None
+    """Types of single roles' weights, as engines serve checkpoints that are quantized in part."""
 
     @property
     def new_tokens(self) -> Ints:
@@ -296,6 +297,8 @@ class ModelReading:
     architecture: str = ""
     weights: str = ""
     """Type in which the weights were released, if it has fewer than 16 bits."""
+    stored: StoredTypes | None = None
+    """Which weights have that type, if the file says it."""
     asked: tuple[str, ...] = ("MODEL",)
     """The model as a user names it on a command line, with the options that change it."""
 

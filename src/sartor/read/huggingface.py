@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
@@ -22,11 +20,11 @@ from sartor.model.counts import count_params
 from sartor.model.layer import AttentionMixer, MoeFfn
 from sartor.model.shape import MAX_LAYERS, Numerics, TransformerShape, Value, family_numerics
 from sartor.model.workload import ModelReading
-from sartor.operators import DType
 from sartor.read.config_text import packaged_json, parse_config, read_config
 from sartor.read.families import model_types, read_part
 from sartor.read.families.tabled import is_tabled, with_table
 from sartor.read.fields import Fields, Ledger, default_class, is_published_class
+from sartor.read.quantized import quantization_of, released_type, stored_types
 from sartor.read.verified import StatedParams, say_unread, stated_params, unverified
 from sartor.units import format_count
 
@@ -95,8 +93,9 @@ def read_fields(config: JsonDict, *, name: str = "", folder: Path | None = None)
         interval_factor=ledger.factor,
         architecture=architecture,
         weights=released.value if (released := released_type(config)) else "",
+        stored=stored_types(config, shape),
     )
-    stated = stated_params(config, None if _says_quantized(config) else folder)
+    stated = stated_params(config, None if quantization_of(config) is not None else folder)
     return reading if stated is None else _compared(reading, stated)
 
 
@@ -258,8 +257,8 @@ def _check_what_changes_no_count(config: JsonDict, ledger: Ledger, path: str = "
 def _note_what_is_left_aside(config: JsonDict, ledger: Ledger) -> None:
     if config.get("auto_map"):
         ledger.note("auto_map names code of the repository; it is not followed")
-    if _says_quantized(config):
-        ledger.note("quantization_config changes no count and no dtype: parameters are counted as if not quantized")
+    if quantization_of(config) is not None:
+        ledger.note("quantization_config changes no count: parameters are counted as if not quantized")
 
 
 NAMES = {
@@ -384,63 +383,3 @@ def _unknown(fields: JsonMap) -> dict[str, Value]:
         if number not in (None, "", False, PLAIN.get(name, 0)) and not (number == 1 and "multipl" in name):
             out[f"config.{name}"] = str(number)
     return out
-
-
-NAMED: Mapping[str, DType] = MappingProxyType(
-    {
-        "fp8": DType.FP8,
-        "fbgemm_fp8": DType.FP8,
-        "mxfp8": DType.MXFP8,
-        "mxfp4": DType.MXFP4,
-        "nvfp4": DType.NVFP4,
-    }
-)
-"""Values of ``quant_method`` (transformers' ``QuantizationMethod``) and ``quant_algo`` (NVIDIA ModelOpt) that are a
-type, recalled."""
-
-OF_BITS: Mapping[int, DType] = MappingProxyType({4: DType.INT4_WO, 8: DType.INT8_WO})
-"""Weights of so many bits that are multiplied in 16 (GPTQ, AWQ, bitsandbytes)."""
-
-
-def _says_quantized(config: JsonDict) -> bool:
-    return bool(config.get("quantization_config") or config.get("compression_config"))
-
-
-def released_type(config: JsonDict) -> DType | None:
-    """Type of the weights; None if the file names none that is known.
-
-    >>> released_type({"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}})
-    <DType.FP8_BLOCK: 'fp8_block'>
-    """
-    config_part = config.get("quantization_config") or config.get("compression_config")
-    config_part = {"quant_method": config_part} if isinstance(config_part, str) else config_part
-    if not isinstance(config_part, dict):
-        return None
-    words = (str(config_part.get(name, "")).lower() for name in ("quant_algo", "quant_method"))
-    named = next((NAMED[word] for word in words if word in NAMED), None)
-    if named is not None:
-        return DType.FP8_BLOCK if named is DType.FP8 and config_part.get("weight_block_size") else named
-    groups = config_part.get("config_groups")
-    if isinstance(groups, dict) and groups:
-        return _of_group(next(iter(groups.values())))
-    loaded = next((bits for bits in OF_BITS if config_part.get(f"load_in_{bits}bit") is True), None)
-    return _of_bits(config_part.get("bits", loaded))
-
-
-def _of_group(group: object) -> DType | None:
-    """Of a group of ``compressed-tensors``, which describes its weights and its activations (null: 16 bits)."""
-    weights = group.get("weights") if isinstance(group, dict) else None
-    if not isinstance(group, dict) or not isinstance(weights, dict):
-        return None
-    bits = weights.get("num_bits")
-    if not group.get("input_activations"):
-        return _of_bits(bits)
-    if weights.get("type") == "float":
-        narrow = DType.MXFP4 if weights.get("group_size") == 32 else DType.NVFP4
-        wide = DType.FP8_BLOCK if weights.get("strategy") == "block" else DType.FP8
-        return {4: narrow, 8: wide}.get(bits) if isinstance(bits, int) else None
-    return DType.INT8 if bits == 8 else _of_bits(bits)
-
-
-def _of_bits(bits: object) -> DType | None:
-    return OF_BITS.get(bits) if isinstance(bits, int) else None

@@ -31,7 +31,7 @@ from sartor.report.plan_words import (
 from sartor.report.words import count_text, interval_text, printable, unread_text
 from sartor.rules.rule import ragged
 from sartor.run.fields import FIELDS, Origin
-from sartor.units import format_bytes, format_change, format_count, format_seconds, format_share, room_text
+from sartor.units import GIB, format_bytes, format_change, format_count, format_seconds, format_share, room_text
 
 if TYPE_CHECKING:
     from sartor.answers.estimate import ModelEstimate
@@ -189,14 +189,28 @@ def serving_words(answer: ModelEstimate, served: Serving) -> str:
     if decodes:
         words[0] = f"{format_seconds(float(answer.time_s))} per output token, {words[0]}"
     cache = format_bytes(float(memory.kv_cache_bytes_per_sequence))
-    words.append(f"{format_bytes(answer.peak_bytes)} of {format_bytes(memory.usable_bytes)} filled")
+    words.append(f"{format_bytes(answer.peak_bytes)} of {format_bytes(answer.usable_bytes)} filled")
     most = count_text(served.most_sequences, "sequence")
     words.append(f"KV cache {cache} per sequence, at most {most} of this length fit")
+    if answer.question.engine is not None:
+        room, tokens = format_bytes(float(memory.kv_room_bytes)), count_text(int(memory.kv_tokens), "token")
+        words.append(f"{answer.question.engine.name} has {room} for it: {tokens}, or one of {served.longest_tokens:,}")
     if decodes and served.knee is not None:
         words.append(
             f"beyond {count_text(served.knee, 'sequence')}, doubling the batch makes the GEMMs at least 1.5x as long"
         )
     return "; ".join(words)
+
+
+CLOSE_BYTES = 2 * GIB
+"""What an engine keeps besides weights and cache differs by as much between its releases and settings."""
+
+
+def tight_text(spare_bytes: float, engine: str) -> str:
+    """What qualifies ``fits`` where an engine's own buffers could take the memory to spare; else nothing."""
+    if spare_bytes >= CLOSE_BYTES:
+        return ""
+    return f", only just: {format_bytes(spare_bytes)} to spare, and releases and settings of {engine} differ by as much"
 
 
 def headline(answer: ModelEstimate, change: str = "") -> Iterator[str]:
@@ -302,7 +316,8 @@ def _fits(answer: ModelEstimate) -> str:
     if answer.fits:
         sizes = f"{format_bytes(answer.peak_bytes)} of {format_bytes(answer.usable_bytes)}"
         close = close_text(answer.peak_bytes, answer.usable_bytes) if answer.near_limit else ""
-        turns = answer.question.depends_on
+        engine, turns = answer.question.engine, answer.question.depends_on
+        close += tight_text(answer.usable_bytes - answer.peak_bytes, engine.name) if engine is not None else ""
         turned = if_turned(turns, fits=True, memory=f"{sizes}{close}", unsaid=_unsaid(answer))
         return f"fits{turned}.{unpriced_text(turns)}"
     words = does_not_fit(answer)

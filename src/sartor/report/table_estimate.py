@@ -31,7 +31,7 @@ from sartor.report.document import (
     opening,
     section,
 )
-from sartor.report.fit_words import first_change, headline, serving_words
+from sartor.report.fit_words import first_change, headline, serving_words, tight_text
 from sartor.report.grid import Grid, GridColumn, field_grid, grid_of, wide_column, words_column
 from sartor.report.plan_words import plan_words, step_parts, turn_lines
 from sartor.report.words import (
@@ -357,7 +357,7 @@ def serving_view(answer: ServingAnswer) -> RenderableType:
         if not any(load.waits for load in answer.loads):
             columns = [column for column in columns if column.name != "running"]
         most = f"at most {count_text(answer.most_sequences, 'sequence')} in memory, each halfway through its answer"
-        lines = [f"{served}: fits; {most}."]
+        lines = [f"{served}: {_fits(answer)}; {most}.", _cache(answer)]
         if unread := unread_text(answer.reading):
             lines = [f"{served}: whether it fits is unknown; without what is not read, {most}.", unread]
         blocks = [opening([*lines, *_speed(answer), *turn_lines(answer.depends_on)]), section("Loads")]
@@ -365,16 +365,37 @@ def serving_view(answer: ServingAnswer) -> RenderableType:
     return document_text([*blocks, bullets_block("Assumed", answer.assumptions)])
 
 
+def _fits(answer: ServingAnswer) -> str:
+    """``fits``, or that it does only just, where the room for keys and values could vanish."""
+    room, one = float(answer.memory.kv_room_bytes), max(answer.whole_sequences, 1)
+    return f"fits{tight_text(room - room / one, answer.server.engine.name)}"
+
+
+def _cache(answer: ServingAnswer) -> str:
+    """``vllm has 8.1 GiB per GPU for keys and values beside 55.1 GiB of weights and 7.7 GiB of its own: ...``"""
+    memory, load = answer.memory, answer.load
+    length = int(np.max(load.input_len)) + int(np.max(load.output_len))
+    room, tokens = format_bytes(float(memory.kv_room_bytes)), int(memory.kv_tokens)
+    parts = f"{format_bytes(float(memory.param_bytes))} of weights"
+    kept = format_bytes(float(memory.workspace_bytes) + float(memory.context_bytes))
+    whole = f"{count_text(answer.whole_sequences, 'sequence')} of {length:,}"
+    counted = f"{count_text(tokens, 'token')}, " if tokens else ""
+    each = " of each copy" if answer.server.copies > 1 or answer.decode_workers > 1 else ""
+    room = f"{answer.server.engine.name} has {room} per GPU for keys and values{each}"
+    return f"{room} beside {parts} and {kept} of its own: {counted}{whole}, or one of {answer.longest_tokens:,}."
+
+
 def _lacks(answer: ServingAnswer, lack: Shortage) -> str:
     pool = f" on the servers for {answer.pool_of(lack)}" if answer.prefill else ""
+    engine = lack.server.engine.name
     if lack.free_bytes <= 0:
-        weights, room = (
-            format_bytes(n) for n in (lack.weight_bytes, lack.server.memory_share * lack.server.gpu.hbm_bytes)
+        weights, short = format_bytes(lack.weight_bytes), format_bytes(-lack.free_bytes)
+        return (
+            f"Does not fit{pool}: weights of {weights} per GPU and what {engine} keeps for a step are {short} too much."
         )
-        return f"Does not fit{pool}: the weights take {weights} per GPU, more than the {room} that a server fills."
     return (
         f"Does not fit{pool}: keys and values of one sequence of {count_text(lack.tokens, 'token')} take "
-        f"{format_bytes(lack.sequence_bytes)} per GPU; the weights leave {format_bytes(lack.free_bytes)} free, "
+        f"{format_bytes(lack.sequence_bytes)} per GPU; {engine} has {format_bytes(lack.free_bytes)} for them, "
         f"enough for at most {count_text(lack.most_tokens, 'token')}."
     )
 
@@ -404,7 +425,8 @@ def _speed(answer: ServingAnswer) -> list[str]:
     several, rate = int(answer.load.output_len) > 1, f"{last.output_tokens_per_s:,.0f} tokens/s in all"
     load = f"At {last.concurrency:,} in flight"
     if last.waits:
-        why = "" if answer.prefill else " for room in memory"
+        limited = answer.server.engine.max_num_seqs == answer.most_sequences
+        why = "" if answer.prefill else " for one to end" if limited else " for room in memory"
         run = f"{last.running:,} run{'s' if last.running == 1 else ''} at once"
         load = f"Of {last.concurrency:,} requests {run} and {last.waiting:,.0f} wait{why}:"
     lines = [f"{load} the first token takes {first}{each if several else ''}: {rate}."]

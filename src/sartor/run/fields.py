@@ -159,6 +159,10 @@ class _RunFields(_FieldsOnDevices[Size, Word, Switch], Generic[Size, Word, Switc
     context_len: Size | None
     eager: bool
     kernels: str | None
+    kv_dtype: str | None
+    utilization: float | None
+    max_num_seqs: Size | None
+    max_num_batched_tokens: Size | None
     launch: str | Path | None
 
 
@@ -321,10 +325,53 @@ _ROWS = (
         "kernels",
         "FRAMEWORK",
         "kernels",
-        "In inference: the framework whose kernels run (vllm, sglang, trtllm, torch); on AMD the library of "
-        "GEMMs. [default: vllm, and the interval covers the others]",
+        "In inference: the framework whose kernels run (vllm, sglang, trtllm, torch), its release after an @: "
+        "vllm@0.10.1; on AMD the library of GEMMs. [default: vllm, and the interval covers the others]",
         panel=Panel.RARE,
         training=False,
+    ),
+    _word(
+        "kv_dtype",
+        "TYPE",
+        "type of keys and values",
+        "Data type of the key/value cache: bf16, fp8. [default: the checkpoint's, else the framework's]",
+        example="fp8",
+        panel=Panel.RARE,
+        training=False,
+    ),
+    RunField(
+        name="utilization",
+        kind=float,
+        words="memory utilization",
+        unit=Unit.SHARE,
+        help="Share of memory that a serving framework fills: vLLM's gpu_memory_utilization, SGLang's "
+        "mem_fraction_static, TensorRT-LLM's free_gpu_memory_fraction. [default: its release's]",
+        metavar="SHARE",
+        least=0,
+        most=1,
+        panel=Panel.RARE,
+        training=False,
+    ),
+    _size(
+        "max_num_seqs",
+        Unit.SEQUENCES,
+        "most sequences of a step",
+        "Most sequences that a serving framework runs at once; it keeps memory to sample them. "
+        "[default: the framework's]",
+        example="256",
+        panel=Panel.RARE,
+        training=False,
+        most=2**20,
+    ),
+    _size(
+        "max_num_batched_tokens",
+        Unit.TOKENS,
+        "most tokens of a step",
+        "Most tokens that a serving framework takes into a step; it keeps memory for them. [default: the framework's]",
+        example="8192",
+        panel=Panel.RARE,
+        training=False,
+        most=2**24,
     ),
     _word(
         "set",
@@ -343,6 +390,9 @@ _ROWS = (
     ),
 )
 FIELDS: Mapping[str, RunField] = {row.name: row for row in _ROWS}
+
+OF_ENGINES = ("kv_dtype", "utilization", "max_num_seqs", "max_num_batched_tokens")
+"""Settings of a serving framework."""
 
 OF_ONE_PASS = {
     "phase": "serving has both phases",

@@ -40,7 +40,7 @@ TIGHT_FRAGMENTATION = 1.03
 
 def usable_of(gpu: Gpu) -> float:
     """Bytes of a device's memory that a process can fill."""
-    return gpu.hbm_bytes * (USABLE_SHARE if gpu.accelerator is None else 1.0)
+    return gpu.hbm_bytes * ((1 - gpu.ecc_share) * USABLE_SHARE if gpu.accelerator is None else 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ def _reserved_bytes(
     first."""
     habits = job.trainer.memory
     tight = min(habits.fragmentation, TIGHT_FRAGMENTATION)
-    full = (USABLE_SHARE * cluster.gpu.hbm_bytes - context) * (1 - 1e-9)
+    full = (usable_of(cluster.gpu) - context) * (1 - 1e-9)
     tight_bytes, loose = passing * tight, passing * habits.fragmentation
     if np.any(step_peak):
         tight_bytes = np.maximum(tight_bytes, step_peak)

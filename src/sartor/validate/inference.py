@@ -27,7 +27,8 @@ from sartor.operators import DType
 from sartor.records.rows import Unexpressed
 from sartor.records.targets import known
 from sartor.step.serving.batching import Steady, disaggregated, steady_state
-from sartor.step.serving.served import ENGINES, Load, Server
+from sartor.step.serving.engines import ENGINES
+from sartor.step.serving.served import Load, Server
 from sartor.units import Ints
 from sartor.validate.accuracy import suspected, suspicion
 from sartor.validate.answer import (
@@ -254,14 +255,24 @@ def server_of(row: Mapping[str, str], tp: str = "tp", copies: str = "attention_d
     if row.get("gemm_quant") == DType.FP8_BLOCK.value:
         dtype = DType.FP8_BLOCK
     dtype = as_run(dtype, gpu)
+    engine = engine.at_release(row.get("framework_version", ""))
+    if dtype.bytes < 2 and DType.NVFP4 in gpu.peak_flops_per_s:  # in InferenceX's recipes for such devices, recalled
+        engine = replace(engine, kv_dtype=DType.FP8)
     split = Server(shape=shape_of(row), gpu=gpu, dtype=dtype, engine=engine, tp=whole_of(row, tp, 1))
     return replace(split, copies=whole_of(row, copies, 1), ep=whole_of(row, ep, 1))
+
+
+def _limited(server: Server, load: Load) -> Server:
+    """The server as a benchmark starts it, for no more sequences than it sends (InferenceX's scripts set
+    ``--max-num-seqs`` to the concurrency, recalled)."""
+    most = -(-int(np.max(load.concurrency)) // server.copies)
+    return replace(server, engine=replace(server.engine, max_num_seqs=min(most, server.engine.step_rows(server.gpu))))
 
 
 def _served(row: Mapping[str, str], load: Load) -> tuple[Server, Steady]:
     """The server that decodes for a row, and its steady state under many loads."""
     if row["mode"] == "serving_agg":
-        server = server_of(row)
+        server = _limited(server_of(row), load)
         if row.get("n_gpu") and server.num_devices != whole_of(row, "n_gpu"):
             raise Unexpressed("tp x attention_dp is not n_gpu")
         return server, steady_state(server, load, waves=WAVES, receive_every=received_every(server, load.concurrency))
@@ -269,7 +280,7 @@ def _served(row: Mapping[str, str], load: Load) -> tuple[Server, Steady]:
     for pool in ("prefill", "decode"):
         if not row.get(f"{pool}_workers"):
             raise Unexpressed(f"{pool}_workers is not given")
-        pools.append(server_of(row, f"{pool}_tp", f"{pool}_dp", f"{pool}_ep"))
+        pools.append(_limited(server_of(row, f"{pool}_tp", f"{pool}_dp", f"{pool}_ep"), load))
         workers.append(whole_of(row, f"{pool}_workers"))
         if row.get(f"{pool}_gpus") and pools[-1].num_devices * workers[-1] != whole_of(row, f"{pool}_gpus"):
             raise Unexpressed(f"{pool}_workers x tp x dp is not {pool}_gpus")

@@ -25,6 +25,7 @@ from sartor.operators import (
     CollectiveLibrary,
     DType,
     Gemm,
+    GroupedGemm,
     MemoryBound,
     MemoryBoundKind,
     Operator,
@@ -398,10 +399,6 @@ def _is_one(degree: Ints) -> bool:
     return isinstance(degree, int) and degree == 1
 
 
-ATTENTION = (Role.QKV, Role.Q_DOWN, Role.Q_UP, Role.KV_DOWN, Role.KV_UP, Role.ATTENTION_OUTPUT)
-"""Linear layers of attention."""
-
-
 def as_served(graph: OperatorGraph, workload: Workload, engine: EngineKernels) -> OperatorGraph:
     """The operators of one device's pass as a serving engine runs them.
 
@@ -415,8 +412,8 @@ def as_served(graph: OperatorGraph, workload: Workload, engine: EngineKernels) -
             continue
         if isinstance(op, Gemm) and op.role is Role.KV_DOWN and _joined(operators, op):
             continue
-        if isinstance(op, Gemm) and op.role in ATTENTION and workload.wide_attention:
-            op = replace(op, dtype=DType.BF16)
+        if isinstance(op, (Gemm, GroupedGemm)) and op.role and workload.stored and op.dtype is workload.dtype:
+            op = replace(op, dtype=workload.stored.dtype_of(op.role))
         operators.append(_of_engine(op, workload, engine))
     return replace(graph, operators=tuple(operators))
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -11,17 +12,28 @@ import numpy as np
 from sartor.cost.correction.calibration import Calibration
 from sartor.cost.price import Estimate, price
 from sartor.hardware.gpu import Gpu
-from sartor.model.counts import count_params
-from sartor.model.layer import AttentionMixer, LatentAttentionMixer, StateSpaceMixer
+from sartor.model.counts import count_params, run_sets
+from sartor.model.layer import (
+    AttentionMixer,
+    LatentAttentionMixer,
+    Layer,
+    Linear,
+    MoeFfn,
+    Split,
+    StateSpaceMixer,
+)
 from sartor.model.lower import lower
-from sartor.model.lower.setting import ATTENTION, feasible
+from sartor.model.lower.setting import feasible
 from sartor.model.shape import TransformerShape
+from sartor.model.stored import WIDE_BYTES, StoredTypes
 from sartor.model.training import TrainingPlan
 from sartor.model.workload import ParallelDims, Phase, Workload
-from sartor.operators import Collective, DType, Gemm, GroupedGemm, OperatorGraph
+from sartor.operators import Collective, DType, Gemm, GroupedGemm, OperatorGraph, Role
 from sartor.step.footprint import usable_of
+from sartor.step.serving.engines import Engine
+from sartor.step.serving.reserve import reserve
 from sartor.step.states import context_bytes
-from sartor.units import Bools, Floats, Ints, ceil_div, distinct
+from sartor.units import Bools, Floats, Ints, ceil_div, distinct, round_up
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 """Tensor-parallel degrees tried for a model that does not fit."""
@@ -34,19 +46,24 @@ STATE_BYTES = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _InferenceMemory:
+class InferenceMemory:
     """Bytes of one device of a tensor- and expert-parallel group that serves a model."""
 
     param_bytes: Floats
     kv_cache_bytes: Floats
     """Keys and values of all sequences: their context and the new tokens."""
     workspace_bytes: Floats
-    """The residual stream, and the inputs and outputs of the largest operator."""
+    """Of an engine, what it keeps for its largest step; else the residual stream, and the inputs and outputs of the
+    largest operator."""
     context_bytes: Floats
-    """CUDA context, libraries, NCCL's buffers."""
+    """CUDA context, libraries, NCCL's buffers, as far as an engine counts them."""
     kv_cache_bytes_per_sequence: Floats
-    usable_bytes: float
-    """What a process can fill of the device's memory."""
+    usable_bytes: Floats
+    """What weights, cache, workspace and context may fill of the device's memory."""
+    kv_room_bytes: Floats
+    """What they leave for keys and values; negative where the weights do not fit."""
+    kv_tokens: Floats
+    """Tokens of which that holds the keys and values of every layer (windows not counted, as engines log it)."""
 
     @property
     def peak_bytes(self) -> Floats:
@@ -66,46 +83,103 @@ class _InferenceMemory:
 class Serving:
     """How an inference pass is judged, besides its time."""
 
-    memory: _InferenceMemory
+    memory: InferenceMemory
     would_fit: tuple[Mapping[str, int | str], ...]
     """If it does not fit: changes each of which makes it fit, best first."""
     most_sequences: int
     """Most sequences of this length that fit at once."""
+    longest_tokens: int
+    """Tokens of the longest sequence that fits alone."""
     bandwidth_utilization: float
     knee: int | None
     """For decoding: number of sequences from which GEMMs are compute-bound."""
 
 
 def serving(
-    estimate: Estimate, workload: Workload, dims: ParallelDims, calibration: Calibration | None, headroom: float = 0.0
+    estimate: Estimate,
+    workload: Workload,
+    dims: ParallelDims,
+    calibration: Calibration | None,
+    room: Room,
 ) -> Serving:
-    """`Serving` of a priced inference pass; ``headroom`` is the share of memory to leave free."""
-    gpu = estimate.device
-    memory = inference_memory(workload, dims, gpu, estimate.graph, headroom)
+    """`Serving` of a priced inference pass in the room of its device."""
+    memory = room.memory(workload, dims, estimate.graph)
     return Serving(
         memory=memory,
-        would_fit=() if memory.fits else would_fit(workload, dims, gpu, headroom),
-        most_sequences=most_sequences(workload, dims, gpu, headroom),
+        would_fit=() if memory.fits else would_fit(workload, dims, room),
+        most_sequences=most_sequences(workload, dims, room),
+        longest_tokens=longest_sequence(workload, dims, float(memory.kv_room_bytes), room.page_tokens),
         bandwidth_utilization=_bandwidth_utilization(estimate),
-        knee=_knee_sequences(workload, dims, gpu, calibration),
+        knee=_knee_sequences(workload, dims, estimate.device, calibration),
     )
 
 
-def inference_memory(
-    workload: Workload, dims: ParallelDims, gpu: Gpu, graph: OperatorGraph | None = None, headroom: float = 0.0
-) -> _InferenceMemory:
-    """Memory of one inference pass; ``graph`` is that pass's graph if already lowered."""
-    graph = lower(workload, dims) if graph is None else graph
-    element, cache_element = _wide(workload.dtype).bytes, (workload.cache_dtype or _wide(workload.dtype)).bytes
-    cache = kv_cache_bytes(workload.shape, workload.kv_len, dims.tp, cache_element, workload.seq_len) / dims.pp
-    return _InferenceMemory(
-        param_bytes=weight_bytes(workload, dims),
-        kv_cache_bytes=cache * workload.microbatch_size,
-        workspace_bytes=_workspace(workload, graph, element),
-        context_bytes=context_bytes(TrainingPlan(dims=dims), gpu),
-        kv_cache_bytes_per_sequence=cache,
-        usable_bytes=(1 - headroom) * usable_of(gpu),
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """A device, and what divides its memory: a serving engine, or a share that stays free."""
+
+    gpu: Gpu
+    engine: Engine | None = None
+    headroom: float = 0.0
+
+    @property
+    def page_tokens(self) -> int:
+        """Tokens of a page of the cache."""
+        return 1 if self.engine is None else self.engine.sizing.page_tokens
+
+    def memory(self, workload: Workload, dims: ParallelDims, graph: OperatorGraph | None = None) -> InferenceMemory:
+        """Memory of one inference pass; ``graph`` is that pass's graph if already lowered."""
+        element = _cache_bytes(workload)
+        tokens = round_up(workload.kv_len, self.page_tokens)
+        cache = kv_cache_bytes(workload.shape, tokens, dims.tp, element, workload.seq_len) / dims.pp
+        weights = weight_bytes(workload, dims)
+        if self.engine is None:
+            graph = lower(workload, dims) if graph is None else graph
+            usable: Floats = (1 - self.headroom) * usable_of(self.gpu)
+            workspace: Floats = _workspace(workload, graph, _wide(workload.dtype).bytes)
+            context: Floats = context_bytes(TrainingPlan(dims=dims), self.gpu)
+        else:
+            usable, workspace, context = reserve(self.engine, workload, dims, self.gpu, weights)
+        room = usable - weights - workspace - context
+        return InferenceMemory(
+            param_bytes=weights,
+            kv_cache_bytes=cache * workload.microbatch_size,
+            workspace_bytes=workspace,
+            context_bytes=context,
+            kv_cache_bytes_per_sequence=cache,
+            usable_bytes=usable,
+            kv_room_bytes=room,
+            kv_tokens=_tokens_of(room, workload, dims, self.page_tokens),
+        )
+
+    def fits(self, workload: Workload, dims: ParallelDims, sequences: int) -> bool:
+        """Whether so many sequences fit at once."""
+        return bool(self.memory(replace(workload, microbatch_size=sequences), dims).fits)
+
+
+def _cache_bytes(workload: Workload) -> float:
+    return (workload.cache_dtype or _wide(workload.dtype)).bytes
+
+
+def _tokens_of(room: Floats, workload: Workload, dims: ParallelDims, page_tokens: int) -> Floats:
+    """Whole pages of tokens that the room holds with every attention layer in full; 0 where nothing grows."""
+    per_token = token_bytes(workload.shape, dims.tp, _cache_bytes(workload)) / dims.pp
+    pages = np.maximum(room, 0.0) // np.maximum(per_token * page_tokens, 1e-9)
+    return np.where(np.greater(per_token, 0), pages * page_tokens, 0.0)
+
+
+def longest_sequence(workload: Workload, dims: ParallelDims, room: float, page_tokens: int = 1) -> int:
+    """Tokens of the longest sequence whose pages of keys and values fit in so many bytes; 0 where none does."""
+
+    def cached(pages: int) -> float:
+        tokens = pages * page_tokens
+        return float(kv_cache_bytes(workload.shape, tokens, dims.tp, _cache_bytes(workload), tokens))
+
+    return page_tokens * bisect_right(range(1, MOST_PAGES), room, key=cached)
+
+
+MOST_PAGES = 1 << 32
+"""Upper limit of the search for the longest sequence."""
 
 
 def served_bytes(workload: Workload, dims: ParallelDims) -> Floats:
@@ -117,24 +191,44 @@ def served_bytes(workload: Workload, dims: ParallelDims) -> Floats:
 
 
 def weight_bytes(workload: Workload, dims: ParallelDims) -> Floats:
-    """Weight bytes of one device: matrices in layers in the workload's type, tables and the head in at least 16 bits,
-    and attention's where the workload says so; with a traced model's buffers."""
-    shape, dtype = workload.shape, workload.dtype
+    """Weight bytes of one device: matrices in layers in the workload's type or, where its checkpoint is quantized in
+    part, in their own; tables, the head, norms and routers in at least 16 bits; with a traced model's buffers. What is
+    not split (routers, latent attention's down projections, key/value heads fewer than the devices) is on each."""
+    shape, wide = workload.shape, _wide(workload.dtype).bytes
+    stored = workload.stored or StoredTypes(dtype=workload.dtype)
     counts = count_params(shape)
-    tables = 1.0 * counts.embedding + (0.0 if shape.tied_embeddings else 1.0 * counts.lm_head)
-    experts = 1.0 * counts.routed_expert
-    dense = 1.0 * counts.total - tables - experts
-    of_group = tables * _wide(dtype).bytes + dense * dtype.bytes + experts * dtype.bytes / dims.ep
-    of_group += (_wide(dtype).bytes - dtype.bytes) * _attention_weights(shape) if workload.wide_attention else 0.0
-    of_group += 0.0 if shape.traced is None else shape.traced.all_buffer_bytes
-    return of_group / (dims.tp * dims.pp)
+    embedding, head = 1.0 * counts.embedding, 0.0 if shape.tied_embeddings else 1.0 * counts.lm_head
+    split = embedding * wide + head * max(stored.bytes_of(Role.LOGITS), 0.0)
+    rest = 1.0 * counts.total - embedding - head
+    whole: Floats = 0.0
+    for stack in shape.stacks:
+        if not stack.is_text:
+            continue
+        for run in stack.runs:
+            for params, share, role in _linears(run.layer, stack.hidden_size, dims):
+                number = 1.0 * run_sets(run) * params
+                whole, rest = whole + number * share * stored.bytes_of(role), rest - number
+    split += rest * wide + (0.0 if shape.traced is None else shape.traced.all_buffer_bytes)
+    return (whole + split / dims.tp) / dims.pp
 
 
-def _attention_weights(shape: TransformerShape) -> Floats:
-    """Elements of the linear layers of attention."""
-    widths = ((run, stack.hidden_size) for stack in shape.stacks if stack.is_text for run in stack.runs)
-    linears = ((float(run.count), x) for run, h in widths for mixer in run.layer.mixers for x in mixer.linears(h))
-    return sum(n * linear.params for n, linear in linears if linear.role in ATTENTION)
+def _linears(layer: Layer, hidden_size: Ints, dims: ParallelDims) -> Iterator[tuple[Ints, Floats, Role]]:
+    """Parameters of a layer's linear layers, the share of them on one device, and their role."""
+    for mixer in layer.mixers:
+        kv_heads = 1 if isinstance(mixer, StateSpaceMixer) else mixer.num_kv_heads
+        yield from ((x.params, _share_of(x, dims.tp, kv_heads), x.role) for x in mixer.linears(hidden_size))
+    for ffn in layer.all_ffns:
+        yield from ((x.params, _share_of(x, dims.tp), x.role) for x in ffn.linears(hidden_size))
+        if isinstance(ffn, MoeFfn):
+            for x in ffn.expert_linears(hidden_size):
+                role = Role.EXPERT_DOWN if x.split is Split.ROW else Role.EXPERT_UP
+                yield x.params * ffn.num_experts, 1 / (1.0 * dims.tp * dims.ep), role
+
+
+def _share_of(linear: Linear, tp: Ints, kv_heads: Ints = 1) -> Floats:
+    if linear.split is Split.REPLICATED:
+        return 1.0
+    return ceil_div(kv_heads, tp) / kv_heads if linear.split is Split.KV_HEADS else 1 / (1.0 * tp)
 
 
 def kv_cache_bytes(shape: TransformerShape, tokens: Ints, tp: Ints, element: float, encoded: Ints = 0) -> Floats:
@@ -157,12 +251,36 @@ def _cached(
         return (state + float(mixer.conv_channels) * mixer.conv_size * element) / tp
     cached = np.minimum(tokens, mixer.window) if mixer.window else tokens
     if isinstance(mixer, LatentAttentionMixer):
-        return cached * float(mixer.kv_lora_rank + mixer.qk_rope_head_dim) * element
+        return cached * _latent_bytes(mixer, element)
     if mixer.shares_kv or not (mixer.causal or mixer.cross):
         return 0.0
     pooled = tokens // mixer.pooled if mixer.pooled else 0
     width = float(mixer.head_dim) + (0.0 if mixer.shares_k_as_v else float(mixer.value_dim))
     return (cached + pooled) * ceil_div(mixer.num_kv_heads, tp) * width * element
+
+
+def _latent_bytes(mixer: LatentAttentionMixer, element: float) -> float:
+    """One token's latent and rotary part; with an indexer also its key (an 8-bit vector with an fp32 scale), beside
+    which an 8-bit latent has a scale per 128 elements and a 16-bit rotary part (vLLM's ``fp8_ds_mla``)."""
+    latent, rotary = float(mixer.kv_lora_rank), float(mixer.qk_rope_head_dim)
+    keys = [float(linear.d_out) for linear in mixer.projections if linear.name == "index_k"]
+    if not keys:
+        return (latent + rotary) * element
+    indexed = sum(key + SCALE_BYTES for key in keys)
+    if element >= WIDE_BYTES:
+        return (latent + rotary) * element + indexed
+    return latent * element + SCALE_BYTES * latent / SCALED_ELEMENTS + rotary * WIDE_BYTES + indexed
+
+
+SCALE_BYTES, SCALED_ELEMENTS = 4.0, 128
+
+
+def token_bytes(shape: TransformerShape, tp: Ints, element: float) -> Floats:
+    """Keys and values of one token in all layers of one device, those with a window in full."""
+    runs = (run for stack in shape.stacks if stack.is_text for run in stack.runs)
+    mixers = ((float(run.count), mixer) for run in runs for mixer in run.layer.mixers)
+    growing = ((n, m) for n, m in mixers if not isinstance(m, StateSpaceMixer) and not _crosses(m))
+    return sum(n * _cached(replace(m, window=0), MANY, tp, element) for n, m in growing) / MANY
 
 
 def _workspace(workload: Workload, graph: OperatorGraph, element: float) -> Floats:
@@ -181,40 +299,38 @@ def _wide(dtype: DType) -> DType:
 # -- what would fit ------------------------------------------------------------------------------------------------
 
 
-def most_sequences(workload: Workload, dims: ParallelDims, gpu: Gpu, headroom: float = 0.0) -> int:
+def most_sequences(workload: Workload, dims: ParallelDims, room: Room) -> int:
     """Sequences of this length that fit at once; 0 where not even one does."""
+    memory = room.memory(workload, dims)
+    each = float(memory.kv_cache_bytes_per_sequence)
+    if room.engine is not None:
+        return int(np.clip(float(memory.kv_room_bytes) // max(each, 1.0), 0, MANY))
     low, high = 0, 1
-    while high < MANY and _fits(workload, dims, gpu, high, headroom):
+    while high < MANY and room.fits(workload, dims, high):
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if _fits(workload, dims, gpu, middle, headroom) else (low, middle)
+        low, high = (middle, high) if room.fits(workload, dims, middle) else (low, middle)
     return low
 
 
-def would_fit(
-    workload: Workload, dims: ParallelDims, gpu: Gpu, headroom: float = 0.0
-) -> tuple[Mapping[str, int | str], ...]:
+def would_fit(workload: Workload, dims: ParallelDims, room: Room) -> tuple[Mapping[str, int | str], ...]:
     """Changes with which a pass fits: the fewest devices that hold it as it is; else the split that holds most
     sequences per device, with that many sequences; and the most sequences that fit with the current split."""
-    sequences, room = int(workload.microbatch_size), most_sequences(workload, dims, gpu, headroom)
-    fewer: list[Mapping[str, int | str]] = [{"microbatch_size": room}] if room else []
+    sequences, most = int(workload.microbatch_size), most_sequences(workload, dims, room)
+    fewer: list[Mapping[str, int | str]] = [{"microbatch_size": most}] if most else []
     wider = [("tp", n) for n in WIDTHS if n > int(dims.tp)]
     wider += [("ep", n) for n in WIDTHS if n > int(dims.ep) and workload.shape.moe_ffn is not None]
     splits = [(name, n, replace(dims, tp=n) if name == "tp" else replace(dims, ep=n)) for name, n in wider]
     splits = [option for option in splits if feasible(workload.shape, option[2])]
-    whole = next(((name, n) for name, n, split in splits if _fits(workload, split, gpu, sequences, headroom)), None)
+    whole = next(((name, n) for name, n, split in splits if room.fits(workload, split, sequences)), None)
     if whole is not None:
         return (dict([whole]), *fewer)
-    rooms = {(name, n): most_sequences(workload, split, gpu, headroom) for name, n, split in splits}
+    rooms = {(name, n): most_sequences(workload, split, room) for name, n, split in splits}
     best = max(rooms, key=lambda split_name: rooms[split_name] / split_name[1], default=("tp", 0))
-    if best[1] and rooms[best] / best[1] > room / int(dims.tp):
+    if best[1] and rooms[best] / best[1] > most / int(dims.tp):
         return ({best[0]: best[1], "microbatch_size": rooms[best]}, *fewer)
     return tuple(fewer)
-
-
-def _fits(workload: Workload, dims: ParallelDims, gpu: Gpu, sequences: int, headroom: float) -> bool:
-    return bool(inference_memory(replace(workload, microbatch_size=sequences), dims, gpu, headroom=headroom).fits)
 
 
 # -- serving metrics -----------------------------------------------------------------------------------------------

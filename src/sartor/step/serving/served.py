@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sartor.cost.correction.calibration import TORCH, Calibration, Clock
+from sartor.cost.correction.calibration import Calibration, Clock
 from sartor.cost.price import Estimate, price
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower import lower
-from sartor.model.lower.setting import EngineKernels, Kernels, feasible
+from sartor.model.lower.setting import feasible
 from sartor.model.shape import TransformerShape
+from sartor.model.stored import StoredTypes
 from sartor.model.workload import AttentionKernel, ParallelDims, Phase, Workload
-from sartor.operators import CollectiveLibrary, DType, GroupedGemm, OperatorGraph
-from sartor.step.serving.inference import WIDTHS, kv_cache_bytes, weight_bytes
+from sartor.operators import DType, GroupedGemm, OperatorGraph
+from sartor.step.serving.engines import USUAL_ENGINE, Engine
+from sartor.step.serving.inference import WIDTHS, InferenceMemory, Room, kv_cache_bytes, longest_sequence
 from sartor.units import Floats, IntArray, Ints, ceil_div, round_up
 
 Array = npt.NDArray[np.float64]
@@ -72,93 +72,6 @@ class Load:
         return np.broadcast_to(values, self.form).reshape(-1)
 
 
-MEMORY_SHARE = 0.9
-"""Share of a device's memory that a server fills (TensorRT-LLM's and vLLM's default)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
-    """Properties of a serving framework besides its kernels."""
-
-    name: str
-    all_reduce: CollectiveLibrary = CollectiveLibrary.CUSTOM
-    narrow_cache: bool = False
-    """The key/value cache is 8-bit on every GPU if weights are narrower than 16 bits, not only on GPUs with FP4
-    units."""
-    hidden_launches: float = 0.0
-    """Share of the launch time of small kernels, attention and experts that a replayed step hides behind the previous
-    kernel (programmatic dependent launch)."""
-    looks_late: bool = False
-    """May skip some steps between checks for new requests."""
-    first_token_log_sigma: float = 0.4
-    """Standard deviation of ln(measured / predicted) of the time to first token."""
-    vendors: tuple[str, ...] = ()
-    """Vendors of the GPUs it is built for; empty: any."""
-
-    def runs_on(self, gpu: Gpu) -> bool:
-        return gpu.accelerator is None and (not self.vendors or gpu.vendor in self.vendors)
-
-    @property
-    def kernels(self) -> Kernels:
-        """What it runs otherwise than a trainer."""
-        return Kernels(engine=EngineKernels(all_reduce=self.all_reduce))
-
-    def cache_dtype(self, dtype: DType, gpu: Gpu) -> DType:
-        """Type of the key/value cache."""
-        if dtype.bytes >= 2:
-            return dtype
-        narrow = self.narrow_cache or DType.NVFP4 in gpu.peak_flops_per_s
-        return DType.FP8 if narrow else DType.BF16
-
-    @staticmethod
-    def wide_attention(shape: TransformerShape, dtype: DType) -> bool:
-        """Whether attention projections stay in 16 bits, as in 4-bit mixtures of experts (OpenAI's gpt-oss in MXFP4;
-        NVIDIA's NVFP4 checkpoints of DeepSeek-R1; Moonshot's Kimi K2 Thinking in INT4)."""
-        return dtype.bytes < 1 and shape.moe_ffn is not None
-
-    @staticmethod
-    def encodes(shape: TransformerShape) -> bool:
-        """Whether prompts pass an encoder, which the decoder attends to."""
-        return sum(stack.is_text for stack in shape.stacks) > 1
-
-
-ENGINES: Mapping[str, Engine] = MappingProxyType(
-    {
-        each.name: each
-        for each in (
-            Engine(name="vllm"),
-            Engine(name="sglang", looks_late=True, first_token_log_sigma=1.5),
-            Engine(
-                name="trtllm",
-                all_reduce=CollectiveLibrary.TRTLLM,
-                narrow_cache=True,
-                hidden_launches=0.46,
-                first_token_log_sigma=0.5,
-                vendors=("NVIDIA",),
-            ),
-        )
-    }
-)
-"""8-bit caches as in the published recipes of SemiAnalysis InferenceX (recalled); hidden launches and sigmas fitted on
-data/end_to_end/serving.csv (1,028 aggregated rows of confidence B, 2026-11-23): lab/fit_serving.py."""
-
-USUAL_ENGINE = ENGINES["vllm"]
-
-
-def engines_on(gpu: Gpu) -> tuple[Engine, ...]:
-    """The serving frameworks built for a device."""
-    return tuple(engine for engine in ENGINES.values() if engine.runs_on(gpu))
-
-
-def engine_of_pass(kernels: str | None, shape: TransformerShape, gpu: Gpu) -> Engine | None:
-    """The engine that runs an inference pass: the framework named, the usual one around kernels of a library; None
-    where the model's own code runs it (PyTorch), or no engine serves the model or the device."""
-    if shape.encoder_only or shape.traced is not None or gpu.accelerator is not None or kernels == TORCH:
-        return None
-    engine = ENGINES.get((kernels or "").partition("_")[0], USUAL_ENGINE)
-    return engine if engine.runs_on(gpu) else USUAL_ENGINE
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """A model served by one group of devices."""
@@ -175,8 +88,8 @@ class Server:
     engine: Engine = USUAL_ENGINE
     attention_kernel: AttentionKernel = AttentionKernel.FLASH
     routing_skew: float = 1.0
-    memory_share: float = MEMORY_SHARE
-    """Share of a device's memory that weights, keys and values fill."""
+    stored: StoredTypes | None = None
+    """Types of single roles' weights, of a checkpoint that is quantized in part."""
 
     @property
     def num_devices(self) -> int:
@@ -190,7 +103,7 @@ class Server:
             dtype=self.dtype,
             cache_dtype=self.cache,
             encodes=self.encodes and phase is Phase.PREFILL,
-            wide_attention=self.engine.wide_attention(self.shape, self.dtype),
+            stored=self.engine.stored_types(self.shape, self.dtype, self.stored),
             attention_kernel=self.attention_kernel,
             routing_skew=self.routing_skew,
             microbatch_size=microbatch_size,
@@ -204,7 +117,7 @@ class Server:
 
     @property
     def cache(self) -> DType:
-        return self.engine.cache_dtype(self.dtype, self.gpu)
+        return self.engine.cache_dtype(self.dtype, self.stored)
 
 
 VOCABULARY_MULTIPLE = 64
@@ -254,7 +167,7 @@ def _experts(server: Server, workload: Workload) -> list[GroupedGemm]:
 
 def capacity(server: Server, prompt: Ints, answer: Ints = 0) -> IntArray:
     """Sequences with so many tokens that one copy holds besides its weights; 0 if the weights leave no room."""
-    free = max(_free_bytes(server), 0.0)
+    free = max(float(server_memory(server).kv_room_bytes), 0.0)
     both = np.stack([column.ravel() for column in np.broadcast_arrays(prompt, answer)])
     pairs, where = np.unique(both, axis=1, return_inverse=True)
     column = [cache_bytes(server, int(first), int(then)) for first, then in pairs.T]
@@ -264,29 +177,34 @@ def capacity(server: Server, prompt: Ints, answer: Ints = 0) -> IntArray:
     return sequences.reshape(np.broadcast_shapes(np.shape(prompt), np.shape(answer)))
 
 
-def _free_bytes(server: Server) -> float:
-    """Memory of one device besides its weights; negative if they don't fit."""
-    return server.memory_share * server.gpu.hbm_bytes - server_weight_bytes(server)
+def server_memory(server: Server) -> InferenceMemory:
+    """Memory of one device, with its part of the experts of all copies; the cache is that of one token."""
+    dims = ParallelDims(tp=server.tp, ep=server.copies)
+    return Room(gpu=server.gpu, engine=server.engine).memory(server.workload(Phase.DECODE), dims)
+
+
+def longest_tokens(server: Server) -> int:
+    """Tokens of the longest sequence that one copy holds."""
+    dims = ParallelDims(tp=server.tp, ep=server.copies)
+    room, pages = float(server_memory(server).kv_room_bytes), server.engine.sizing.page_tokens
+    return longest_sequence(server.workload(Phase.DECODE), dims, room, pages)
 
 
 def cache_bytes(server: Server, prompt: int, answer: int) -> float:
-    """One sequence's keys and values on one device. A decoder behind an encoder keeps the prompt's for cross-attention
-    and its own tokens for the rest."""
-    tokens = answer if server.encodes else prompt + answer
+    """One sequence's keys and values on one device, in whole pages. A decoder behind an encoder keeps the prompt's for
+    cross-attention and its own tokens for the rest."""
+    tokens = round_up(answer if server.encodes else prompt + answer, server.engine.sizing.page_tokens)
     return float(kv_cache_bytes(server.shape, tokens, server.tp, server.cache.bytes, prompt))
 
 
-def server_weight_bytes(server: Server) -> float:
-    """Weights of one device, with its part of the experts of all copies."""
-    return float(weight_bytes(server.workload(Phase.DECODE), ParallelDims(tp=server.tp, ep=server.copies)))
-
-
 def holds(server: Server, load: Load) -> IntArray:
-    """Sequences halfway through their answers that one copy holds; 0 if not one fits when its answer ends."""
+    """Sequences halfway through their answers that one copy holds and, where that is stated, runs at once; 0 if not one
+    fits when its answer ends."""
     prompt, answer = load.flat(load.input_len), load.flat(load.output_len)
     whole = capacity(server, prompt, answer) >= 1
     sequences: IntArray = np.where(whole, capacity(server, prompt, answer // 2), 0)
-    return sequences
+    most = server.engine.max_num_seqs
+    return sequences if most is None else np.minimum(sequences, most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,7 +214,7 @@ class Shortage:
     server: Server
     weight_bytes: float
     free_bytes: float
-    """Memory besides the weights; negative if they don't fit."""
+    """Memory for keys and values; negative if weights and reserve take more than there is."""
     sequence_bytes: float
     """Keys and values of one whole sequence."""
     tokens: int
@@ -309,11 +227,12 @@ def shortage(server: Server, prompt: int, answer: int = 0) -> Shortage | None:
     """What a server lacks to hold one sequence; None if it does."""
     if capacity(server, prompt, answer):
         return None
-    free, tokens = _free_bytes(server), prompt + answer
+    memory, tokens = server_memory(server), prompt + answer
+    free = float(memory.kv_room_bytes)
     longest = bisect_right(range(1, tokens), free, key=lambda n: cache_bytes(server, n, 0))
     return Shortage(
         server=server,
-        weight_bytes=server_weight_bytes(server),
+        weight_bytes=float(memory.param_bytes),
         free_bytes=free,
         sequence_bytes=cache_bytes(server, prompt, answer),
         tokens=tokens,
