@@ -84,6 +84,7 @@ class Panel(Enum):
 
     QUESTION = "The run"
     PLAN = "The plan (what is left out is searched for)"
+    TUNING = "Fine-tuning (without these all weights are trained)"
     RARE = "Rarely needed"
 
 

@@ -234,7 +234,7 @@ def test_the_command_that_looks_further_can_be_run(
         (["--fix", "tp=2", "--tp", "4"], "--tp=4: fix says tp=2: must be stated once"),
         (["--fix", "deepep=on"], "--fix deepep=on: the model has no experts"),
         (["--framework", "vllm", "--phase", "decode"], "nearest: kernels, for the serving framework"),
-        (["--framework", "llama"], "nemo, pytorch, torchtitan\n"),  # a trainer of one publication is no suggestion
+        (["--framework", "llama"], "pytorch, torchtitan, torchtune\n"),  # a trainer of one publication is no suggestion
     ],
 )
 def test_what_a_run_cannot_have_is_refused_by_its_name(

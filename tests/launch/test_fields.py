@@ -89,7 +89,7 @@ def test_older_names_of_a_row_are_read(table: LaunchKind | str, row: Row) -> Non
 
 NOT_DATED = (
     *("--cpu-offloading-num-layers", "--exp-avg-dtype", "--exp-avg-sq-dtype", "--main-grads-dtype"),
-    *("--fp8-param-gather", "--reuse-grad-buf-for-mxfp8-param-ag"),
+    *("--fp8-param-gather", "--reuse-grad-buf-for-mxfp8-param-ag", "--main-params-dtype"),
 )
 """Arguments whose first release nobody looked up: they are taken for every version's."""
 

@@ -33,7 +33,7 @@ from sartor.model.training import (
     TrainingJob,
     TrainingPlan,
 )
-from sartor.model.workload import AttentionKernel, ParallelDims
+from sartor.model.workload import AttentionKernel, Loss, ParallelDims
 from sartor.model.zoo import load_model
 from sartor.units import round_up
 
@@ -118,7 +118,7 @@ BEFORE = {
 """What torchtitan ran while its configurations were TOML."""
 
 
-SWITCHES = ("dispatch_once", "ep_overlap", "grad_fusion", "fused_loss")
+SWITCHES = ("dispatch_once", "ep_overlap", "grad_fusion")
 """Of a trainer, where they mean something: said by Megatron's arguments alone."""
 
 
@@ -158,6 +158,7 @@ def plans(draw: st.DrawFn, kind: LaunchKind, version: str = "") -> tuple[Trainin
             fused_kernels=kind is LaunchKind.MEGATRON_BRIDGE or draw(st.booleans()),
             splits_experts=splits,
             **{name: draw(st.booleans()) for name in SWITCHES},
+            fused_loss=Loss.FUSED if draw(st.booleans()) else Loss.UNFUSED,
         ),
     )
     plan = TrainingPlan(
@@ -364,7 +365,7 @@ VARIANTS: tuple[dict[str, Any], ...] = (
         "dims": ParallelDims(pp=2, dp=16, ep=8),
         "global_batch_size": 32,
         "virtual_stages": 2,
-        "trainer": Trainer(dispatch_once=True, ep_overlap=True, grad_fusion=False, fused_loss=True),
+        "trainer": Trainer(dispatch_once=True, ep_overlap=True, grad_fusion=False, fused_loss=Loss.FUSED),
     },
     {"dims": ParallelDims(cp=2, dp=8), "context_parallel": ContextParallel.ALL_GATHER, "dropout": True},
 )

@@ -200,7 +200,22 @@ def test_a_stated_tp_keeps_the_files_sequence_parallelism(switch: str, tmp_path:
     assert plan.dims.sequence_parallel is bool(switch)
 
 
-@pytest.mark.parametrize("flag", ["--use_peft", "--lora_r 16", "--load_in_4bit True"])
+def test_a_program_s_arguments_say_how_it_tunes(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    words = "--per_device_train_batch_size 2 --bf16 True --max_seq_length 4096 --torch_dtype bfloat16"
+    program = f"accelerate launch --num_processes 8 --multi_gpu sft.py {words}"
+    tuned = "--use_peft --lora_r 32 --lora_target_modules all-linear --load_in_4bit --optim paged_adamw_8bit"
+    script.write_text(f"{program} {tuned} --use_liger_kernel True\n")
+    job = api.lint_launch(script, "dgx-h100", model="llama-3.2-1b", search=False).job
+    assert (job.lora_rank, job.lora_targets.value, job.frozen_bits, job.trains_weights) == (32, "all", 4, False)
+    assert (job.optimizer.value, job.trainer.fused_loss.value) == ("paged_adam8bit", "linear")
+    assert job.trainer.main_dtype.value == "bf16"
+    script.write_text(f"{program}\n")
+    job = api.lint_launch(script, "dgx-h100", model="llama-3.2-1b", search=False).job
+    assert (job.lora_rank, job.trains_weights, job.optimizer.value) == (0, True, "adam")
+
+
+@pytest.mark.parametrize("flag", ["--lora_r 16", "--load_in_4bit True"])
 def test_a_program_s_flag_that_changes_what_is_trained_is_refused_rather_than_dropped(
     tmp_path: Path, flag: str
 ) -> None:

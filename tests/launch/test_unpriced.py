@@ -98,17 +98,17 @@ def test_the_published_run_with_8_bit_weights_fits(shared_dir: Path) -> None:
 
 
 def test_a_switch_that_may_save_enough_leaves_the_verdict_open(tmp_path: Path) -> None:
-    answer = priced(tmp_path, f"{FP8} --main-params-dtype fp16")
+    answer = priced(tmp_path, f"{FP8} --use-bnb-optimizer")
     assert not answer.fits
     assert answer.status == "unknown"
     (turn,) = answer.depends_on
-    assert (turn.field, turn.value) == ("--main-params-dtype", "fp16")
+    assert turn.field == "--use-bnb-optimizer"
     assert turn.verdict.startswith("fits if it saves ")
     assert turn.figures["change_bytes"] == answer.priced.peak_bytes - (1 - answer.headroom) * answer.usable_bytes
     finding = answer.findings[0]
     assert (finding.rule, finding.grade.value) == ("does_not_fit", "warn")
-    assert "--main-params-dtype" in finding.message
-    assert answer.to_dict()["depends_on"][0]["field"] == "--main-params-dtype"
+    assert "--use-bnb-optimizer" in finding.message
+    assert answer.to_dict()["depends_on"][0]["field"] == "--use-bnb-optimizer"
 
 
 @pytest.mark.parametrize(
@@ -130,12 +130,12 @@ def test_a_switch_that_saves_less_than_is_missing_leaves_it_an_error(tmp_path: P
 
 
 def test_switches_that_save_enough_only_together_are_all_named(tmp_path: Path) -> None:
-    words = ("--main-params-dtype fp16", "--fp16-lm-cross-entropy")
-    assert not any(priced(tmp_path, f"{FP8} {word}", headroom=0.09).depends_on for word in words)
-    both = priced(tmp_path, f"{FP8} {' '.join(words)}", headroom=0.09)
+    words = ("--use-bnb-optimizer", "--fp4-param-gather")
+    assert not any(priced(tmp_path, f"{FP8} {word}", headroom=0.2).depends_on for word in words)
+    both = priced(tmp_path, f"{FP8} {' '.join(words)}", headroom=0.2)
     assert both.status == "unknown"
-    assert [turn.field for turn in both.depends_on] == ["--main-params-dtype", "--fp16-lm-cross-entropy"]
-    assert both.depends_on[0].verdict.endswith(", together with --fp16-lm-cross-entropy")
+    assert [turn.field for turn in both.depends_on] == ["--use-bnb-optimizer", "--fp4-param-gather"]
+    assert both.depends_on[0].verdict.endswith(", together with --fp4-param-gather")
 
 
 def test_a_run_that_fits_may_not_with_a_switch_that_takes_memory(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_run_that_fits_may_not_with_a_switch_that_takes_memory(tmp_path: Path)
     recomputed = f"{SHARDED} --recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
     roomy = priced(tmp_path, f"{recomputed} --fp32-residual-connection")
     assert not roomy.depends_on
-    assert not priced(tmp_path, f"{SHARDED} --main-params-dtype fp16").depends_on
+    assert not priced(tmp_path, f"{SHARDED} --use-bnb-optimizer").depends_on
 
 
 TITAN = """
@@ -163,11 +163,13 @@ expert_parallel_degree = 8
 """
 
 
-def test_torchtitans_type_of_states_is_known_and_only_16_bits_lack_a_price(tmp_path: Path) -> None:
+def test_torchtitans_type_of_states_is_priced(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
-    path.write_text(TITAN.format("float32"))
-    assert not read_launch(path, num_devices=8).unpriced
-    path.write_text(TITAN.format("bfloat16"))
-    reading = read_launch(path, num_devices=8)
-    assert reading.unpriced == ("training.dtype=bfloat16",)
-    assert not reading.open_fields
+    trainers = []
+    for word in ("float32", "bfloat16"):
+        path.write_text(TITAN.format(word))
+        reading = read_launch(path, num_devices=8)
+        assert not reading.unpriced
+        assert not reading.open_fields
+        trainers.append(reading.parts.trainer)
+    assert [trainer.main_dtype.value for trainer in trainers] == ["fp32", "bf16"]

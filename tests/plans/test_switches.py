@@ -12,7 +12,7 @@ from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.launch.files import launch_files, read_launch, save_files
 from sartor.model.training import Recompute, TrainingJob, TrainingPlan
-from sartor.model.workload import ParallelDims
+from sartor.model.workload import Loss, ParallelDims
 from sartor.model.zoo import load_model
 from sartor.operators import DType
 from sartor.plans.fixed import SWITCHED, job_choices, module_sets, settings
@@ -29,10 +29,11 @@ PLAN = TrainingPlan(dims=ParallelDims(tp=2, dp=8), num_microbatches=8, zero_stag
 
 @pytest.mark.parametrize("name", SWITCHED)
 def test_every_switch_takes_each_of_its_words_and_says_so(name: str) -> None:
+    moe = replace(MOE, trainer=replace(MOE.trainer, losses=tuple(Loss)))
     for word in SWITCHED[name].words:
         if name not in ("recipe", "recompute_modules", "offload_modules", "offload_layers"):
-            frozen = {"train_weights": "off"} if name == "frozen_bits" else {}
-            (choice,), rest = job_choices(MOE, CLUSTER.gpus, {**frozen, name: word, "tp": 2})
+            frozen = {"lora_rank": 8} if name in ("frozen_bits", "lora_targets") else {}
+            (choice,), rest = job_choices(moe, CLUSTER.gpus, {**frozen, name: word, "tp": 2})
             assert rest == {"tp": 2}
             assert settings(choice.job)[name] == choice.said[name]
 
@@ -119,7 +120,8 @@ def test_narrow_moments_shorten_the_update_hold_fewer_bytes_and_are_read_back(tm
         step(JOB, PLAN, CLUSTER).parts["optimizer_s"]
     )
     wide = footprint(JOB, PLAN, CLUSTER)
-    assert footprint(narrow, PLAN, CLUSTER).optimizer_bytes == pytest.approx(wide.optimizer_bytes * 8 / 12)
+    of_remainders = (2 + 2 * 2) / (4 + 2 * 4)  # main weights as the 16 bits that the weights lack
+    assert footprint(narrow, PLAN, CLUSTER).optimizer_bytes == pytest.approx(wide.optimizer_bytes * of_remainders)
     save_files(launch_files("megatron", narrow, PLAN, CLUSTER), str(tmp_path))
     assert read_launch(str(tmp_path)).parts.moments_dtype is DType.BF16
 
@@ -140,7 +142,8 @@ def test_trainers_without_narrow_moments_refuse_them(trainer: str) -> None:
         ({"document_len": "1000"}, "must divide seq_len=8192; nearest: 512 and 1024"),
         ({"document_len": "x"}, "must be one of all, 1 to 16777216"),
         ({"document_len": "any"}, "takes one number"),
-        ({"frozen_bits": "4"}, "trained weights must have 16 bits; nearest: train_weights=off"),
+        ({"lora_targets": "qv"}, "lora_targets=qv: says which layers have an adapter.*nearest: --lora-rank 16"),
+        ({"frozen_bits": "4"}, "trained weights must have 16 bits; nearest: --lora-rank 16"),
         ({"frozen_bits": "4", "train_weights": "off", "recipe": "fp8_delayed"}, "dequantized to 16 bits"),
         (dict.fromkeys(("tp_overlap", "dp_overlap", "p2p_overlap", "cuda_graphs", "fused_loss", "grad_fusion"), "any"),
          "at most 32 jobs"),

@@ -455,7 +455,11 @@ def open_launch(
     if sizes := launch.alternatives.get("vocab_size"):
         vocab_size = int(job.shape.vocab_size)
         run = run.with_(Origin.OPEN, "its tokenizer is not known", vocab_size=vocab_size).among("vocab_size", *sizes)
-    closed = {*switches_in_files(launch.kind), *(words.partition("=")[0] for words in launch.unpriced)}
+    closed = {
+        *switches_in_files(launch.kind),
+        *(launch.fields_in_file & {*job.trainer.varies}),
+        *(words.partition("=")[0] for words in launch.unpriced),
+    }
     found = weighed(run, job.shape, job, plan, cluster, calibration, limit_bytes=limit_bytes, closed=closed)
     unpriced = depends_on((*launch.unpriced, *launch.unknown), waterfall(job, plan, cluster).stages, limit_bytes)
     return replace(found, turns=(*unpriced, *found.turns))

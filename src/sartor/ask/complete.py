@@ -23,9 +23,10 @@ from sartor.plans.result import PricedPlan
 from sartor.plans.search import HeldPlan, fastest_plan, fewest_devices, leanest_plan
 from sartor.plans.space import axes_of
 from sartor.run.fields import Origin, Run, Turn
+from sartor.step.footprint import host_bytes
 from sartor.step.question import as_trained, training_job, within_files
 from sartor.step.trainers import plausible_trainers, release_words, trainer_named
-from sartor.units import format_count
+from sartor.units import format_bytes, format_count
 
 TOKENS_PER_STEP = 4 * 2**20
 """Usual tokens of a training step: those of Llama 2 (arXiv 2307.09288, table 1) and of Llama 3's start (arXiv
@@ -293,4 +294,7 @@ def _words(run: Run, held: HeldPlan) -> tuple[str, ...]:
         held_words = f" with {', '.join(sorted(stated))} as stated" if stated else ""
         best = "the fastest that fits" if _fits(held) else "the leanest, and it does not fit"
         notes.append(f"plan: {plan_sentence(held)}: {best}{held_words}")
+    if held.searched is not None and (in_host := host_bytes(held.job, held.searched.plan, held.cluster)) > 0:
+        size = format_bytes(in_host)
+        notes.append(f"optimizer states take up to {size} of each node's host memory, whose size is not known here")
     return tuple(notes)

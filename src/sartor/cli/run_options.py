@@ -46,10 +46,11 @@ def _signature(command: Command, rows: list[RunField], helps: Mapping[str, str])
         if parameter.kind is not inspect.Parameter.VAR_KEYWORD
     ]
     subject = [parameter for parameter in written if parameter.name in ("runs", "model", "models", "gpu")]
-    question, plan, rare = (
-        [_parameter(row, helps.get(row.name, row.help)) for row in rows if row.panel is panel] for panel in Panel
-    )
-    return inspect.Signature([*subject, *question, *plan, *(p for p in written if p not in subject), *rare])
+    options = {
+        panel: [_parameter(row, helps.get(row.name, row.help)) for row in rows if row.panel is panel] for panel in Panel
+    }
+    rare, own = options.pop(Panel.RARE), [p for p in written if p not in subject]
+    return inspect.Signature([*subject, *(p for group in options.values() for p in group), *own, *rare])
 
 
 def _parameter(row: RunField, words: str) -> inspect.Parameter:

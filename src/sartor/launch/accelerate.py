@@ -14,7 +14,15 @@ from dataclasses import replace
 from sartor.bounded import parse_json, printable
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
-from sartor.launch.deepspeed import read_attention, read_deepspeed, read_length, sorted_out
+from sartor.launch.deepspeed import (
+    read_attention,
+    read_deepspeed,
+    read_length,
+    read_main_dtype,
+    read_tuning,
+    said_by,
+    sorted_out,
+)
 from sartor.launch.fields import (
     Quantities,
     check_rows,
@@ -53,7 +61,7 @@ from sartor.launch.stated import (
     write_yaml,
 )
 from sartor.model.training import ContextParallel, Optimizer, Recipe, Recompute, TrainingJob, TrainingPlan
-from sartor.model.workload import ParallelDims
+from sartor.model.workload import Loss, ParallelDims
 from sartor.step.trainers.fsdp import FSDP
 
 KIND = LaunchKind.ACCELERATE
@@ -152,7 +160,8 @@ def read_accelerate(
         replaced={**flags.replaced, **fields.replaced},
         fields_in_file=fields_in(KIND, fields, "config")
         | fields_in("huggingface", flags, "trainer")
-        | devices_in(command),
+        | devices_in(command)
+        | said_by(flags),
     )
 
 
@@ -281,8 +290,13 @@ def _parts(fields: StatedDocument, flags: Flags, values: Quantities, program: Qu
         seq_len=read_length(program),
         global_batch_size=batch,
         recipe=recipe,
-        optimizer=Optimizer.SGD if flags.word("--optim") == "sgd" else Optimizer.ADAM,
+        **read_tuning(flags),
         attention_kernel=read_attention(flags, program, fields.assumptions),
         context_parallel=ContextParallel(values["context_parallel"]),
-        trainer=replace(FSDP, fused_kernels=bool(compiled)),
+        trainer=replace(
+            FSDP,
+            fused_kernels=bool(compiled),
+            fused_loss=Loss.LINEAR if program["linear_loss"] else Loss.UNFUSED,
+            main_dtype=read_main_dtype(flags),
+        ),
     )

@@ -230,7 +230,16 @@ def read_bridge(text: str, name: str, command: ScriptCommand | None, options: Op
     devices = command.num_devices if command else 0
     reading = read_megatron(ScriptCommand(launcher=(), program="", arguments=arguments, num_devices=devices), options)
     trainer = reading.parts.trainer
-    switches = ("tp_overlap", "dp_overlap", "p2p_overlap", "cuda_graphs", "grad_dtype", "grad_fusion", "fused_loss")
+    switches = (
+        "tp_overlap",
+        "dp_overlap",
+        "p2p_overlap",
+        "cuda_graphs",
+        "grad_dtype",
+        "main_dtype",
+        "grad_fusion",
+        "fused_loss",
+    )
     switches_read = {
         field: getattr(trainer, field) for field in (*switches, "splits_experts", "dispatch_once", "ep_overlap")
     }

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from sartor.bounded import printable
 from sartor.errors import InputError
-from sartor.json_types import JsonMap
+from sartor.json_types import JsonDict, JsonMap
 from sartor.launch.fields import (
     Quantities,
     check_rows,
@@ -53,7 +53,7 @@ from sartor.launch.stated import (
 )
 from sartor.model.shape import Value
 from sartor.model.training import MemoryHabits, Optimizer, Recipe, Recompute, TrainingJob, TrainingPlan
-from sartor.model.workload import AttentionKernel, ParallelDims
+from sartor.model.workload import AttentionKernel, LoraTargets, Loss, ParallelDims
 from sartor.operators import DType
 from sartor.step.trainers.deepspeed import DEEPSPEED
 
@@ -149,17 +149,20 @@ def read_deepspeed(config: JsonMap, command: ScriptCommand | None, options: Opti
     check_numbers(plan)
     recipe, left = _read_recipe(fields, flags)
     flags.on("--deepspeed", "--deepspeed_config")
+    tuning = read_tuning(flags)
+    read_main_dtype(flags)  # BF16_Optimizer keeps fp32 main weights whatever is loaded
     parts = JobParts(
         seq_len=read_length(program),
         global_batch_size=dp * microbatch * count,
         recipe=recipe,
-        optimizer=_read_optimizer(fields),
+        **{**tuning, "optimizer": _read_optimizer(fields, tuning["optimizer"])},
         attention_kernel=read_attention(flags, program, fields.assumptions),
         trainer=replace(
             DEEPSPEED,
             grad_dtype=DType(values["reduced_dtype"] or _trained_in(recipe)),
             dp_overlap=bool(values["dp_overlap"]) if fields.has("zero_optimization.overlap_comm") else zero == 3,
             fused_kernels=bool(program["fused_kernels"]),
+            fused_loss=Loss.LINEAR if program["linear_loss"] else Loss.UNFUSED,
             memory=_with_sums(recipe, values["main_grads_dtype"], zero),
         ),
     )
@@ -178,7 +181,7 @@ def read_deepspeed(config: JsonMap, command: ScriptCommand | None, options: Opti
         open_fields={**fields.open, **flags.open, **bearing(unknown), **left, **_left_batch(fields, flags)},
         assumed=_assumed(fields, flags, dp * microbatch * count),
         replaced={**flags.replaced, **fields.replaced},
-        fields_in_file=stated,
+        fields_in_file=stated | said_by(flags),
         implied=dict(_implied(stated, devices)),
     )
 
@@ -307,7 +310,59 @@ def _recipe_of_file(fields: StatedDocument, flags: Flags) -> tuple[Recipe, dict[
     return Recipe.FP32, {f"{name}.enabled": LEFT_TO_PROGRAM for name in left[:1]}
 
 
-def _read_optimizer(fields: StatedDocument) -> Optimizer:
+OF_PROGRAMS = {
+    "sgd": Optimizer.SGD,
+    "adafactor": Optimizer.ADAFACTOR,
+    **dict.fromkeys(("adamw_bnb_8bit", "adamw_8bit", "adamw_torch_8bit"), Optimizer.ADAM_8BIT),
+    "adamw_torch_4bit": Optimizer.ADAM_4BIT,
+    **dict.fromkeys(("paged_adamw", "paged_adamw_32bit"), Optimizer.PAGED_ADAM),
+    "paged_adamw_8bit": Optimizer.PAGED_ADAM_8BIT,
+    "lion_32bit": Optimizer.LION,
+}
+"""Optimizers by the words of ``--optim`` (transformers/training_args.py, ``OptimizerNames``; recalled, 2026-11-30); the
+others are priced as Adam."""
+USUAL_RANK = 16
+"""TRL's ``lora_r`` where a program is told to use adapters (trl/trainer/model_config.py; recalled, 2026-11-30)."""
+
+
+def read_tuning(flags: Flags) -> JsonDict:
+    """Fields of `JobParts` that a Hugging Face program's arguments say: optimizer, adapters, frozen bits."""
+    word = flags.word("--optim") or ""
+    if word and word not in OF_PROGRAMS and not word.startswith("adamw"):
+        flags.assumptions.append(f"optimizer {printable(word)} is priced as AdamW")
+    optimizer: JsonDict = {"optimizer": OF_PROGRAMS.get(word, Optimizer.ADAM)}
+    if not flags.flag("--use_peft"):  # other programs mean other things by the rest
+        return optimizer
+    rank = flags.size("--lora_r") or USUAL_RANK
+    names = {name.removesuffix("_proj") for name in flags.words("--lora_target_modules") or ("q_proj", "v_proj")}
+    few, attention = names <= {"q", "v"}, names <= {"q", "k", "v", "o"}
+    targets = LoraTargets.QUERY_VALUE if few else LoraTargets.ATTENTION if attention else LoraTargets.ALL
+    bits = 4 if flags.flag("--load_in_4bit") else 8 if flags.flag("--load_in_8bit") else 16
+    return {**optimizer, "lora_rank": rank, "lora_targets": targets, "frozen_bits": bits}
+
+
+LOADED_IN = {"float32": DType.FP32, "float16": DType.FP16, "bfloat16": DType.BF16, "auto": DType.BF16}
+
+
+def read_main_dtype(flags: Flags) -> DType:
+    """The type in which a Hugging Face program loads the weights; a checkpoint's own is taken as bf16."""
+    word = flags.word("--torch_dtype") or flags.word("--dtype") or "float32"
+    return LOADED_IN.get(word, DType.FP32)
+
+
+def said_by(flags: Flags) -> frozenset[str]:
+    """Fields that a Hugging Face program is told by arguments of which the launch table has no row."""
+    said = {
+        "optimizer": ("--optim",),
+        "main_dtype": ("--torch_dtype", "--dtype"),
+        "fused_loss": ("--use_liger_kernel", "--use_liger"),
+    }
+    return frozenset(name for name, arguments in said.items() if any(map(flags.has, arguments)))
+
+
+def _read_optimizer(fields: StatedDocument, of_program: Optimizer) -> Optimizer:
+    if not fields.has("optimizer.type"):
+        return of_program
     word = str(fields.find("optimizer.type") or "AdamW").lower()
     if word in ("sgd", "muon"):
         return Optimizer(word)

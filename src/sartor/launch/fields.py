@@ -24,6 +24,7 @@ from sartor.model.layer import DenseFfn, LatentAttentionMixer
 from sartor.model.plan import AXES
 from sartor.model.shape import NEUTRAL, Numerics, TransformerShape, Value
 from sartor.model.training import Recipe, Recompute, TrainingJob, TrainingPlan
+from sartor.model.workload import Loss
 from sartor.operators import DType
 
 Argument = tuple[str, ...]
@@ -211,6 +212,8 @@ def quantities(job: TrainingJob, plan: TrainingPlan) -> dict[str, Value]:
         "optimizer": job.optimizer.value,
         "param_dtype": "fp32" if job.recipe is Recipe.FP32 else "bf16",
         "moments_dtype": job.moments_dtype.value,
+        "main_dtype": trainer.main_dtype.value,
+        "linear_loss": trainer.fused_loss is Loss.LINEAR,
         "precision_aware": job.moments_dtype is not DType.FP32 or bool(plan.optimizer_offload),
         "attention_kernel": job.attention_kernel.value,
         "context_parallel": job.context_parallel.value,

@@ -84,7 +84,8 @@ def launch_files(
         must = "document packing is set in the data loader; launch files do not set it"
         raise InputError("document_len", job.document_len, must, "all")
     if not job.trains_weights:
-        raise InputError("train_weights", "off", f"{kind.value} files train all weights", "train_weights=on")
+        field, value = ("lora_rank", job.lora_rank) if job.lora_rank else ("train_weights", "off")
+        raise InputError(field, value, f"{kind.value} files train all weights", "training of all weights")
     check_positions(job.shape, job.seq_len)
     return WRITERS[kind](job, plan, cluster.devices_per_node, version)
 
@@ -338,10 +339,13 @@ SAME = 1e-9
 """Relative difference below which two prices are equal."""
 SWITCHES = (
     "tp_overlap", "dp_overlap", "p2p_overlap", "ep_overlap", "fused_kernels", "fused_loss", "grad_fusion",
-    "cuda_graphs", "grad_dtype", "splits_experts", "dispatch_once",
+    "cuda_graphs", "grad_dtype", "main_dtype", "splits_experts", "dispatch_once",
 )  # fmt: skip
 """Switches of a trainer; its other fields are habits, which no file sets."""
-NOT_SAID = ("shape", "trainer", "routing_skew", "document_len", "trains_weights", "frozen_bits", "global_batch_size")
+NOT_SAID = (
+    "shape", "trainer", "routing_skew", "document_len", "trains_weights", "lora_rank", "lora_targets",
+    "frozen_bits", "global_batch_size",
+)  # fmt: skip
 """Fields of a job that are compared apart, belong to the data, or are refused before."""
 WORDS = {"attention_kernel": "attention", "dispatch_once": "deepep", "splits_experts": "split_experts"}
 """Names of options, where they differ from the field's."""

@@ -55,7 +55,7 @@ from sartor.model.training import (
     TrainingJob,
     TrainingPlan,
 )
-from sartor.model.workload import AttentionKernel, ParallelDims
+from sartor.model.workload import AttentionKernel, Loss, ParallelDims
 from sartor.operators import DType
 from sartor.step.trainers.megatron import MEGATRON
 from sartor.step.trainers.megatron_deepspeed import MEGATRON_DEEPSPEED
@@ -451,6 +451,7 @@ def _read_trainer(flags: Flags, values: Mapping[str, Value | None], *, splits_ex
     trainer = MEGATRON_DEEPSPEED if by_deepspeed else MEGATRON
     narrow = values["main_grads_dtype"] == "bf16" and bool(values["precision_aware"])
     habits = replace(trainer.memory, grad_bytes=2.0) if narrow else trainer.memory
+    by_te = flags.word("--cross-entropy-fusion-impl") == "te"
     names = ("tp_overlap", "dp_overlap", "p2p_overlap", "ep_overlap", "fused_kernels")
     switches: JsonDict = {name: bool(values[name]) for name in names}
     return replace(
@@ -460,7 +461,8 @@ def _read_trainer(flags: Flags, values: Mapping[str, Value | None], *, splits_ex
         cuda_graphs=graphs or bool(values["cuda_graphs"]),
         grad_dtype=DType.FP32 if wide else DType(values["grad_dtype"]),
         grad_fusion=bool(values["fsdp"] or values["grad_fusion"]),  # Megatron-FSDP is priced without it anyway
-        fused_loss=bool(values["fused_loss"]) and flags.word("--cross-entropy-fusion-impl") == "te",
+        fused_loss=Loss.FUSED if values["fused_loss"] and by_te else Loss.UNFUSED,
+        main_dtype=DType(values["main_dtype"]),
         splits_experts=splits_experts,
         dispatch_once=_dispatches_once(flags),
     )

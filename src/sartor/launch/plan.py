@@ -29,7 +29,7 @@ from sartor.model.training import (
     TrainingJob,
     TrainingPlan,
 )
-from sartor.model.workload import AttentionKernel, usual_seq_len
+from sartor.model.workload import AttentionKernel, LoraTargets, usual_seq_len
 from sartor.operators import DType
 from sartor.plans.space import broken, check_job
 from sartor.step.trainers import record_named, trainer_of_files
@@ -91,6 +91,9 @@ class JobParts:
     recipe: Recipe = Recipe.BF16
     optimizer: Optimizer = Optimizer.ADAM
     moments_dtype: DType = DType.FP32
+    lora_rank: int = 0
+    lora_targets: LoraTargets = LoraTargets.ALL
+    frozen_bits: int = 16
     recompute_modules: frozenset[RecomputeModule] = frozenset({RecomputeModule.CORE_ATTN})
     offload_modules: frozenset[OffloadModule] = frozenset()
     offload_layers: int = 0

@@ -26,7 +26,8 @@ from sartor.launch.torchtitan import KIND
 from sartor.launch.torchtitan_source import Flavor, RecipeSource, named_flavor
 from sartor.model.shape import Numerics, TransformerShape
 from sartor.model.training import ContextParallel, Optimizer, PipelineSchedule, Recipe, Recompute, TrainingPlan
-from sartor.model.workload import AttentionKernel, ParallelDims
+from sartor.model.workload import AttentionKernel, Loss, ParallelDims
+from sartor.operators import DType
 from sartor.step.trainers.torchtitan import TORCHTITAN
 from sartor.units import ceil_div, nearest_divisors
 
@@ -320,7 +321,10 @@ def _parts(config: StatedDocument, values: Quantities, dims: ParallelDims) -> Jo
             TORCHTITAN,
             tp_overlap=bool(values["tp_overlap"]),
             fused_kernels=compiled,
-            fused_loss=compiled and isinstance(components, list) and "loss" in components,
+            fused_loss=Loss.FUSED
+            if compiled and isinstance(components, list) and "loss" in components
+            else Loss.UNFUSED,
+            main_dtype=DType(values["main_dtype"]),
             cuda_graphs=not config.flag("training.disable_cuda_graphs", True),
             splits_experts=bool(dims.tp > 1) and expert_tp > 1,
         ),

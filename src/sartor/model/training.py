@@ -13,9 +13,12 @@ from sartor.model.layer import AttentionMixer, LatentAttentionMixer, Layer, MoeF
 from sartor.model.plan import TrainingPlan
 from sartor.model.shape import TransformerShape, blocks
 from sartor.model.workload import (
+    COMMON_OPTIMIZERS,
     VOCAB_MULTIPLE,
     AttentionKernel,
     ContextParallel,
+    LoraTargets,
+    Loss,
     OffloadModule,
     Optimizer,
     PipelineSchedule,
@@ -63,6 +66,16 @@ class MemoryHabits:
     """FP8 and FP4 recipes save the inputs of linear layers in 8 or 4 bits for backward; else in 16 bits."""
     narrow_weights: bool = True
     """8- or 4-bit copies of the weights, one row-wise and one column-wise, are kept from the first microbatch on."""
+    casts_weights: bool = False
+    """Where nothing shards fp32 weights, 16-bit copies of them are cast in forward and kept until backward
+    (torch.autocast's cache of weights; torch/amp/autocast_mode.py; recalled, 2026-11-29)."""
+    main_remainders: bool = True
+    """With narrow moments the fp32 main weights hold only the 16 bits that the bf16 weights lack
+    (``store_param_remainders`` of Megatron's precision-aware optimizer, megatron/core/optimizer/optimizer_config.py, on
+    by default; recalled, 2026-11-29)."""
+    wide_table_moments: bool = False
+    """8- and 4-bit optimizers keep the embedding's moments in fp32 (Hugging Face's Trainer registers every nn.Embedding
+    with ``optim_bits=32``; transformers/trainer.py, ``create_optimizer``)."""
     dummy_wgrad: bool = True
     """Weight gradients go directly to the main gradient, with a 16-bit placeholder for one layer's weights
     (``gradient_accumulation_fusion``)."""
@@ -73,13 +86,23 @@ class MemoryHabits:
     split_logit_bytes: float = 0.0
     """The same if tensor parallelism splits the vocabulary and it differs."""
     fused_logit_bytes: float = 4.0
-    """The same with ``Trainer.fused_loss``: 16-bit logits and their gradients; the logits are kept."""
+    """The same with `Loss.FUSED`: 16-bit logits and their gradients; the logits are kept."""
+    chunked_logit_bytes: float = 4.0
+    """The same with `Loss.CHUNKED`: 16-bit logits and their gradients."""
     kept_logit_bytes: float = 4.0
     """Per logit kept from forward to backward."""
     layers_gathered: float = 2.0
     """Layers of gathered weights held at once under ZeRO 3: the running one and the prefetched one."""
     most_gathered: float = math.inf
     """Gathered parameters above which nothing is prefetched."""
+    fresh_grads: bool = False
+    """Gradients are freed after every step (``zero_grad(set_to_none=True)``, PyTorch's default since 2.0): those of a
+    single microbatch appear in backward while its activations go. Else their buffer stays."""
+    keeps_4_bit_inputs: bool = False
+    """Frozen 4-bit layers keep their inputs (bitsandbytes' MatMul4Bit before about 0.43 saved both operands)."""
+    whole_grads: bool = False
+    """Under ZeRO 3 gradients of several microbatches are summed whole, those of frozen weights too (FSDP's ``no_sync``
+    with flat parameters); else every microbatch reduces its own."""
     layers_graded: float = 1.0
     """Layers of full gradients held at once under ZeRO 3."""
     narrow_primary: bool = False
@@ -155,9 +178,8 @@ class Trainer:
     ``overlap_moe_expert_parallel_comm``)."""
     fused_kernels: bool = True
     """Norms, activation, rotary and loss fused (Apex, Transformer Engine or torch.compile); else eager PyTorch."""
-    fused_loss: bool = False
-    """The loss reads 16-bit logits and writes 16-bit gradients, with no fp32 copy (torch.compile over the loss;
-    Transformer Engine's cross-entropy)."""
+    fused_loss: Loss = Loss.UNFUSED
+    """What the loss keeps of the logits."""
     fused_experts: bool = False
     """Expert layers run without waiting for the host (token counts stay on the device, launches come from a graph) and
     quantize inside their GEMMs: NVIDIA's trainers on Blackwell since mid-2026."""
@@ -168,6 +190,10 @@ class Trainer:
     cuda_graphs: bool = False
     grad_dtype: DType = DType.FP32
     """Data type of the gradient buffer that is reduced."""
+    main_dtype: DType = DType.FP32
+    """Type of the weights that the optimizer updates. In 16 bits, trainers that hold weights once (PyTorch, JAX) also
+    hold gradients and moments so, as they are created in the parameter's type: 8 bytes per parameter (``torchtune``'s
+    ``dtype: bf16``, LitGPT's ``bf16-true``, torchtitan's ``training.dtype``)."""
     splits_experts: bool = True
     """Tensor parallelism divides every expert (Megatron unless ``expert_tensor_parallel_size`` is 1); else experts stay
     whole, and the tensor ranks take part in expert parallelism: an expert has copies on tp x cp x dp / ep devices."""
@@ -218,9 +244,10 @@ class Trainer:
     through it; else they stay unsharded until the last microbatch."""
     offloads: tuple[OffloadModule, ...] = ()
     """Activations that it can move to host memory."""
-    optimizers: tuple[Optimizer, ...] = tuple(Optimizer)
+    optimizers: tuple[Optimizer, ...] = COMMON_OPTIMIZERS
     offloads_states_of: tuple[Optimizer, ...] = tuple(Optimizer)
     """Optimizers whose states it can keep in host memory."""
+    losses: tuple[Loss, ...] = (Loss.UNFUSED, Loss.FUSED)
     offloads_unsharded: bool = True
     """States can be in host memory where no ZeRO shards them."""
     most_zero_with_muon: int = 3
@@ -315,11 +342,12 @@ class Trainer:
     def habits(self) -> MemoryHabits:
         """``memory``, after the switch ``fused_loss``."""
         memory_habits = self.memory
-        if not self.fused_loss:
+        if self.fused_loss is Loss.UNFUSED:
             return memory_habits
-        return replace(
-            memory_habits, logit_bytes=memory_habits.fused_logit_bytes, split_logit_bytes=0.0, kept_logit_bytes=2.0
-        )
+        chunked = self.fused_loss is Loss.CHUNKED
+        at_peak = memory_habits.chunked_logit_bytes if chunked else memory_habits.fused_logit_bytes
+        kept = 2.0 if self.fused_loss.keeps_logits else 0.0
+        return replace(memory_habits, logit_bytes=at_peak, split_logit_bytes=0.0, kept_logit_bytes=kept)
 
 
 __all__ = [
@@ -365,9 +393,16 @@ class TrainingJob:
     trains_weights: bool = True
     """False: only adapters are trained (LoRA), without weight gradients, optimizer or gradient reduction of the base
     model."""
+    lora_rank: int = 0
+    """Rank of the adapters; 0: all weights are trained, or the adapters are too small to count."""
+    lora_targets: LoraTargets = LoraTargets.ALL
     frozen_bits: int = 16
-    """Bits per weight of frozen layers; 4: NormalFloat in blocks of 64, converted to 16 bits in every pass (QLoRA,
-    Dettmers et al. 2023, arXiv 2305.14314, sec. 3)."""
+    """Bits per weight of frozen layers; 8, or 4 (NormalFloat in blocks of 64), are converted to 16 bits in every pass
+    (QLoRA, Dettmers et al. 2023, arXiv 2305.14314, sec. 3)."""
+
+    def __post_init__(self) -> None:
+        if self.lora_rank:  # adapters are trained instead of the weights
+            object.__setattr__(self, "trains_weights", False)
 
     @property
     def recomputes_nothing(self) -> bool:

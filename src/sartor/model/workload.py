@@ -244,6 +244,87 @@ class Optimizer(Enum):
     """With momentum."""
     MUON = "muon"
     """Momentum orthogonalised by Newton-Schulz on matrices, Adam on the rest (Jordan et al. 2024)."""
+    LION = "lion"
+    """One moment (Chen et al. 2023, arXiv 2302.06675)."""
+    ADAFACTOR = "adafactor"
+    """Sums of rows and columns instead of the second moment, no first one (Shazeer and Stern 2018, arXiv 1804.04235;
+    the default of Hugging Face and PyTorch)."""
+    ADAM_8BIT = "adam8bit"
+    """Adam with 8-bit moments (Dettmers et al. 2022, arXiv 2110.02861; bitsandbytes, torchao)."""
+    ADAM_4BIT = "adam4bit"
+    """Adam with 4-bit moments (torchao)."""
+    PAGED_ADAM = "paged_adam"
+    """Adam whose states the driver moves to host memory where the device is full (bitsandbytes)."""
+    PAGED_ADAM_8BIT = "paged_adam8bit"
+    NONE = "none"
+    """No update: a run of forward and backward passes alone."""
+
+    @property
+    def is_paged(self) -> bool:
+        """Whether states are in managed memory: the framework's allocator does not hold them, and what the device lacks
+        is in the host's (bitsandbytes' PagedAdamW)."""
+        return self.unpaged is not self
+
+    @property
+    def unpaged(self) -> Optimizer:
+        """The same with its states on the device."""
+        return {Optimizer.PAGED_ADAM: Optimizer.ADAM, Optimizer.PAGED_ADAM_8BIT: Optimizer.ADAM_8BIT}.get(self, self)
+
+    @property
+    def narrow_moment_bytes(self) -> float:
+        """Bytes of a moment in an 8- or 4-bit optimizer with the fp32 scale of its block; 0: moments have a type.
+
+        Blocks of 256 elements in 8 bits (bitsandbytes from 0.44, before 2048; torchao), of 128 in 4 bits (torchao;
+        recalled, 2026-11-29)."""
+        eight = self in (Optimizer.ADAM_8BIT, Optimizer.PAGED_ADAM_8BIT)
+        return 1 + 4 / 256 if eight else 0.5 + 4 / 128 if self is Optimizer.ADAM_4BIT else 0.0
+
+    def moments(self, *, of_matrices: bool = True) -> int:
+        """Moments per parameter, of matrices in layers or of the rest; Adafactor's sums are not counted."""
+        if self in (Optimizer.NONE, Optimizer.ADAFACTOR):
+            return 0
+        single = self in (Optimizer.SGD, Optimizer.LION) or (self is Optimizer.MUON and of_matrices)
+        return 1 if single else 2
+
+
+COMMON_OPTIMIZERS = (Optimizer.ADAM, Optimizer.SGD, Optimizer.MUON, Optimizer.NONE)
+
+
+class Loss(Enum):
+    """What cross-entropy keeps of the logits."""
+
+    UNFUSED = "off"
+    """16-bit logits, their fp32 copy, probabilities, and gradients."""
+    FUSED = "on"
+    """The loss reads 16-bit logits and writes 16-bit gradients, with no fp32 copy (torch.compile over the loss;
+    Transformer Engine's cross-entropy)."""
+    CHUNKED = "chunked"
+    """16-bit logits as a whole; fp32 copies of one chunk of tokens at a time (torchtune's CEWithChunkedOutputLoss,
+    LitGPT's chunked_cross_entropy)."""
+    LINEAR = "linear"
+    """Head and loss together, chunk by chunk, so that no more than a chunk of logits exists (Liger's
+    LigerFusedLinearCrossEntropy, torchtune's LinearCrossEntropyLoss, torchtitan's ChunkedCELoss)."""
+    CUT = "cut"
+    """The same in on-chip memory: no logits at all (Cut Cross-Entropy, Wijmans et al. 2024, arXiv 2411.09009)."""
+
+    def __bool__(self) -> bool:
+        """Whether it is anything but the eager one."""
+        return self is not Loss.UNFUSED
+
+    @property
+    def keeps_logits(self) -> bool:
+        return self not in (Loss.LINEAR, Loss.CUT)
+
+
+class LoraTargets(Enum):
+    """Linear layers with a low-rank adapter (LoRA, Hu et al. 2021, arXiv 2106.09685)."""
+
+    ALL = "all"
+    """Every linear layer of the blocks."""
+    ATTENTION = "attention"
+    """Those of attention."""
+    QUERY_VALUE = "qv"
+    """The projections to queries and values."""
 
 
 class Recipe(Enum):

@@ -20,7 +20,7 @@ from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.model.plan import AXES, DIMS, SEARCHED
 from sartor.model.training import Recipe, Recompute, TrainingJob, TrainingPlan
-from sartor.model.workload import AttentionKernel
+from sartor.model.workload import AttentionKernel, Loss
 from sartor.plans.evaluate import TIMED, Pricer, priced
 from sartor.plans.result import PricedPlan
 from sartor.plans.search import make_pricer
@@ -159,9 +159,11 @@ def _changes(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Iterator
     unfused = job.attention_kernel is AttentionKernel.UNFUSED
     kernel = AttentionKernel.FLASH if unfused else AttentionKernel.UNFUSED
     yield "attention", kernel.value, replace(job, attention_kernel=kernel), plan
-    for name in ("fused_kernels", "dp_overlap", "tp_overlap", "fused_loss"):
+    for name in ("fused_kernels", "dp_overlap", "tp_overlap"):
         switched: Any = {name: not getattr(job.trainer, name)}
         yield name, str(switched[name]).lower(), replace(job, trainer=replace(job.trainer, **switched)), plan
+    loss = Loss.UNFUSED if job.trainer.fused_loss else Loss.FUSED
+    yield "fused_loss", str(bool(loss)).lower(), replace(job, trainer=replace(job.trainer, fused_loss=loss)), plan
 
 
 def _recipes(job: TrainingJob, cluster: Cluster) -> Iterable[Recipe]:

@@ -19,7 +19,7 @@ from sartor.model.lower.setting import check
 from sartor.model.plan import AXES, DIMS, STRUCTURE
 from sartor.model.shape import layer_order
 from sartor.model.training import ContextParallel, OffloadModule, Recipe, Recompute, RecomputeModule, TrainingJob
-from sartor.model.workload import AttentionKernel, ParallelDims
+from sartor.model.workload import AttentionKernel, LoraTargets, Loss, ParallelDims
 from sartor.operators import DType
 from sartor.plans.space import check_job, job_limits, plan_space, size_of, structures
 from sartor.run.fields import FIELDS, Run
@@ -37,6 +37,10 @@ ON_OFF: Mapping[str, Setting] = {
     word: word in ("on", "true", "yes", "1") for word in ["on", "off", "true", "false", "yes", "no", "1", "0"]
 }
 MOMENTS = (DType.FP32, DType.BF16, DType.FP16, DType.FP8)
+LOSSES: Mapping[str, Setting] = {
+    **{word: Loss.FUSED if value else Loss.UNFUSED for word, value in ON_OFF.items()},
+    **{kind.value: kind for kind in Loss},
+}
 
 
 def _sets(modules: type[Module]) -> dict[str, Setting]:
@@ -55,20 +59,20 @@ OFFLOADS: Mapping[str, Setting] = {NOTHING: frozenset[OffloadModule](), **_sets(
 
 
 class _Numbers(Mapping[str, Setting]):
-    """``all`` (0), or any whole number from 1 to ``most``."""
+    """A word for 0, or any whole number from 1 to ``most``."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, most: int, zero: str = "all") -> None:
+        self.most, self.zero = most, zero
 
     def __getitem__(self, word: str) -> Setting:
-        if word == "all":
+        if word == self.zero:
             return 0
         if word.isascii() and word.isdigit() and len(word) < 10 and 1 <= int(word) <= self.most:
             return int(word)
         raise KeyError(word)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(("all",))
+        return iter((self.zero,))
 
     def __len__(self) -> int:
         return 1
@@ -96,6 +100,18 @@ class _JobSwitch:
         value: Setting = getattr(place, self.field)
         return value
 
+    def word(self, value: Setting) -> str:
+        """A value as users write it."""
+        is_zero = isinstance(self.words, _Numbers) and not value
+        return self.words.zero if is_zero and isinstance(self.words, _Numbers) else _word(value)
+
+    def options(self, job: TrainingJob) -> list[str]:
+        """The words of its values, without synonyms, that the job's trainer has."""
+        values = dict.fromkeys(self.words.values())
+        if self.field == "main_dtype":  # the recipe's other 16-bit type is no alternative
+            values.pop(DType.BF16 if job.recipe is Recipe.FP16 else DType.FP16)
+        return [self.word(v) for v in values if not isinstance(v, Loss) or v in job.trainer.losses]
+
     def affects(self, job: TrainingJob, rows: Rows) -> BoolArray:
         """Whether it can change the price of plans with these axes [rows]."""
         kind = (not self.experts or job.shape.moe_ffn is not None) and (not self.narrow or job.recipe.dtype.bytes < 2)
@@ -114,8 +130,10 @@ SWITCHED: Mapping[str, _JobSwitch] = {
     "ep_overlap": _overlap("ep_overlap", "ep", experts=True),
     "deepep": _overlap("dispatch_once", "ep", experts=True),
     "split_experts": _overlap("splits_experts", "tp", experts=True),
-    **{name: _JobSwitch(field=name, words=ON_OFF) for name in ("cuda_graphs", "fused_loss", "grad_fusion")},
+    **{name: _JobSwitch(field=name, words=ON_OFF) for name in ("cuda_graphs", "grad_fusion")},
+    "fused_loss": _JobSwitch(field="fused_loss", words=LOSSES),
     "grad_dtype": _JobSwitch(field="grad_dtype", words={each.value: each for each in (DType.FP32, DType.BF16)}),
+    "main_dtype": _JobSwitch(field="main_dtype", words={each.value: each for each in MOMENTS[:3]}),
     "fp8_param_gather": _overlap("narrow_primary", "zero_stage", of_memory=True, narrow=True),
     "moments_dtype": _JobSwitch(field="moments_dtype", words={each.value: each for each in MOMENTS}, of_trainer=False),
     "context_parallel": _JobSwitch(
@@ -127,7 +145,11 @@ SWITCHED: Mapping[str, _JobSwitch] = {
     "dropout": _JobSwitch(field="dropout", words=ON_OFF, of_trainer=False),
     "document_len": _JobSwitch(field="document_len", words=_Numbers(2**24), of_trainer=False),
     "train_weights": _JobSwitch(field="trains_weights", words=ON_OFF, of_trainer=False),
-    "frozen_bits": _JobSwitch(field="frozen_bits", words={"16": 16, "4": 4}, of_trainer=False),
+    "lora_rank": _JobSwitch(field="lora_rank", words=_Numbers(2**14, "off"), of_trainer=False),
+    "lora_targets": _JobSwitch(
+        field="lora_targets", words={each.value: each for each in LoraTargets}, of_trainer=False
+    ),
+    "frozen_bits": _JobSwitch(field="frozen_bits", words={"16": 16, "8": 8, "4": 4}, of_trainer=False),
     "recipe": _JobSwitch(field="recipe", words={each.value: each for each in Recipe}, of_trainer=False),
 }
 
@@ -157,7 +179,7 @@ def fixed_fields(fix: JsonMap, options: JsonMap) -> dict[str, int | str | bool]:
             stated[name] = AXES[name].shown(_value(name, word, "fix"))
         else:
             word = _in_order(word, NAMED[name]) if name in NAMED else word
-            stated[name] = _word(SWITCHED[name].words[word]) if word in SWITCHED[name].words else word
+            stated[name] = SWITCHED[name].word(SWITCHED[name].words[word]) if word in SWITCHED[name].words else word
         option = options.get(name)
         if option is not None and str(option).lower() != str(stated[name]).lower():
             must = f"fix says {name}={value}: must be stated once"
@@ -168,14 +190,25 @@ def fixed_fields(fix: JsonMap, options: JsonMap) -> dict[str, int | str | bool]:
 def with_switches(job: TrainingJob, run: Run, gpus: Sequence[Gpu]) -> tuple[TrainingJob, tuple[str, ...]]:
     """The job with the switches that a run states, and the note that says them: ``tp_overlap=on, deepep=off (--fix)``.
     Raises ``InputError`` for one that job or trainer cannot have."""
-    words = {name: run.get(name) for name in SWITCHED if name not in FIELDS and run.states(name)}
+    words = {name: run.get(name) for name in SWITCHED if name not in OF_THE_JOB and run.states(name)}
     for name, word in words.items():
         if word == ANY:
-            raise InputError(f"fix {name}", word, "is tried value by value by `sartor plan`; must be one value here")
+            raise InputError(_field(name), word, "is tried value by value by `sartor plan`; must be one value here")
     if not words:
         return job, ()
     (choice,), _ = job_choices(job, gpus, words)
-    return choice.job, (f"{choice.words} (--fix)",)
+    options, fixes = ([name for name in words if (name in FIELDS) is is_option] for is_option in (True, False))
+    said = [", ".join(f"{name}={choice.said[name]}" for name in names) for names in (options, fixes)]
+    return choice.job, tuple(note for note in (said[0], said[1] and f"{said[1]} (--fix)") if note)
+
+
+OF_THE_JOB = frozenset({"context_parallel"})
+"""Switches that `training_job` takes."""
+
+
+def _field(name: str) -> str:
+    """What an error calls a switch: an option of its own, or a key of ``--fix``."""
+    return name if name in FIELDS and name not in OF_THE_JOB else f"fix {name}"
 
 
 def job_choices(
@@ -195,6 +228,9 @@ def job_choices(
     choices = tuple(_choice(job, dict(zip(ordered, words, strict=True))) for words in product(*lists))
     for choice in choices:
         _check_frozen(choice.job)
+        if "lora_targets" in choice.said and not choice.job.lora_rank:
+            must = "says which layers have an adapter, and none is trained"
+            raise InputError("lora_targets", choice.said["lora_targets"], must, "--lora-rank 16")
     runnable = tuple(choice for choice in choices if not any(job_limits(choice.job)))
     if not runnable:
         check_job(choices[0].job)
@@ -205,12 +241,12 @@ def _check_frozen(job: TrainingJob) -> None:
     if job.frozen_bits == 16:
         return
     if job.trains_weights:
-        raise InputError("fix frozen_bits", job.frozen_bits, "trained weights must have 16 bits", "train_weights=off")
+        raise InputError("frozen_bits", job.frozen_bits, "trained weights must have 16 bits", "--lora-rank 16")
     if job.recipe.dtype.bytes != 2:
         raise InputError(
-            "fix frozen_bits",
+            "frozen_bits",
             job.frozen_bits,
-            "4-bit weights are dequantized to 16 bits for every GEMM",
+            "narrow weights are dequantized to 16 bits for every GEMM",
             "--dtype bf16",
         )
 
@@ -227,13 +263,14 @@ def searched_settings(job: TrainingJob, run: Run, axes: Container[str]) -> dict[
 
 def settings(job: TrainingJob) -> dict[str, str]:
     """The current value of every switch of a job, in words."""
-    return {name: _word(switch.setting(job)) for name, switch in SWITCHED.items()}
+    return {name: switch.word(switch.setting(job)) for name, switch in SWITCHED.items()}
 
 
 def other_settings(job: TrainingJob, name: str) -> dict[str, TrainingJob]:
     """The job with each other value of a switch, by the value's word."""
-    words = dict.fromkeys(_word(value) for value in SWITCHED[name].words.values())
-    return {word: _choice(job, {name: word}).job for word in words if word != _word(SWITCHED[name].setting(job))}
+    switch = SWITCHED[name]
+    words = switch.options(job)
+    return {word: _choice(job, {name: word}).job for word in words if word != switch.word(switch.setting(job))}
 
 
 NAMED: Mapping[str, type[Enum]] = {"recompute_modules": RecomputeModule, "offload_modules": OffloadModule}
@@ -283,7 +320,7 @@ def _values(job: TrainingJob, gpus: Sequence[Gpu], name: str, word: str) -> list
     """Words of the values to try: the given one, or for ``any`` all that the devices support."""
     switch = SWITCHED[name]
     if job.trainer.lockstep:
-        raise InputError(f"fix {name}", word, f"{job.trainer.called} has no such switch", "leave it out")
+        raise InputError(_field(name), word, f"{job.trainer.called} has no such switch", "leave it out")
     if switch.experts and job.shape.moe_ffn is None:
         raise InputError(f"fix {name}", word, "the model has no experts", "leave it out")
     if name.startswith("offload") and not job.trainer.offloads:
@@ -293,25 +330,24 @@ def _values(job: TrainingJob, gpus: Sequence[Gpu], name: str, word: str) -> list
     if word == ANY and name in NAMED:
         return module_sets(job) if name == "recompute_modules" else offload_sets(job)
     if word == ANY and isinstance(switch.words, _Numbers):
-        raise InputError(f"fix {name}", word, "takes one number", "all")
+        raise InputError(_field(name), word, "takes one number", switch.words.zero)
     if word == ANY:
-        kinds = dict.fromkeys(_word(value) for value in switch.words.values())
-        return [option for option in kinds if name != "recipe" or _as_narrow(job, gpus, Recipe(option))]
+        return [option for option in switch.options(job) if name != "recipe" or _as_narrow(job, gpus, Recipe(option))]
     modules = [m.value for m in (job.offloadable if name == "offload_modules" else job.recomputable)]
     if word not in switch.words:
-        options = [*dict.fromkeys(_word(value) for value in switch.words.values()), ANY]
+        options = [*switch.options(job), ANY]
         if name in NAMED:
             options = [*([NOTHING] if NOTHING in switch.words else []), *modules, ANY]
         if isinstance(switch.words, _Numbers):
-            options = ["all", f"1 to {switch.words.most}"]
-        near = difflib.get_close_matches(word, options, n=1, cutoff=0.0)
-        raise InputError(f"fix {name}", word, f"must be one of {', '.join(options)}", near[0])
+            options = [switch.words.zero, f"1 to {switch.words.most}"]
+        near = difflib.get_close_matches(word, options[:1] if word.isdigit() else options, n=1, cutoff=0.0)
+        raise InputError(_field(name), word, f"must be one of {', '.join(options)}", near[0])
     if name in NAMED and word != NOTHING:
         _check_modules(name, word, modules)
     if isinstance(value := switch.words[word], Recipe):
         for gpu in gpus:
             check_recipe(value, gpu)
-    return [_word(switch.words[word])]
+    return [switch.word(switch.words[word])]
 
 
 def _check_modules(name: str, word: str, modules: Sequence[str]) -> None:

@@ -129,12 +129,16 @@ def _command(name: str, answer: ModelEstimate, held: HeldPlan, change: Mapping[s
     options |= {"num_devices": held.num_devices, "global_batch_size": job.global_batch_size, "seq_len": job.seq_len}
     options |= {"dtype": job.recipe.value} if job.recipe.value != "bf16" else {}
     options |= {} if kept is None else {"headroom": f"{kept:g}"}
-    options |= {switch: word for switch, word in _optional(answer).items() if switch not in FIELDS}
+    options |= {name: word for name, word in _optional(answer).items() if name not in FIELDS or name in OF_THE_RUN}
     if change is not None and answer.priced is not None:
         dims = answer.priced.plan.dims  # of a smaller split, where the model cannot run as requested
         split = {name: int(size) for name, size in (("tp", dims.tp), ("ep", dims.ep)) if int(size) > 1}
         options |= {"microbatch_size": held.axes["microbatch_size"], **split, **change}
     return printable(f"sartor {name} {shlex.join(answer.question.reading.asked)} {_options(options)}")
+
+
+OF_THE_RUN = ("framework", "optimizer", "lora_rank", "lora_targets", "frozen_bits")
+"""Options that say what run it is, whatever its plan."""
 
 
 def _stated_command(name: str, answer: ModelEstimate) -> str:

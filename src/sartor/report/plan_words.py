@@ -39,7 +39,8 @@ def subject_text(name: str, job: TrainingJob) -> str:
     """The model, and whether its weights are frozen; ``name`` is its name, if it has one."""
     model = printable(name or "the model")
     bits = f" in {job.frozen_bits} bits" if job.frozen_bits != 16 else ""
-    return model if job.trains_weights else f"Fine-tuning of {model} with frozen weights{bits}"
+    adapters = f" and adapters of rank {job.lora_rank}" if job.lora_rank else ""
+    return model if job.trains_weights else f"Fine-tuning of {model} with frozen weights{bits}{adapters}"
 
 
 def devices_text(cluster: Cluster, num_devices: int) -> str:

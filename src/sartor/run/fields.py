@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.model.plan import AXES, AxisFields, Size, Switch, Word
+from sartor.model.workload import Optimizer
 from sartor.options import Panel, RunField, Unit
 from sartor.units import Array
 
@@ -139,6 +140,9 @@ class _TrainingFields(AxisFields[Size, Word, Switch], Generic[Size, Word, Switch
     dtype: str | None
     framework: str | None
     optimizer: str | None
+    lora_rank: int | None
+    lora_targets: str | None
+    frozen_bits: int | None
     attention: str | None
     context_parallel: str | None
     routing_skew: float | None
@@ -272,7 +276,43 @@ _ROWS = (
         "Trainer: megatron, torchtitan, nemo, maxtext, ...; its release after an @: nemo@26.06. [default: megatron]",
         inference=False,
     ),
-    _word("optimizer", "adam|sgd|muon", "optimizer", "Optimizer of the run. [default: adam]", inference=False),
+    _word(
+        "optimizer",
+        "NAME",
+        "optimizer",
+        "Optimizer of the run: adam, sgd, muon, lion, adafactor; in 8 or 4 bits adam8bit, adam4bit; paged to the host "
+        "paged_adam, paged_adam8bit; none for forward and backward alone. [default: adam]",
+        choices=tuple(kind.value for kind in Optimizer),
+        inference=False,
+    ),
+    _size(
+        "lora_rank",
+        Unit.NONE,
+        "rank of the adapters",
+        "Freezes the model and trains low-rank adapters of this rank (LoRA).",
+        most=2**14,
+        example="16",
+        panel=Panel.TUNING,
+        inference=False,
+    ),
+    _word(
+        "lora_targets",
+        "all|attention|qv",
+        "adapted layers",
+        "Linear layers with an adapter: all, those of attention, or queries and values alone. [default: all]",
+        panel=Panel.TUNING,
+        inference=False,
+    ),
+    _size(
+        "frozen_bits",
+        Unit.NONE,
+        "bits per frozen weight",
+        "Bits per frozen weight of the layers: 16, 8 (LLM.int8), or 4 (NF4, as QLoRA has it). [default: 16]",
+        most=16,
+        example="4",
+        panel=Panel.TUNING,
+        inference=False,
+    ),
     _word("attention", "flash|unfused", "attention", "Attention as one fused kernel, or as three. [default: flash]"),
     _word(
         "context_parallel",

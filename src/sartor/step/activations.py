@@ -27,7 +27,7 @@ from sartor.model.layer import (
 )
 from sartor.model.lower.linear import local_width
 from sartor.model.training import OffloadModule, Recipe, RecomputeModule, TrainingJob, TrainingPlan
-from sartor.model.workload import AttentionKernel
+from sartor.model.workload import AttentionKernel, LoraTargets
 from sartor.units import Floats, Ints, ceil_div
 
 
@@ -65,9 +65,11 @@ class Rows:
     ep: Ints
     wide: float
     narrow: float
+    adapter_inputs: int
+    """Copies of the layer's input that adapters of another type keep beside it (`_adapter_inputs`)."""
     ffn_input: float
-    """``narrow`` for the inputs of feed-forward GEMMs; 0 if weights are frozen, since no weight gradient needs them
-    (adapters are assumed to sit on the attention GEMMs, which keep their inputs)."""
+    """``narrow`` for the inputs of feed-forward GEMMs; 0 if weights are frozen and have no adapter there, since no
+    weight gradient needs them."""
     flash: bool
     dropout: bool
     gathers: Floats
@@ -106,7 +108,8 @@ def rows_of(job: TrainingJob, plan: TrainingPlan) -> Rows:
         ep=d.ep,
         wide=wide,
         narrow=narrow,
-        ffn_input=narrow if job.trains_weights else 0.0,
+        adapter_inputs=_adapter_inputs(job, wide),
+        ffn_input=narrow if _keeps_ffn_inputs(job) else 0.0,
         flash=job.attention_kernel is AttentionKernel.FLASH,
         dropout=job.dropout,
         gathers=np.logical_and(split, habits.gathers_input),
@@ -116,6 +119,23 @@ def rows_of(job: TrainingJob, plan: TrainingPlan) -> Rows:
         again=job.recompute_modules,
         offload=job.offload_modules,
     )
+
+
+def _keeps_ffn_inputs(job: TrainingJob) -> bool:
+    """Whether something needs the inputs of feed-forward GEMMs: weight gradients, adapters, or a kernel that saves
+    them."""
+    adapted = job.lora_rank > 0 and job.lora_targets is LoraTargets.ALL
+    return job.trains_weights or adapted or (job.frozen_bits == 4 and job.trainer.memory.keeps_4_bit_inputs)
+
+
+def _adapter_inputs(job: TrainingJob, wide: float) -> int:
+    """Adapters with fp32 weights under autocast cast their input each for itself (peft/tuners/lora/layer.py,
+    ``_cast_input_dtype``; recalled, 2026-11-30): beside one input per part, those of v; of k and the output projection;
+    of the second feed-forward GEMM."""
+    trainer = job.trainer
+    if not (job.lora_rank and trainer.memory.casts_weights and trainer.main_dtype.bytes > wide):
+        return 0
+    return {LoraTargets.QUERY_VALUE: 1, LoraTargets.ATTENTION: 3, LoraTargets.ALL: 4}[job.lora_targets]
 
 
 def layer_activations(rows: Rows, layer: Layer, hidden_size: Ints) -> Activations:
@@ -138,6 +158,7 @@ def layer_activations(rows: Rows, layer: Layer, hidden_size: Ints) -> Activation
     masks = entries * outer if rows.dropout else 0
     entering = rows.entering * hidden_size * (len(layer.mixers) * rows.narrow + len(layer.all_ffns) * rows.ffn_input)
     entering = rows.entering * hidden_size * rows.narrow if layer.parallel else entering
+    entering = entering + rows.entering * hidden_size * rows.wide * rows.adapter_inputs
     residual = _norm_inputs(rows, layer) * outer + entering + masks
     core = sum((_core(rows, mixer) for mixer in layer.mixers), 0)
     input_bytes = sum((_mixer(rows, mixer, hidden_size) for mixer in layer.mixers), 0)

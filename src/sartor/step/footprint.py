@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -54,9 +54,30 @@ class StageBytes:
     """Bytes reserved by the allocator."""
 
     @property
+    def late(self) -> FloatArray:
+        """Gradients that are not there yet when backward begins."""
+        return self.held.grads * self.kept.fresh
+
+    @property
+    def ends(self) -> BoolArray:
+        """Whether memory peaks at the end of backward, with all gradients and one layer's activations."""
+        starts = self.kept.layers_kept + self.kept.head_kept + np.maximum(self.kept.layer_peak, self.kept.head_peak)
+        return self.late + self.kept.last_peak > starts
+
+    @property
+    def grads(self) -> FloatArray:
+        """Gradients at the peak."""
+        return self.held.grads - np.where(self.ends, 0.0, self.late)
+
+    @property
+    def gathered(self) -> FloatArray:
+        """Whole weights and gradients of what ZeRO 3 shards."""
+        return self.held.gathered + self.held.unsynced * (1 - self.kept.fresh)
+
+    @property
     def stash(self) -> FloatArray:
         """Kept for backward, all microbatches in flight."""
-        return self.kept.layers_kept + self.kept.head_kept
+        return np.where(self.ends, 0.0, self.kept.layers_kept + self.kept.head_kept)
 
     @property
     def buffers(self) -> FloatArray:
@@ -66,8 +87,8 @@ class StageBytes:
     @property
     def working(self) -> FloatArray:
         """Peak of forward and backward on top of what is kept."""
-        peak = np.maximum(self.kept.layer_peak, self.kept.head_peak)
-        return peak + self.held.gathered + self.held.placeholders + self.buffers
+        peak = np.where(self.ends, self.kept.last_peak, np.maximum(self.kept.layer_peak, self.kept.head_peak))
+        return peak + self.gathered + self.held.placeholders + self.buffers
 
     @property
     def steps(self) -> BoolArray:
@@ -77,7 +98,8 @@ class StageBytes:
     @property
     def allocated(self) -> FloatArray:
         """Bytes allocated to tensors at the peak."""
-        return self.held.states + np.maximum(self.stash + self.working, self.held.step_peak + self.buffers)
+        states = self.held.states - self.held.grads + self.grads
+        return states + np.maximum(self.stash + self.working, self.held.step_peak + self.buffers)
 
     @property
     def device_bytes(self) -> FloatArray:
@@ -95,9 +117,11 @@ def stage_bytes(
     ``plan`` are flat arrays of equal length with a single pp and number of virtual stages."""
     held = held_bytes(job, plan, cluster.gpu, params_of(job, plan), counts.sum(axis=1)[:, None])
     kept = kept_bytes(job, plan, cluster.gpu, microbatch_of(job, plan), [(counts, device)], [0, held.grads.shape[1]])
+    late = held.grads * kept.fresh
     passing = kept.layers_kept + kept.head_kept + np.maximum(kept.layer_peak, kept.head_peak)
-    passing = passing + held.gathered + held.placeholders
-    base = held.states + held.buckets + kept.moving
+    passing = np.maximum(passing, late + kept.last_peak) + held.gathered + held.placeholders
+    passing = passing + held.unsynced * (1 - kept.fresh)
+    base = held.states - late + held.buckets + kept.moving
     reserved = _reserved_bytes(job, cluster, base, passing, held.step_peak, held.context)
     return StageBytes(device=device, held=held, kept=kept, reserved=reserved)
 
@@ -207,6 +231,14 @@ def fits(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Bools:
     return inside if inside.ndim else bool(inside)
 
 
+def host_bytes(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> float:
+    """Bytes of optimizer states in a node's host memory: offloaded by the plan, or paged out by the optimizer where
+    devices have no room for any."""
+    inside = replace(job, optimizer=job.optimizer.unpaged), replace(plan, optimizer_offload=False)
+    kept, here = (footprint(*asked, cluster).optimizer_bytes for asked in (inside, (job, plan)))
+    return float(kept - here) * min(cluster.devices_per_node, int(plan.num_devices))
+
+
 def usable_bytes(cluster: Cluster) -> float:
     """Memory of a device of the cluster that a process can fill; of a mixed cluster, of its smallest device."""
     return min(usable_of(gpu) for gpu in cluster.gpus)
@@ -302,17 +334,32 @@ def _fullest_of(
     """The `_PARTS` [plans] of the device that holds most, of the ranks ``device`` [devices, pipelines] with their bytes
     [devices, rows], for every chunk of plans: their kept rows, held rows and pipelines."""
     passing = kept.layers_kept + kept.head_kept, np.maximum(kept.layer_peak, kept.head_peak)
+    has_fresh, nothing = bool(kept.fresh.any()), np.zeros(1)
     states = held.weights + held.narrow_weights, held.grads, held.optimizer
     lasting, at_peak, gathered = held.states + held.buckets, passing[0] + passing[1], held.gathered + held.placeholders
-    has_peak, nothing = bool(held.step_peak.any()), np.zeros(1)
+    has_peak, has_waiting = bool(held.step_peak.any()), bool(held.unsynced.any())
     for k, h, pipeline in rows:
         base = kept.moving.take(k, axis=1) + lasting.take(h, axis=1)
-        busy, context = at_peak.take(k, axis=1) + gathered.take(h, axis=1), held.context[0].take(h)
+        busy, context = at_peak.take(k, axis=1), held.context[0].take(h)
+        if has_fresh:
+            late = held.grads.take(h, axis=1) * kept.fresh.take(k, axis=1)
+            at_end = late + kept.last_peak.take(k, axis=1)
+            base, busy, is_end = base - late, np.maximum(busy, at_end), at_end > busy
+        whole = gathered.take(h, axis=1)
+        if has_waiting:
+            whole = whole + held.unsynced.take(h, axis=1) * (1 - kept.fresh.take(k, axis=1))
+        busy = busy + whole
         step = held.step_peak.take(h, axis=1) if has_peak else nothing
         fullest, full = _largest(_reserved_bytes(job, cluster, base, busy, step, context))
         of_kept, of_held = fullest * at_peak.shape[1] + k, fullest * lasting.shape[1] + h
         moving, stash, peak = (part.take(of_kept) for part in (kept.moving, *passing))
-        params, grads, optimizer, extra = (part.take(of_held) for part in (*states, gathered))
+        params, grads, optimizer = (part.take(of_held) for part in states)
+        at = fullest * busy.shape[1] + np.arange(busy.shape[1])
+        extra = whole.take(at)
+        if has_fresh:
+            ends = is_end.take(at)
+            grads = grads - np.where(ends, 0.0, late.take(at))
+            stash, peak = np.where(ends, 0.0, stash), np.where(ends, kept.last_peak.take(of_kept), peak)
         buckets, step = held.buckets[0].take(h), held.step_peak.take(of_held) if has_peak else nothing
         stepping, working = step + moving + buckets, peak + extra + moving + buckets
         steps = stepping > stash + working

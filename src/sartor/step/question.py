@@ -33,7 +33,7 @@ from sartor.model.training import (
 from sartor.model.workload import AttentionKernel, ParallelDims, Phase, Workload, settled_seq_len, usual_seq_len
 from sartor.operators import WEIGHT_ONLY_NAMES, DType
 from sartor.run.fields import check_batch
-from sartor.step.states import FOUR_BIT_BYTES, frozen_in_4_bits, weight_bytes
+from sartor.step.states import frozen_bytes, weight_bytes
 from sartor.step.trainers import as_written, plausible_trainers, trainer_named
 from sartor.units import Floats, Ints, round_up
 
@@ -76,7 +76,7 @@ def kernels_of(job: TrainingJob, cluster: Cluster, *, spread: bool = True) -> Ke
         fused=trainer.fused_kernels,
         narrowing=_narrowing(job, cluster.gpu),
         weight_gradients=job.trains_weights,
-        widened_bytes=FOUR_BIT_BYTES if frozen_in_4_bits(job) else 0.0,
+        widened_bytes=frozen_bytes(job),
         accumulates=trainer.adds_gradients is Accumulation.FUSED,
         gradient_bytes=_gradient_bytes(job),
         strided_heads=trainer.strided_heads and DType.FP32 in cluster.gpu.peak_flops_per_s,

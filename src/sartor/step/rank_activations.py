@@ -12,7 +12,7 @@ import numpy as np
 from sartor.hardware.gpu import Gpu
 from sartor.model.shape import Block, BlockKind, blocks
 from sartor.model.training import OffloadModule, PipelineSchedule, Recompute, TrainingJob, TrainingPlan
-from sartor.model.workload import ParallelDims
+from sartor.model.workload import Loss, ParallelDims
 from sartor.step.activations import Activations, Rows, layer_activations, rows_of
 from sartor.step.stages import distinct_rows, entries, is_v_shaped, summed
 from sartor.step.states import block_params, table_rows, weight_bytes
@@ -34,6 +34,10 @@ class KeptBytes:
     """Kept by the final norm and the loss."""
     layer_peak: FloatArray
     """Backward of the largest layer, with recomputed activations, less what the loss has freed by then."""
+    last_peak: FloatArray
+    """Backward of the largest layer with all that it keeps, when nothing else is left."""
+    fresh: FloatArray
+    """1 where gradients appear in backward, 0 where they are there before (``MemoryHabits.fresh_grads``)."""
     head_peak: FloatArray
     """Logits and their gradients, beyond the kept part."""
     moving: FloatArray
@@ -138,7 +142,7 @@ def kept_bytes(
     if job.trainer.lockstep:
         return _kept_in_lockstep(job, plan, microbatch, *pipelines[0])
     ranks = _ranks_of(plan, pipelines, starts)
-    layers_kept, layer_peak = _layers(job, plan, microbatch, ranks)
+    layers_kept, layer_peak, last_peak = _layers(job, plan, microbatch, ranks)
     if job.trainer.memory.keeps_outputs:
         layers_kept = layers_kept + _outputs(job, plan, microbatch, ranks)
     head_kept, head_peak, head_freed = _head(job, plan, microbatch, ranks)
@@ -146,9 +150,16 @@ def kept_bytes(
         layers_kept=layers_kept,
         head_kept=head_kept,
         layer_peak=np.maximum(layer_peak - head_freed, 0.0),
+        last_peak=last_peak,
+        fresh=np.broadcast_to(_fresh(job, plan), head_peak.shape),
         head_peak=head_peak,
         moving=_moving(job, plan, gpu, microbatch, ranks),
     )
+
+
+def _fresh(job: TrainingJob, plan: TrainingPlan) -> FloatArray:
+    single = np.equal(plan.num_microbatches, 1) & np.equal(plan.dims.pp, 1)
+    return np.asarray(single & job.trainer.memory.fresh_grads, dtype=np.float64)
 
 
 def _kept_in_lockstep(
@@ -176,20 +187,22 @@ def _kept_in_lockstep(
         flying = in_flight(schedule, device[:, None], pp, len(chunks), plan.num_microbatches)
     peak_bytes: FloatArray = (flying * stash).sum(axis=2) + (activations - stash).max(axis=2)
     nothing = np.zeros_like(peak_bytes)
-    return KeptBytes(layers_kept=peak_bytes, head_kept=nothing, layer_peak=nothing, head_peak=nothing, moving=nothing)
+    of_head = {"head_kept": nothing, "head_peak": nothing, "moving": nothing, "last_peak": nothing, "fresh": nothing}
+    return KeptBytes(layers_kept=peak_bytes, layer_peak=nothing, **of_head)
 
 
 def _layers(
     job: TrainingJob, plan: TrainingPlan, microbatch: _Microbatch, ranks: _Ranks
-) -> tuple[FloatArray, FloatArray]:
-    """Activations that layers keep, and the peak of one layer's backward with its recomputed activations."""
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Activations that layers keep, the peak of one layer's backward with its recomputed activations, and the same with
+    what the layer keeps."""
     again, full = np.asarray(plan.recompute), np.asarray(plan.recompute) == Recompute.FULL
     layers = _layers_of(microbatch, ranks.held)
     share = _recomputed_share(plan, layers)
     by_operator = full & (np.asarray(plan.recompute_layers) >= 0) & job.trainer.checkpoints_operators
     whole_layers = full & np.less(share, 1) & ~by_operator
     stash_bytes = np.zeros((len(ranks.held), full.size))
-    peak = np.zeros_like(stash_bytes)
+    peak, last = np.zeros_like(stash_bytes), np.zeros_like(stash_bytes)
     for i, act in enumerate(microbatch.activations):
         if act is None:
             continue
@@ -205,7 +218,8 @@ def _layers(
             stash_bytes = stash_bytes - np.maximum(gone - STAY, 0) * moved
         extra = np.where(whole_layers, 0.0, act.whole - per_layer)
         peak = np.maximum(peak, np.where(ranks.held[..., i] > 0, act.backward + extra, 0.0))
-    return stash_bytes, peak
+        last = np.maximum(last, np.where(ranks.held[..., i] > 0, act.backward + per_layer + extra, 0.0))
+    return stash_bytes, peak, last
 
 
 SPLIT = tuple(int(schedule) for schedule in PipelineSchedule if schedule.splits)
@@ -248,23 +262,28 @@ def _head(
     job: TrainingJob, plan: TrainingPlan, microbatch: _Microbatch, ranks: _Ranks
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Kept and peak bytes of final norm, logits and loss (once more for every MTP module), and the kept bytes that are
-    free when the last layer's backward begins: one microbatch's."""
+    free when the last layer's backward begins: one microbatch's. A loss that is computed with the head has as many
+    logits at once as its input has values (Liger's chunks: tokens x hidden size; ops/fused_linear_cross_entropy.py,
+    recalled, 2026-11-29)."""
     losses = ranks.held[..., [b.kind in (BlockKind.HEAD, BlockKind.MTP) for b in blocks(job.shape)]].sum(axis=2)
     rows, h, habits = microbatch.rows, job.shape.hidden_size, job.trainer.habits
     last = np.where(np.isin(plan.schedule, SPLIT), 1, ranks.last)
-    logit_stash = 2 * rows.outer * h * rows.wide + habits.kept_logit_bytes * microbatch.logits
+    logits = microbatch.logits
+    if not job.trainer.fused_loss.keeps_logits:
+        logits = np.minimum(logits, rows.tokens * h) * (0 if job.trainer.fused_loss is Loss.CUT else 1)
+    logit_stash = 2 * rows.outer * h * rows.wide + habits.kept_logit_bytes * logits
     width = weight_bytes(job)
     split = habits.split_logit_bytes or habits.logit_bytes
     logit_peak = np.where(np.greater(plan.dims.tp, 1), split, habits.logit_bytes)
-    loss = (logit_peak - habits.kept_logit_bytes) * microbatch.logits
+    loss = (logit_peak - habits.kept_logit_bytes) * logits
     weight_grad = microbatch.table * width * (1 if job.trains_weights else 0)
-    product = width * microbatch.logits + (rows.tokens + rows.gathered) * h * rows.wide + weight_grad
-    peak = np.maximum(loss, product - habits.kept_logit_bytes * microbatch.logits)
+    product = width * logits + (rows.tokens + rows.gathered) * h * rows.wide + weight_grad
+    peak = np.maximum(loss, product - habits.kept_logit_bytes * logits)
     returned: Floats = 0.0
     if habits.returns_logits:
         several = np.asarray(plan.num_microbatches) * np.greater(plan.dims.pp, 1)
-        returned = np.maximum(several - last, 0) * rows.wide * microbatch.logits
-        peak = np.maximum(peak, (several * rows.wide - habits.kept_logit_bytes) * microbatch.logits)
+        returned = np.maximum(several - last, 0) * rows.wide * logits
+        peak = np.maximum(peak, (several * rows.wide - habits.kept_logit_bytes) * logits)
     kept = losses * (logit_stash * last + returned)
     return kept, np.minimum(losses, 1) * peak, losses * logit_stash * np.minimum(last, 1)
 

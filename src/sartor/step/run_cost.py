@@ -10,8 +10,9 @@ from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.counts import count_params
-from sartor.model.training import Optimizer, TrainingJob
+from sartor.model.training import TrainingJob
 from sartor.step.pipeline import devices_of_pools
+from sartor.step.states import main_bytes, moment_bytes
 
 POWER_SHARE = 1.0
 """Share of the device's TDP drawn in training, as public model cards assume (Llama 2, arXiv 2307.09288, table 2; Llama
@@ -109,8 +110,8 @@ RESTART_S = 600.0
 """MegaScale (Jiang et al. 2024, arXiv 2402.15627, sec. 6.3): failures found and diagnosed in less than 10 minutes."""
 STORED_BYTES_PER_S = 2e12 / 16_384
 """Checkpoint bandwidth per device: Llama 3 (sec. 3.3.1), 2 TB/s sustained for 16,384 devices."""
-STATE_BYTES = {Optimizer.ADAM: 14, Optimizer.MUON: 10, Optimizer.SGD: 10}
-"""Checkpoint bytes per parameter: 16-bit weights, fp32 master weights, and the optimizer's fp32 moments."""
+WEIGHT_BYTES = 2
+"""Of weights in a checkpoint; fp32 main weights and the optimizer's moments come on top."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +130,9 @@ def goodput(job: TrainingJob, num_devices: int) -> Goodput:
     """Goodput of a job on ``num_devices``: time is lost to saving checkpoints, and with each failure to the restart and
     to the steps since the last checkpoint (Young 1974: save every sqrt(2 x save x time between failures))."""
     between_s = DEVICE_HOURS_PER_FAILURE * 3600 / num_devices
-    stored = float(count_params(job.shape).total) * STATE_BYTES[job.optimizer]
+    each = job.optimizer.narrow_moment_bytes or moment_bytes(job)
+    main = main_bytes(job) if main_bytes(job) > WEIGHT_BYTES else 0.0
+    stored = float(count_params(job.shape).total) * (WEIGHT_BYTES + main + job.optimizer.moments() * each)
     save_s = stored / (STORED_BYTES_PER_S * num_devices)
     every_s = math.sqrt(2 * save_s * between_s)
     lost = save_s / (every_s + save_s) + (RESTART_S + every_s / 2) / (between_s + RESTART_S + every_s / 2)

@@ -85,7 +85,7 @@ def stage_table(
             chunks=tuple(int(n) for n in counts[s][:, is_layer].sum(axis=1)),
             holds=tuple(b.name for i, b in enumerate(kinds) if not is_layer[i] and counts[s][:, i].any()),
             load_s=loads[s],
-            state_bytes=float(memory.held.states[s, 0]),
+            state_bytes=float((memory.held.states - memory.held.grads + memory.grads)[s, 0]),
             stash_bytes=float(memory.stash[s, 0]),
             workspace_bytes=float(memory.working[s, 0]),
             device_bytes=float(memory.device_bytes[s, 0]),
@@ -268,7 +268,7 @@ _THEORY = (
 def _stage(stages: StageBytes, i: int) -> StageMemory:
     size_of = partial(_bytes_of, stages, i)
     steps = bool(stages.steps[i, 0])
-    gone = ("layers_kept", "head_kept") if steps else ()
+    gone = ("layers_kept", "head_kept") if steps or stages.ends[i, 0] else ()
     parts = [
         _MemoryPart(name=name, level=MemoryLevel.THEORY, size_bytes=size_of(field), what=what)
         for field, name, what in _THEORY
@@ -279,13 +279,14 @@ def _stage(stages: StageBytes, i: int) -> StageMemory:
         _part("gaps", MemoryLevel.RESERVED, size_of("reserved") - size_of("allocated"), "held by the allocator, unused")
     )
     parts.append(_part("context", MemoryLevel.DEVICE, size_of("context"), "driver, libraries and NCCL's buffers"))
-    moment = "optimizer step" if steps else "loss" if size_of("head_peak") > size_of("layer_peak") else "backward"
+    ends, of_loss = bool(stages.ends[i, 0]), size_of("head_peak") > size_of("layer_peak")
+    moment = "optimizer step" if steps else "loss" if of_loss and not ends else "backward"
     shown = tuple(part for part in parts if part.size_bytes > 0)
     return StageMemory(stage=int(stages.device[i]), moment=moment, parts=shown)
 
 
 def _bytes_of(stages: StageBytes, i: int, name: str) -> float:
-    record = next(record_of for record_of in (stages.held, stages.kept, stages) if hasattr(record_of, name))
+    record = next(record_of for record_of in (stages, stages.held, stages.kept) if hasattr(record_of, name))
     return float(getattr(record, name)[i, 0])
 
 
@@ -296,7 +297,9 @@ def _working(stages: StageBytes, i: int, steps: bool) -> list[_MemoryPart]:
     if steps:
         step = _part("optimizer step", level, size_of("step_peak"), "fp32 copies of the shard's gradients")
         return [step, _part("buffers", level, size_of("buffers"), buffers)]
-    if size_of("head_peak") > size_of("layer_peak"):
+    if stages.ends[i, 0]:
+        peak = _part("layer at work", level, size_of("last_peak"), "backward of the last layer, with what it keeps")
+    elif size_of("head_peak") > size_of("layer_peak"):
         peak = _part("logits", level, size_of("head_peak"), "logits and their gradients beyond what is kept of them")
     else:
         what = "backward of the fullest layer, with what is computed again for it"

@@ -18,6 +18,7 @@ from sartor.model.lower.setting import Kernels, Setting
 from sartor.model.shape import Block, BlockKind, Stack, TransformerShape, blocks, text_stacks
 from sartor.model.training import Optimizer, Recipe, Trainer, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims, Workload
+from sartor.step.adapters import adapter_params, largest_matrix
 from sartor.step.stages import distinct_rows, entries
 from sartor.units import BoolArray, Bools, FloatArray, Floats, IntArray, Ints, remembered, round_up
 
@@ -38,9 +39,11 @@ class _StateBytes:
     """Temporaries during the optimizer's step."""
 
 
-def dense_states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, *, in_layer: bool = True) -> _StateBytes:
+def dense_states(
+    job: TrainingJob, plan: TrainingPlan, gpu: Gpu, *, in_layer: bool = True, is_table: bool = False
+) -> _StateBytes:
     """Bytes per parameter that is replicated over all of dp x cp."""
-    return _states(job, plan, gpu, shard_devices(plan, plan.dims.dp * plan.dims.cp), in_layer)
+    return _states(job, plan, gpu, shard_devices(plan, plan.dims.dp * plan.dims.cp), in_layer, is_table)
 
 
 def _expert_states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu) -> _StateBytes:
@@ -86,20 +89,26 @@ def weight_bytes(job: TrainingJob) -> float:
     return 4.0 if job.recipe in (Recipe.FP32, Recipe.TF32) else 2.0
 
 
-FOUR_BIT_BYTES = (4 + 0.127) / 8
-"""Bytes per 4-bit weight with its scales, which are quantized too (arXiv 2305.14314, sec. 3: 0.127 bits)."""
+FROZEN_BYTES: Mapping[int, float] = {4: (4 + 0.127) / 8, 8: 1.0}
+"""Bytes of a frozen weight by its bits: in 4 with its scales, which are quantized too (arXiv 2305.14314, sec. 3: 0.127
+bits); in 8 scales are per row (LLM.int8, arXiv 2208.07339)."""
 
 
-def frozen_in_4_bits(job: TrainingJob) -> bool:
-    """Whether layers are held in 4 bits."""
-    return not job.trains_weights and job.frozen_bits == 4
+def frozen_bytes(job: TrainingJob) -> float:
+    """Bytes of a frozen layer's weight that is held in 8 or 4 bits; 0 where there is none."""
+    return 0.0 if job.trains_weights else FROZEN_BYTES.get(job.frozen_bits, 0.0)
+
+
+def main_bytes(job: TrainingJob) -> float:
+    """Bytes of a weight that the optimizer updates, of an adapter's too; as wide as the kernels read it at least."""
+    return max(job.trainer.main_dtype.bytes, weight_bytes(job))
 
 
 def gathered_bytes(job: TrainingJob, *, in_layer: bool) -> float:
     """Bytes per weight as replicas gather it: as kernels read it, 8 bits if no wider weights are kept, 4 bits if frozen
     in 4 bits."""
-    if in_layer and frozen_in_4_bits(job):
-        return FOUR_BIT_BYTES
+    if in_layer and (frozen := frozen_bytes(job)):
+        return frozen
     return job.recipe.dtype.bytes if _is_narrow(job, in_layer) else weight_bytes(job)
 
 
@@ -132,25 +141,37 @@ def _narrow_copies(job: TrainingJob, gpu: Gpu) -> int:
     return 1 if per_tensor and gpu.generation == "blackwell" else 2
 
 
-def _states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, shards: Floats, in_layer: bool) -> _StateBytes:
+def _adapter_states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu) -> _StateBytes:
+    """Bytes per parameter of adapters, which are trained in 16 or 32 bits."""
+    recipe = job.recipe if job.recipe.dtype.bytes >= 2 else Recipe.BF16
+    return dense_states(replace(job, lora_rank=0, trains_weights=True, frozen_bits=16, recipe=recipe), plan, gpu)
+
+
+def _states(
+    job: TrainingJob, plan: TrainingPlan, gpu: Gpu, shards: Floats, in_layer: bool, is_table: bool = False
+) -> _StateBytes:
+    """``is_table``: of the embedding, whose weights no matrix multiplication reads."""
+
     def spread(size: float, stage: int) -> Floats:
         return np.where(np.greater_equal(plan.zero_stage, stage), size / shards, size)
 
     habits, width = job.trainer.habits, weight_bytes(job)
-    weight = 4.0 if habits.wide_weights else width
+    wide = habits.wide_weights and job.trains_weights  # frozen weights are loaded in the type that kernels read
+    weight = main_bytes(job) if wide else width
     narrow_width, primary = job.recipe.dtype.bytes, _is_narrow(job, in_layer)
     weight = narrow_width if primary else weight
-    weight = FOUR_BIT_BYTES if in_layer and frozen_in_4_bits(job) else weight
+    weight = frozen_bytes(job) or weight if in_layer else weight
     gradient = _grad_bytes(job) if job.trains_weights else 0.0
-    copies = 4.0 if width < 4 and not habits.wide_weights else 0.0
-    state_bytes = (copies + _moments(job, in_layer)) if job.trains_weights else 0.0
+    state_bytes = (_main_copy(job) + _moments(job, in_layer, is_table)) if job.trains_weights else 0.0
     copied = habits.narrow_weights and in_layer and narrow_width < 2
     narrow = narrow_width * (_narrow_copies(job, gpu) - primary) if copied else 0.0
     step = _step_bytes(job)
-    whole_between = np.equal(plan.zero_stage, 2) & habits.wide_weights
+    whole_between = np.equal(plan.zero_stage, 2) & wide
+    casts = wide and habits.casts_weights and weight > width and not is_table
+    cast = np.where(np.equal(plan.zero_stage, 0) & casts, width, 0.0)
     between = width * np.minimum(habits.most_chunks_gathered / np.asarray(plan.virtual_stages), 1.0)
     return _StateBytes(
-        weight=np.where(whole_between, np.minimum(weight, between + weight / shards), spread(weight, 3)),
+        weight=np.where(whole_between, np.minimum(weight, between + weight / shards), spread(weight, 3)) + cast,
         narrow=np.where(np.greater_equal(plan.zero_stage, 3), 0.0, narrow),
         grad=_gradient(job, plan, gradient, shards),
         optimizer=np.where(plan.optimizer_offload, 0.0, spread(state_bytes, 1)),
@@ -165,10 +186,31 @@ def _step_bytes(job: TrainingJob) -> float:
     return job.trainer.memory.fp16_step_bytes if job.recipe is Recipe.FP16 else job.trainer.memory.bf16_step_bytes
 
 
-def _moments(job: TrainingJob, in_layer: bool) -> float:
-    """Bytes of moments: Adam has two, momentum SGD one; Muon one for the layers' matrices and Adam's two elsewhere."""
-    single = job.optimizer is Optimizer.SGD or (job.optimizer is Optimizer.MUON and in_layer)
-    return job.moments_dtype.bytes * (1 if single else 2)
+def _main_copy(job: TrainingJob) -> float:
+    """Bytes of the optimizer's own copy of a weight that kernels read in 16 bits or fewer."""
+    habits = job.trainer.habits
+    if habits.wide_weights or weight_bytes(job) == 4 or job.optimizer is Optimizer.NONE:
+        return 0.0
+    remainder = habits.main_remainders and job.recipe is not Recipe.FP16 and job.moments_dtype.bytes < 4
+    return 2.0 if remainder else job.trainer.main_dtype.bytes
+
+
+def _moments(job: TrainingJob, in_layer: bool, is_table: bool) -> float:
+    """Bytes on the device of a parameter's moments, and of Adafactor's sums of rows and columns."""
+    optimizer = job.optimizer
+    if optimizer.is_paged:
+        return 0.0
+    sums = 8.0 / float(np.max(job.shape.hidden_size)) if optimizer is Optimizer.ADAFACTOR else 0.0
+    narrow = optimizer.narrow_moment_bytes
+    wide = narrow > 0 and is_table and job.trainer.memory.wide_table_moments
+    each = 4.0 if wide else narrow or moment_bytes(job)
+    return optimizer.moments(of_matrices=in_layer) * each + sums
+
+
+def moment_bytes(job: TrainingJob) -> float:
+    """Bytes of a moment; PyTorch's and JAX's optimizers create it in the type of the weight they update."""
+    created = main_bytes(job) if job.trainer.habits.wide_weights else 4.0
+    return min(job.moments_dtype.bytes, created)
 
 
 def _grad_bytes(job: TrainingJob) -> float:
@@ -176,6 +218,8 @@ def _grad_bytes(job: TrainingJob) -> float:
     habits = job.trainer.memory
     if job.recipe in (Recipe.FP32, Recipe.TF32):
         return 4.0
+    if habits.wide_weights and main_bytes(job) < 4:
+        return main_bytes(job)
     narrow = habits.bf16_grad_bytes if job.recipe is not Recipe.FP16 else 0.0
     return narrow or habits.grad_bytes or job.trainer.grad_dtype.bytes
 
@@ -194,6 +238,8 @@ class _BlockParams:
     tied: Ints = 0
     trained: float = 1.0
     """Share of them that is trained: gradients and optimizer states are of these."""
+    adapters: Ints = 0
+    """Parameters of low-rank adapters beside them."""
     buffer_bytes: float = 0.0
     """Tensors besides the parameters."""
 
@@ -206,11 +252,15 @@ def block_params(job: TrainingJob, dims: ParallelDims) -> tuple[_BlockParams, ..
         _params_of_blocks(job.shape, dims.tp, dims.ep, rows, splits_experts=splits)
         for splits in (trainer.splits_experts, trainer.splits_experts or trainer.splits_lone_experts)
     )
-    if whole is split:
+    if whole is not split:
+        lone = np.equal(dims.ep, 1)
+        pairs = zip(whole, split, strict=True)
+        whole = tuple(replace(a, expert=np.where(lone, b.expert, a.expert)) for a, b in pairs)
+    if not job.lora_rank:
         return whole
-    lone = np.equal(dims.ep, 1)
-    pairs = zip(whole, split, strict=True)
-    return tuple(replace(a, expert=np.where(lone, b.expert, a.expert)) for a, b in pairs)
+    return tuple(
+        replace(p, adapters=adapter_params(job, dims, block)) for p, block in zip(whole, blocks(job.shape), strict=True)
+    )
 
 
 def table_rows(job: TrainingJob, tp: Ints) -> Ints:
@@ -310,6 +360,9 @@ class HeldBytes:
     """Extra bytes of the optimizer step, when no activations are kept."""
     gathered: FloatArray
     """Whole weights and gradients of layers that ZeRO 3 shards."""
+    unsynced: FloatArray
+    """Whole gradients that wait for the last microbatch under ZeRO 3 (``MemoryHabits.whole_grads``), where there are
+    several."""
     placeholders: FloatArray
     """Stand-ins for weight gradients that were added to the main gradient."""
     buckets: FloatArray
@@ -332,6 +385,7 @@ def held_bytes(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, params: Params, c
     return HeldBytes(
         **_held_states(job, plan, gpu, params, counts),
         gathered=_gathered(job, plan, params, counts),
+        unsynced=_unsynced(job, plan, params, counts),
         placeholders=_placeholders(job, plan, params, counts),
         buckets=np.broadcast_to(np.where(several, habits.buffer_bytes, 0.0), shape),
         context=np.broadcast_to(context_bytes(plan, gpu), shape),
@@ -342,7 +396,8 @@ def params_of(job: TrainingJob, plan: TrainingPlan) -> Params:
     few, back = distinct_rows([plan.dims.tp, plan.dims.ep])
     params = block_params(job, ParallelDims(tp=few[0], ep=few[1]))
     whole = few[0] * 0
-    full = [replace(p, dense=p.dense + whole, expert=p.expert + whole, tied=p.tied + whole) for p in params]
+    sizes = ("dense", "expert", "tied", "adapters")
+    full = [replace(p, **{name: getattr(p, name) + whole for name in sizes}) for p in params]
     return list(zip(blocks(job.shape), entries(tuple(full), back), strict=True))
 
 
@@ -356,6 +411,7 @@ def _held_states(
     several = np.greater(plan.dims.pp, 1)
     states = (
         dense_states(job, plan, gpu),
+        dense_states(job, plan, gpu, in_layer=False, is_table=True),
         dense_states(job, plan, gpu, in_layer=False),
         _expert_states(job, plan, gpu),
     )
@@ -378,26 +434,35 @@ def _held_states(
     if job.trainer.memory.most_stepped < math.inf:
         in_turn = np.minimum(bytes_of["step_peak"], job.trainer.memory.most_stepped * _step_bytes(job))
         bytes_of["step_peak"] = np.where(np.equal(plan.zero_stage, 3), in_turn, bytes_of["step_peak"])
-    return {**bytes_of, "weights": bytes_of["weights"] + buffers}
+    bytes_of["weights"] = bytes_of["weights"] + buffers
+    if job.lora_rank:
+        adapters = sum(counts[..., i] * _share(block) * p.adapters for i, (block, p) in enumerate(params))
+        of_adapters = _adapter_states(job, plan, gpu)
+        bytes_of = {name: size + adapters * getattr(of_adapters, names[name]) for name, size in bytes_of.items()}
+    return bytes_of
 
 
 def _counted(
     params: Params, counts: IntArray, copies_table: BoolArray, *, trained: bool
-) -> tuple[Floats, Floats, Floats]:
-    """Parameters of devices [devices, plans], or those that are ``trained``: in layers, outside of them, in experts.
-    ``copies_table``: the head has its own copy of a tied embedding table."""
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Parameters of devices [devices, plans], or those that are ``trained``: in layers, in the embedding, in the head,
+    in experts. ``copies_table``: the head has its own copy of a tied embedding table."""
     layers: Floats = 0.0
+    table: Floats = 0.0
     outer: Floats = 0.0
     experts: Floats = 0.0
     for i, (block, p) in enumerate(params):
         n = counts[..., i] * (p.trained if trained else 1.0)
+        if block.kind is BlockKind.EMBEDDING:
+            table = table + n * p.dense
+            continue
         if block.layer is None:
             outer = outer + n * (p.dense + copies_table * p.tied)
             continue
         share = _share(block)
         layers = layers + n * share * p.dense
         experts = experts + n * share * p.expert
-    return layers, outer, experts
+    return layers, table, outer, experts
 
 
 def _share(block: Block) -> Floats:
@@ -444,6 +509,14 @@ def _gathered(job: TrainingJob, plan: TrainingPlan, params: Params, counts: IntA
     return np.where(is_3, weights * width + of_grads + outer * width, np.where(copied, of_grads, 0.0))
 
 
+def _unsynced(job: TrainingJob, plan: TrainingPlan, params: Params, counts: IntArray) -> FloatArray:
+    size: Floats = 0.0
+    if job.trainer.memory.whole_grads:
+        size = sum(counts[..., i] * (p.dense + p.expert + p.adapters) for i, (_, p) in enumerate(params))
+    waiting = np.where(np.greater_equal(plan.zero_stage, 3), size * weight_bytes(job), 0.0)
+    return np.asarray(waiting + np.zeros((len(counts), 1)))
+
+
 def _largest_block(params: Params, plan: TrainingPlan, counts: IntArray) -> FloatArray:
     """Parameters of the largest block on every device, tables included."""
     best = np.zeros((len(counts), len(plan.zero_stage)))  # type: ignore[arg-type]
@@ -453,6 +526,9 @@ def _largest_block(params: Params, plan: TrainingPlan, counts: IntArray) -> Floa
 
 
 def _placeholders(job: TrainingJob, plan: TrainingPlan, params: Params, counts: IntArray) -> FloatArray:
+    if frozen_bytes(job):  # one matrix at a time is widened for its GEMM
+        widened = largest_matrix(job.shape) * weight_bytes(job) / np.asarray(plan.dims.tp)
+        return np.asarray(widened + np.zeros((len(counts), 1)))
     layer = _largest(params, plan, counts, single_expert=True, trained=True)
     return layer * weight_bytes(job) * (1 if job.trainer.memory.dummy_wgrad and job.trains_weights else 0)
 

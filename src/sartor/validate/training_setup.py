@@ -19,6 +19,7 @@ from sartor.hardware.cluster import HOP_LATENCY_S, Cluster, LinkTier
 from sartor.hardware.cluster_catalog import load_cluster, usual_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.training import Optimizer, Recipe, Recompute, Trainer, TrainingJob
+from sartor.model.workload import Loss
 from sartor.operators import DType
 from sartor.plans.fixed import SWITCHED, job_choices
 from sartor.records.rows import Unexpressed
@@ -51,7 +52,25 @@ COLUMNS = {"attention": "flash_attention"}
 def with_stated_switches(row: Mapping[str, str], job: TrainingJob, gpu: Gpu) -> TrainingJob:
     """The job with the switches that the row states, by their names in ``sartor plan --fix``. Raises ``InputError``."""
     words: dict[str, str | int] = {name: row[name] for name in SWITCHED if is_stated(row, name)}
+    words |= adapters_of(row)
     return job_choices(job, [gpu], words)[0][0].job if words else job
+
+
+def adapters_of(row: Mapping[str, str]) -> dict[str, str | int]:
+    """The switches of fine-tuning that a row's columns state: rank and targets of adapters, bits of frozen weights."""
+    words: dict[str, str | int] = {}
+    if rank := whole(row, "lora_rank"):
+        words["lora_rank"] = rank
+    named = re.split(r"[+, ]+", row.get("lora_targets", "").lower())
+    targets = {name.removeprefix("linear_").removesuffix("_proj") for name in named} - {""}
+    if targets:
+        attention = targets <= {"q", "k", "v", "o", "qkv", "proj", "query", "value", "attention", "attn"}
+        few = targets <= {"q", "v", "query", "value"}
+        words["lora_targets"] = "qv" if few else "attention" if attention else "all"
+    held = row.get("frozen_base_dtype", "").strip().lower()
+    if bits := 4 if held in ("nf4", "fp4", "int4", "4", "4bit", "4-bit") else 8 * (held in ("int8", "8bit", "8-bit")):
+        words["frozen_bits"] = bits
+    return words
 
 
 def recorded(row: Mapping[str, str], job: TrainingJob, gpu: Gpu, name: str) -> Trainer:
@@ -74,6 +93,11 @@ def _with_switches(row: Mapping[str, str], trainer: Trainer, gpu: Gpu) -> Traine
     """The trainer of the row's release, with its kernels as the row states them."""
     if row.get("compile") == "1" or row.get("eager") == "1":
         trainer = replace(trainer, fused_kernels=row.get("eager") != "1")
+    kernels = row.get("framework", "").lower()
+    if "liger" in kernels or "cut cross" in kernels:
+        trainer = replace(trainer, fused_loss=Loss.LINEAR if "liger" in kernels else Loss.CUT)
+    if main := _MAIN.get(_word_of(row, "dtype")):
+        trainer = replace(trainer, main_dtype=main)
     if row.get("recompute", "").strip().lower() == "selective_op":
         trainer = replace(trainer, checkpoints_operators=True)
     return of_release(trainer, row.get("framework_version", ""), gpu.generation)
@@ -81,7 +105,7 @@ def _with_switches(row: Mapping[str, str], trainer: Trainer, gpu: Gpu) -> Traine
 
 def recipe_of(row: Mapping[str, str], trainer: Trainer, gpu: Gpu) -> tuple[Recipe, tuple[str, ...]]:
     """The precision recipe; by default 16 bits (bf16 if the device supports it). Raises ``Unexpressed``."""
-    word = re.sub(r"[\s\-]+", "_", row.get("dtype", "").strip().lower())
+    word = _word_of(row, "dtype")
     if not word or word in ("mixed", "amp", "16bit", "half"):
         recipe = Recipe.BF16 if DType.BF16 in gpu.peak_flops_per_s else Recipe.FP16
         return recipe, (f"dtype not stated: {recipe.value}",)
@@ -92,8 +116,14 @@ def recipe_of(row: Mapping[str, str], trainer: Trainer, gpu: Gpu) -> tuple[Recip
     raise Unexpressed(f"dtype {word[:30]}: no precision recipe of that name")
 
 
+def _word_of(row: Mapping[str, str], name: str) -> str:
+    return re.sub(r"[\s\-]+", "_", row.get(name, "").strip().lower())
+
+
 _RECIPES: Mapping[str, Recipe] = {
     **{recipe.value: recipe for recipe in Recipe},
+    **{f"{kind}{recipe.value}": recipe for recipe in (Recipe.BF16, Recipe.FP16) for kind in ("pure_", "full_")},
+    **{f"{recipe.value}_{kind}": recipe for recipe in (Recipe.BF16, Recipe.FP16) for kind in ("true", "mixed")},
     "bfloat16": Recipe.BF16,
     "float16": Recipe.FP16,
     "float32": Recipe.FP32,
@@ -152,11 +182,33 @@ are 4, and those to queries, keys and values 3, of a layer's 12 h x h GEMMs at a
 _CORE = re.compile(r"selective|core_attn|core_attention")
 
 
+_MAIN: Mapping[str, DType] = {
+    **dict.fromkeys(("pure_bf16", "full_bf16", "bf16_true"), DType.BF16),
+    **dict.fromkeys(("pure_fp16", "full_fp16", "fp16_true"), DType.FP16),
+    **dict.fromkeys(("bf16_mixed", "fp16_mixed"), DType.FP32),
+}
+"""Words for precision that say the type of the main weights."""
+
+
 def optimizer_of(row: Mapping[str, str]) -> Optimizer:
+    """The optimizer that a row's words name; Adam where they name none that is known."""
+    if row.get("run_kind") == "fwd_bwd_only":
+        return Optimizer.NONE
     word = row.get("optimizer", "").lower()
-    if "muon" in word:
-        return Optimizer.MUON
-    return Optimizer.SGD if re.search(r"\bsgd\b|momentum", word) else Optimizer.ADAM
+    kind = next((kind for pattern, kind in _OPTIMIZERS.items() if pattern.search(word)), Optimizer.ADAM)
+    paged = {Optimizer.ADAM: Optimizer.PAGED_ADAM, Optimizer.ADAM_8BIT: Optimizer.PAGED_ADAM_8BIT}
+    return paged.get(kind, kind) if "paged" in word else kind
+
+
+_OPTIMIZERS: Mapping[re.Pattern[str], Optimizer] = {
+    re.compile(r"^(none|no optimizer)$"): Optimizer.NONE,
+    re.compile(r"muon"): Optimizer.MUON,
+    re.compile(r"adafactor"): Optimizer.ADAFACTOR,
+    re.compile(r"lion"): Optimizer.LION,
+    re.compile(r"adam.*(8[ -_]?bit|int8|fp8|float8|bnb)|8[ -_]?bit.*adam"): Optimizer.ADAM_8BIT,
+    re.compile(r"adam.*4[ -_]?bit|4[ -_]?bit.*adam"): Optimizer.ADAM_4BIT,
+    re.compile(r"\bsgd\b|momentum"): Optimizer.SGD,
+}
 
 
 HBM2E_BYTES_PER_STACK_S = 400e9

@@ -18,14 +18,14 @@ from sartor.model.lower.optimizer import ADAM_BYTES_PER_PARAM
 from sartor.model.training import Optimizer, TrainingJob
 from sartor.operators import DType, MemoryBound, MemoryBoundKind, Pass
 from sartor.step.mechanisms.mechanism import OPTIMIZER, Condition, Limits, Mechanism
-from sartor.step.states import weight_bytes
+from sartor.step.states import main_bytes, moment_bytes, weight_bytes
 from sartor.units import Bools, FloatArray, Floats
 
 if TYPE_CHECKING:
     from sartor.step.stage_seconds import StepWork
 
 CLIP_BYTES = 12.0
-"""fp32 gradient read for its norm, read and written to be scaled."""
+"""fp32 gradient read for its norm, read and written to be scaled; half as many in 16 bits."""
 
 NEWTON_SCHULZ_STEPS = 5
 """For Muon (Jordan et al. 2024)."""
@@ -49,8 +49,8 @@ class OptimizerLine:
 
 
 def optimizer_line(job: TrainingJob, cluster: Cluster, calibration: Calibration) -> OptimizerLine:
-    """The job's optimizer on one device of the cluster; zero if weights are frozen."""
-    if not job.trains_weights:
+    """The job's optimizer on one device of the cluster; zero if weights are frozen or never updated."""
+    if not job.trains_weights or job.optimizer is Optimizer.NONE:
         return OptimizerLine(start_s=0.0, s_per_param=0.0, offload_s_per_param=0.0)
     if cluster.gpu.accelerator is not None:
         s_per_param = float(chip_update_s_per_param(cluster.gpu.accelerator, job.optimizer)) + _newton_schulz_s(
@@ -81,7 +81,7 @@ def _in_host_s_per_param(job: TrainingJob, cluster: Cluster) -> float:
 
 SECOND_MOMENT_BYTES = 8.0
 """Adam's second moment read and written, in fp32."""
-STEP_FLOPS = {Optimizer.ADAM: 12.0, Optimizer.SGD: 4.0, Optimizer.MUON: 4.0}
+ADAM_FLOPS, MOMENTUM_FLOPS = 12.0, 4.0
 """FLOPs of an update per parameter: momentum takes two multiplications and two additions."""
 
 
@@ -98,18 +98,18 @@ def chip_update_s_per_param(accelerator: Accelerator, optimizer: Optimizer = Opt
         rows=1,
         cols=int(params),
         bytes_moved=bytes_per_update * params,
-        flops=STEP_FLOPS[optimizer] * params,
+        flops=(ADAM_FLOPS if optimizer is Optimizer.ADAM else MOMENTUM_FLOPS) * params,
         pass_=Pass.OPTIMIZER,
     )
     return np.asarray(vector_cost(update, accelerator).time_s) / params
 
 
 def _bytes_per_param(job: TrainingJob) -> float:
-    """Bytes moved per parameter: fp32 gradient, weight and moments read, weight and moments written, the low-precision
-    copy written; plus the gradient's norm and clipping."""
-    moments = 2 if job.optimizer is Optimizer.ADAM else 1
-    copy = weight_bytes(job) if weight_bytes(job) < 4 else 0.0
-    return 4.0 * 3 + 2 * moments * job.moments_dtype.bytes + copy + CLIP_BYTES
+    """Bytes moved per parameter: gradient, weight and moments read, weight and moments written, the low-precision copy
+    written; plus the gradient's norm and clipping."""
+    main, width = main_bytes(job), weight_bytes(job)
+    each = job.optimizer.narrow_moment_bytes or moment_bytes(job)
+    return 3 * main + 2 * job.optimizer.moments() * each + (width if width < main else 0.0) + CLIP_BYTES * main / 4
 
 
 def _newton_schulz_s(job: TrainingJob, cluster: Cluster) -> float:
@@ -129,6 +129,9 @@ def _at_step(s: StepWork, _: Mapping[str, FloatArray]) -> FloatArray:
 
 def _job_limits(job: TrainingJob) -> Iterator[InputError]:
     trainer, moments = job.trainer, job.moments_dtype
+    if trainer.fused_loss not in trainer.losses:
+        words = ", ".join(kind.value for kind in trainer.losses)
+        yield InputError("fused_loss", trainer.fused_loss.value, f"{trainer.called} has {words}", words.split(", ")[-1])
     if job.optimizer not in trainer.optimizers:
         names = " and ".join(kind.value for kind in trainer.optimizers)
         yield InputError(

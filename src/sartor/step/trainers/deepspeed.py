@@ -15,7 +15,7 @@ a stage share them (``_create_expert_and_data_parallel`` of utils/groups.py).
 from __future__ import annotations
 
 from sartor.model.training import Accumulation, MemoryHabits, Trainer
-from sartor.model.workload import ContextParallel
+from sartor.model.workload import ContextParallel, Loss, Optimizer
 from sartor.operators import DType
 
 HABITS = MemoryHabits(
@@ -60,7 +60,10 @@ DEEPSPEED = Trainer(
         "recomputes_parts": False,
         "offloads_unsharded": False,
         "narrow_moments": (),
+        "optimizers": (Optimizer.ADAM, Optimizer.SGD, Optimizer.MUON),
     },
+    optimizers=tuple(Optimizer),
+    losses=tuple(Loss),
     usual_zero_stage=3,
     usual_context_parallel=ContextParallel.ALL_TO_ALL,
     varies=("dp_overlap", "fused_loss"),

@@ -9,7 +9,7 @@ bits (accelerate's set_mixed_precision; reduce_dtype defaults to param_dtype) an
 from __future__ import annotations
 
 from sartor.model.training import Accumulation, MemoryHabits, Trainer
-from sartor.model.workload import COMMON_SCHEDULES, Optimizer
+from sartor.model.workload import COMMON_SCHEDULES, Loss, Optimizer
 from sartor.operators import DType
 
 HABITS = MemoryHabits(
@@ -19,6 +19,9 @@ HABITS = MemoryHabits(
     narrow_weights=False,
     dummy_wgrad=False,
     gathers_input=False,
+    casts_weights=True,
+    fresh_grads=True,
+    wide_table_moments=True,
     logit_bytes=14.0,
     split_logit_bytes=22.0,
     kept_logit_bytes=6.0,
@@ -32,7 +35,7 @@ FSDP = Trainer(
     precedence=1,
     fused_heads=1,
     aliases=("accelerate",),
-    words=("fsdp", "fairscale", "metaseq", "axonn", "litgpt", "lightning", "torchtune", "olmo", "lit-gpt"),
+    words=("fsdp", "fairscale", "metaseq", "axonn", "lightning", "olmo"),
     fused_kernels=False,
     grad_dtype=DType.BF16,
     accumulation=Accumulation.COPIED,
@@ -46,6 +49,8 @@ FSDP = Trainer(
     pipelines=False,
     schedules=COMMON_SCHEDULES,
     expert_parallel=False,
+    optimizers=tuple(Optimizer),
+    losses=tuple(Loss),
     shards_fully=True,
     optional_sequence_parallel=False,
     launchable=True,
@@ -60,6 +65,6 @@ FSDP = Trainer(
         "narrow_moments": (),
     },
     usual_zero_stage=3,
-    varies=("fused_loss",),
+    varies=("fused_loss", "main_dtype"),
     source="accelerate's ParallelismConfig has no degree for pipelines or experts; as of 2026-11",
 )

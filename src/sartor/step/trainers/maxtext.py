@@ -8,8 +8,16 @@ gradients scattered one by one. A gather and its GEMM are split into pieces that
 from __future__ import annotations
 
 from sartor.model.training import Accumulation, MemoryHabits, Trainer
-from sartor.model.workload import ContextParallel, OffloadModule, PipelineSchedule, Recipe, RecomputeModule
+from sartor.model.workload import (
+    ContextParallel,
+    OffloadModule,
+    Optimizer,
+    PipelineSchedule,
+    Recipe,
+    RecomputeModule,
+)
 
+USUAL = (Optimizer.ADAM, Optimizer.SGD, Optimizer.MUON)
 AGAIN = (RecomputeModule.LAYERNORM, RecomputeModule.MOE_ACT)
 
 MAXTEXT = Trainer(
@@ -43,7 +51,7 @@ MAXTEXT = Trainer(
     offloads=(OffloadModule.CORE_ATTN, OffloadModule.ATTN_PROJ, OffloadModule.LAYER, OffloadModule.LAYER_INPUT),
     offloads_layers_alone=False,
     launchable=True,
-    in_files={"schedules": (PipelineSchedule.GPIPE,), "one_program": True, "always_again": AGAIN},
+    in_files={"schedules": (PipelineSchedule.GPIPE,), "one_program": True, "always_again": AGAIN, "optimizers": USUAL},
     optional_sequence_parallel=False,
     usual_zero_stage=3,
     plain_fp8=Recipe.FP8_CURRENT,

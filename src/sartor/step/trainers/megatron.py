@@ -52,6 +52,7 @@ MEGATRON = Trainer(
         "schedules": (PipelineSchedule.ONE_F_ONE_B,),
         "overlaps_recomputed": False,
         "recomputes_by_chunk": True,
+        "optimizers": (Optimizer.ADAM, Optimizer.SGD, Optimizer.MUON),
     },
     drops_out=True,
     varies=(

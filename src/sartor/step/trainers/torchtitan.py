@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sartor.model.training import Release
-from sartor.model.workload import ContextParallel, Optimizer, PipelineSchedule, Recipe
+from sartor.model.workload import ContextParallel, Loss, Optimizer, PipelineSchedule, Recipe
 from sartor.operators import DType
 from sartor.step.trainers.fsdp import FSDP, HABITS
 
@@ -48,7 +48,7 @@ TORCHTITAN = replace(
         Release(
             first=(2025,),
             compiled=True,
-            changes={"fused_loss": True},
+            changes={"fused_loss": Loss.FUSED},
             source="compiles its loss with the model since the turn of 2024 to 2025 (recalled)",
         ),
     ),
