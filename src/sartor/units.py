@@ -178,9 +178,8 @@ def room_text(limit_bytes: float, headroom: float) -> str:
     """
     if not headroom:
         return format_bytes(limit_bytes)
-    return (
-        f"{format_bytes(limit_bytes)} ({format_bytes(limit_bytes / (1 - headroom))} less {100 * headroom:g}% headroom)"
-    )
+    whole = format_bytes(limit_bytes / (1 - headroom))
+    return f"{format_bytes(limit_bytes)} ({whole} less {100 * headroom:.3g}% headroom)"
 
 
 def format_rate(bytes_per_s: float) -> str:

@@ -38,9 +38,9 @@ from sartor.model.lower.setting import Kernels
 from sartor.model.workload import ModelReading, ParallelDims, Phase, Workload
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBound, Operator, OperatorGraph, kind_name
 from sartor.run.fields import Run, Turn
-from sartor.step.footprint import usable_of
+from sartor.step.footprint import fit_probability, in_doubt, usable_of
 from sartor.step.question import as_trained
-from sartor.step.results import near_limit, step_source
+from sartor.step.results import step_source
 from sartor.step.run_cost import RunCost, run_cost
 from sartor.units import Floats
 
@@ -356,6 +356,7 @@ FIT: Fields = (
     flag("near_limit", help="the peak is closer to the limit than the error of its prediction"),
     number("peak_bytes", "memory", help="of the fullest device"),
     number("usable_bytes"),
+    number("fit_probability", help="probability that a training run fits"),
     number("headroom", path=lambda answer: 1 - answer.peak_bytes / answer.usable_bytes),
     rows("would_fit", MapOf(Scalar.ANY), help="changes that would each make it fit"),
 )
@@ -518,7 +519,14 @@ class ModelEstimate(Answer):
     @property
     def near_limit(self) -> bool:
         """Whether the error of the predicted peak leaves open if a training run fits."""
-        return self.priced is not None and near_limit(self.peak_bytes, self.usable_bytes)
+        held = self.question.held
+        return held is not None and in_doubt(self.peak_bytes, held.cluster)
+
+    @property
+    def fit_probability(self) -> float:
+        """Probability that a training run fits; 1 or 0 of inference, whose engine fills what is left."""
+        held = self.question.held
+        return float(self.fits) if held is None else float(fit_probability(self.peak_bytes, held.cluster))
 
     @property
     def interval_parts(self) -> tuple[IntervalPart, ...]:

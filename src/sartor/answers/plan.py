@@ -33,9 +33,9 @@ from sartor.model.plan import AXES, AxisKind, PlanAxis
 from sartor.model.workload import Recompute
 from sartor.plans.fixed import settings
 from sartor.run.fields import Run
+from sartor.step.footprint import fit_probability, in_doubt
 from sartor.step.mechanisms import parts
 from sartor.step.pipeline import devices_of_pools
-from sartor.step.results import near_limit
 
 if TYPE_CHECKING:
     from sartor.answers.estimate import ModelEstimate
@@ -395,6 +395,7 @@ PLAN: Fields = (
     field("roomier", PRICED, path=lambda answer: answer.roomier and Sourced(answer.roomier, answer.source), null=True),
     field("simpler", SIMPLER, path=lambda answer: answer.simpler and (answer.simpler, answer.source), null=True),
     number("headroom", path="search.headroom"),
+    number("fit_probability", null=True, help="probability that the best plan fits"),
     field("cost", COST, null=True),
     field("why_not", WHY_NOT, null=True),
     rows("searches", SEARCH, path=_searches),
@@ -468,6 +469,11 @@ class PlanAnswer(Answer):
         return self.search.best
 
     @property
+    def fit_probability(self) -> float | None:
+        """Probability that the best plan fits."""
+        return None if self.best is None else float(fit_probability(self.best.peak_bytes, self.cluster))
+
+    @property
     def front(self) -> tuple[PricedPlan, ...]:
         """Plans of all searches that no other beats in step time, memory and devices at once, fastest first."""
         from sartor.plans.front import front_over_devices
@@ -519,7 +525,7 @@ LAUNCH: Fields = (
     field("job", JOB[:2] + JOB[3:5]),
     field("cluster", CLUSTER, path=lambda answer: Pool(answer.cluster, int(answer.priced.plan.num_devices))),
     field("plan", PRICED, path=lambda answer: Sourced(answer.priced, answer.source)),
-    *numbers("usable_bytes headroom"),
+    *numbers("usable_bytes headroom fit_probability"),
     COST_OF_STEP,
     rows("stages", STAGE_MEMORY, path="memory.stages"),
     rows("findings", PLAN_FINDING),
@@ -577,11 +583,20 @@ class LaunchAnswer(Answer):
         return run_cost(self.job, self.cluster, devices, step_s, self.job.tokens_per_step)
 
     @property
+    def fit_probability(self) -> float:
+        """Probability that it fits."""
+        return float(fit_probability(self.priced.peak_bytes, self.cluster))
+
+    @property
+    def near_limit(self) -> bool:
+        """Whether the error of the predicted peak leaves open if it fits."""
+        return in_doubt(self.priced.peak_bytes, self.cluster)
+
+    @property
     def status(self) -> str:
         """``unknown`` where the error of the predicted peak, a switch without a price or arguments that are not in the
         file leave open whether it fits."""
-        near = near_limit(self.priced.peak_bytes, (1 - self.headroom) * self.usable_bytes)
-        if self.runs and (near or any(turn.of_arguments for turn in self.depends_on)):
+        if self.runs and (self.near_limit or any(turn.of_arguments for turn in self.depends_on)):
             return "unknown"
         if not self.runs or not (self.fits or any(turn.of_memory for turn in self.depends_on)):
             return "infeasible"

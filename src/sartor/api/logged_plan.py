@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sartor.api.models import Model, read
-from sartor.api.questions import checked_words
+from sartor.api.questions import checked_words, with_margin
 from sartor.api.words import GpuLike, device_counts
 from sartor.errors import NOT_GIVEN, InputError
 from sartor.hardware.cluster import Cluster
@@ -112,6 +112,7 @@ class AskedPlan:
         model, words = options.get("model"), checked_words({n: v for n, v in options.items() if n in FIELDS})
         sizes = {name: words.get(name) for name in (*SIZES, "dtype")}
         stated = Run.stated(**{name: value for name, value in words.items() if name in STATED})
+        free = with_margin(Run.stated(**words)).get("headroom")
         return cls(
             run=log.knowing(**{name: stated.get(name) for name in sizes}),
             log=log,
@@ -120,7 +121,7 @@ class AskedPlan:
             cluster=cluster,
             stated=stated,
             launch=options.get("launch"),
-            headroom=options.get("headroom"),
+            headroom=free,
         )
 
     @property

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Unpack
 from sartor.answers.field import Answer, Fields
 from sartor.answers.plan import WRITTEN, LaunchAnswer, PlanAnswer
 from sartor.api.models import Model, read
-from sartor.api.questions import checked_words, network_words, stated_run
+from sartor.api.questions import checked_words, network_words, stated_run, with_margin
 from sartor.api.words import (
     ClusterLike,
     cluster_or_usual,
@@ -127,7 +127,7 @@ def plan(
     one_count = num_devices if isinstance(num_devices, int) else None
     held = {"fix": fix, "num_devices": one_count}
     run = stated_run(run, reading, {**options, **held, "price": price})
-    headroom, top = options.get("headroom"), size_of("top", top, 10)
+    headroom, top = run.get("headroom"), size_of("top", top, 10)
     search = partial(search_plans, top=top, calibration=own, progress=progress, headroom=headroom)
     named = [name for name in AXES if options.get(name) is not None]
 
@@ -520,14 +520,14 @@ def lint_launch(
     if model is None and options.get("set"):
         raise InputError("set", str(options["set"]), "changes sizes of MODEL, and the launch says the model's", "MODEL")
     shape = None if model is None else read(model, options.get("set")).shape
-    run = Run.stated(**checked_words({**options, "num_devices": num_devices, "price": price}))
+    run = with_margin(Run.stated(**checked_words({**options, "num_devices": num_devices, "price": price})))
     reading = read_launch(launch, num_devices=num_devices or 0, shape=shape, run=run)
     whole, of_device = cluster_or_usual(cluster)
     whole = whole.with_price(price)
     for name in ("seq_len", "global_batch_size"):
         size_of(name, options.get(name), 1)
     stated, plan, where, assumptions = launched_on(reading, run, shape, whole)
-    headroom = options.get("headroom")
+    headroom = run.get("headroom")
     answer = _linted_launch(
         reading,
         run,

@@ -46,6 +46,7 @@ from sartor.plans.fixed import fixed_fields
 from sartor.plans.search import checked_headroom
 from sartor.rules.rule import smaller_splits
 from sartor.run.fields import FIELDS, OF_ENGINES, Origin, Run, RunOptions, check_names
+from sartor.step.footprint import FIT_PROBABILITY, margin
 from sartor.step.question import checked_skew, padded_vocab, workload_of
 from sartor.step.serving.engines import USUAL_ENGINE, Engine, engine_of_pass, engines_on, split_release
 from sartor.step.serving.inference import Room, would_fit
@@ -159,7 +160,14 @@ def _place(stated: object) -> str:
 
 def stated_run(run: Run, reading: ModelReading, words: Mapping[str, Any]) -> Run:
     """The run with what the caller states, and what a traced model implies."""
-    return _traced(run.with_(Origin.STATED, "option", **checked_words(words)), reading)
+    return _traced(with_margin(run.with_(Origin.STATED, "option", **checked_words(words))), reading)
+
+
+def with_margin(run: Run) -> Run:
+    """The run with the memory that it leaves free, where the probability states it with which it must fit."""
+    probability = run.get("fit_probability")
+    free = None if probability is None or "headroom" in run else margin(probability)
+    return run.with_(Origin.IMPLIED, "fit_probability", headroom=free)
 
 
 def checked_words(words: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,8 +183,20 @@ def checked_words(words: Mapping[str, Any]) -> dict[str, Any]:
                 raise InputError(name, value, f"must be from {row.least:g} to {row.most:g}", f"{row.most:g}")
     if "headroom" in words:
         checked_headroom(words["headroom"])
+    if "fit_probability" in words:
+        _check_probability(words)
     words |= fixed_fields(fix, words)
     return {name: value for name, value in words.items() if not (name == "eager" and value is False)}
+
+
+def _check_probability(words: Mapping[str, Any]) -> None:
+    """Reject a probability of fit that is none, or beside the memory that it implies."""
+    row, probability = FIELDS["fit_probability"], words["fit_probability"]
+    if not row.least <= probability <= row.most:
+        raise InputError(row.name, probability, f"must be from {row.least:g} to {row.most:g}", f"{FIT_PROBABILITY:g}")
+    if "headroom" in words:
+        must = f"the memory that stays free follows from it, and headroom={words['headroom']:g} states another"
+        raise InputError(row.name, probability, must, "one of the two")
 
 
 def _traced(run: Run, reading: ModelReading) -> Run:

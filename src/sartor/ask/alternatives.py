@@ -32,10 +32,9 @@ from sartor.plans.fixed import SWITCHED, other_settings, settings, with_switches
 from sartor.plans.search import HeldPlan
 from sartor.plans.space import broken, rows_of, size_of, stops, take, to_plan
 from sartor.run.fields import FIELDS, Origin, Run, Turn
-from sartor.step.footprint import footprint
+from sartor.step.footprint import footprint, in_doubt
 from sartor.step.mechanisms.mechanism import Rows
 from sartor.step.question import padded_shape
-from sartor.step.results import PEAK_ERROR, near_limit
 from sartor.step.stages import ChunkLayers
 from sartor.step.step import step
 from sartor.step.trainers import trainer_named
@@ -100,7 +99,7 @@ def weighed(
         run=reduce(_with_field, fields, run),
         alternatives=alternatives,
         spread=(float(low[0]), float(high[0])),
-        turns=(*_turns(base.alone, alternatives, limit_bytes, {field.name: field for field in fields}), *of_chips),
+        turns=(*_turns(base.alone, alternatives, cluster, limit_bytes, fields), *of_chips),
     )
 
 
@@ -363,17 +362,21 @@ def _improving(figures: Sequence[FloatArray], names: Sequence[str], wanted: Sequ
 
 
 def _turns(
-    base: Alternative, alternatives: Sequence[Alternative], limit_bytes: float, fields: Mapping[str, _OpenField]
+    base: Alternative,
+    alternatives: Sequence[Alternative],
+    cluster: Cluster,
+    limit_bytes: float,
+    open_fields: Sequence[_OpenField],
 ) -> Iterator[Turn]:
     """Values that turn whether the plan fits, or may fit: those that do alone, else the corner that does. If it fits,
     also those that move its time."""
-    fits = base.peak_bytes <= limit_bytes
-    reach_bytes = limit_bytes if fits or near_limit(base.peak_bytes, limit_bytes) else (1 + PEAK_ERROR) * limit_bytes
-    turned = [alternative for alternative in alternatives if (alternative.peak_bytes <= reach_bytes) != fits]
-    for alternative in [alternative for alternative in turned if len(alternative.values) == 1] or turned[:1]:
-        word = "does not fit" if fits else "fits" if alternative.peak_bytes <= limit_bytes else "may fit"
+    fields, of_base = {field.name: field for field in open_fields}, _fit_of(base, cluster, limit_bytes)
+    fits, worse = of_base == 0, 1 if of_base == 0 else -1
+    fit_of = [(other, _fit_of(other, cluster, limit_bytes)) for other in alternatives]
+    turned = [(other, fit) for other, fit in fit_of if worse * fit > worse * of_base]
+    for alternative, fit in [pair for pair in turned if len(pair[0].values) == 1] or turned[:1]:
         figures = {"peak_bytes": alternative.peak_bytes, "step_s": alternative.step_s}
-        verdict = f"{word}, {format_bytes(alternative.peak_bytes)}"
+        verdict = f"{FIT_WORDS[fit]}, {format_bytes(alternative.peak_bytes)}"
         names, words = " and ".join(alternative.values), " and ".join(alternative.values.values())
         turn = Turn(field=names, value=words, verdict=verdict, figures=figures)
         yield _settled(turn, alternative, fields)
@@ -381,6 +384,17 @@ def _turns(
         for (name, word), *more in [list(alternative.values.items())]:
             for turn in () if more else turn_of_time(name, word, alternative.step_s, base.step_s):
                 yield _settled(turn, alternative, fields)
+
+
+FIT_WORDS = ("fits", "may fit", "does not fit")
+"""What is said of a peak, the one with the most memory free first."""
+
+
+def _fit_of(priced: Alternative, cluster: Cluster, limit_bytes: float) -> int:
+    """Index into `FIT_WORDS`."""
+    if priced.peak_bytes <= limit_bytes:
+        return 0
+    return 1 if in_doubt(priced.peak_bytes, cluster) else 2
 
 
 def _settled(turn: Turn, alternative: Alternative, fields: Mapping[str, _OpenField]) -> Turn:

@@ -30,9 +30,9 @@ from sartor.plans.space import (
     to_plan,
     with_switches,
 )
-from sartor.step.footprint import usable_bytes
+from sartor.step.footprint import in_doubt, likely_text, usable_bytes
 from sartor.step.mechanisms.mechanism import Rows
-from sartor.step.results import MAY_FIT, Footprint, StepEstimate, near_limit
+from sartor.step.results import Footprint, StepEstimate
 from sartor.units import Array, Floats, format_bytes, room_text, round_up
 
 HOPE = 1.1
@@ -244,8 +244,8 @@ def tightest(
         f"does not fit: the leanest plan puts {format_bytes(leanest.peak_bytes)} on {where}, "
         f"{format_bytes(over)} more than {small.name} {_has(pricer)}"
     )
-    if near_limit(leanest.peak_bytes, pricer.limit_bytes):
-        message += f"; {MAY_FIT}"
+    if in_doubt(leanest.peak_bytes, pricer.cluster):
+        message += f"; {likely_text(leanest.peak_bytes, pricer.cluster)}"
     return Tightest(message=message, stage=stage, over_bytes=over, leanest=leanest, relaxations=relaxations)
 
 

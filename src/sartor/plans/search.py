@@ -58,14 +58,9 @@ from sartor.plans.space import (
 from sartor.plans.stages import WORTH, Placed, place_layers, some_placed_fits
 from sartor.step.block_times import compute_factors
 from sartor.step.coefficients import InRun, coefficients_for, in_a_run
-from sartor.step.footprint import every_stage, usable_bytes
+from sartor.step.footprint import FIT_PROBABILITY, every_stage, margin, usable_bytes
 from sartor.step.question import as_trained, kernels_of, padded_shape
 from sartor.units import distinct
-
-HEADROOM = 0.05
-"""Default share of a GPU's usable memory that a plan leaves free: about the error of a predicted peak
-(docs/concepts/memory.md, error), and running out of memory costs more than a little recomputation. A user's own chip is
-filled completely: its compiler lays out its memory."""
 
 FRONT = 60
 """Points of the front that are priced in detail, evenly spaced along it."""
@@ -361,8 +356,8 @@ def make_pricer(
 
 
 def usual_headroom(cluster: Cluster) -> float:
-    """Default headroom: `HEADROOM` for GPUs, 0 for a user's own chips."""
-    return HEADROOM if cluster.gpu.accelerator is None else 0.0
+    """Default headroom: what a plan on GPUs leaves free to fit with the usual probability; 0 for a user's own chips."""
+    return margin(FIT_PROBABILITY) if cluster.gpu.accelerator is None else 0.0
 
 
 def checked_headroom(headroom: float) -> float:

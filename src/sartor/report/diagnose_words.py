@@ -20,18 +20,18 @@ from sartor.report.plan_words import (
     beside_best,
     bound_text,
     cannot_run_text,
-    close_text,
     devices_text,
     first_plan_change,
     if_turned,
     money_text,
     plan_gain_text,
     plan_words,
+    room_words,
     turn_lines,
     unpriced_text,
 )
 from sartor.report.words import count_text, interval_text, printable
-from sartor.units import format_bytes, format_change, format_count, format_seconds, format_share, room_text
+from sartor.units import format_bytes, format_change, format_count, format_seconds, format_share
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -77,8 +77,8 @@ def _frozen(job: TrainingJob | None) -> str:
 
 def _lines(answer: LaunchAnswer) -> Iterator[str]:
     """What is launched and whether it fits, how fast it is, and the change that gains most."""
-    priced, limit = answer.priced, (1 - answer.headroom) * answer.usable_bytes
-    memory = f"{format_bytes(priced.peak_bytes)} of {room_text(limit, answer.headroom)}"
+    priced = answer.priced
+    memory = room_words(priced.peak_bytes, answer.cluster, answer.headroom)
     heading = _run_heading(answer.path, answer.framework, answer, priced.plan)
     if stopped := cannot_run_text(answer.findings):
         yield stopped
@@ -95,15 +95,15 @@ def _lines(answer: LaunchAnswer) -> Iterator[str]:
 
 def _fits(answer: LaunchAnswer, memory: str) -> str:
     """Whether it fits, as strongly as the launch's switches without a price allow."""
-    close = close_text(answer.priced.peak_bytes, (1 - answer.headroom) * answer.usable_bytes)
     unpriced = unpriced_text(answer.depends_on)
     if any("peak_bytes" in turn.figures for turn in answer.depends_on):
-        word = "It fits" if answer.fits else "It does not fit"
-        turned = if_turned(answer.depends_on, fits=answer.fits, memory=f"{memory}{close}", unsaid=FILE_UNSAID)
+        word = "It fits" if answer.fits else "It may not fit" if answer.near_limit else "It does not fit"
+        turned = if_turned(answer.depends_on, fits=answer.fits, memory=memory, unsaid=FILE_UNSAID)
         return f"{word}{turned}.{unpriced}"
-    needs = "The fullest device needs" if answer.fits else "IT DOES NOT FIT: a device would need"
+    stops = "IT MAY NOT FIT" if answer.near_limit else "IT DOES NOT FIT"
+    needs = "The fullest device needs" if answer.fits else f"{stops}: a device would need"
     as_priced = "AS PRICED " if unpriced and not answer.fits else ""
-    return f"{as_priced}{needs} {memory}{close}.{unpriced}"
+    return f"{as_priced}{needs} {memory}.{unpriced}"
 
 
 def _memory_grid(answer: LaunchAnswer) -> Grid:

@@ -18,12 +18,12 @@ from sartor.report.plan_words import (
     UNSAID,
     batches_text,
     cannot_run_text,
-    close_text,
     devices_priced,
     divided_lines,
     first_plan_change,
     if_turned,
     money_text,
+    room_words,
     subject_text,
     turn_lines,
     unpriced_text,
@@ -31,6 +31,7 @@ from sartor.report.plan_words import (
 from sartor.report.words import count_text, interval_text, printable, unread_text
 from sartor.rules.rule import ragged
 from sartor.run.fields import FIELDS, Origin
+from sartor.step.footprint import FIT_PROBABILITY
 from sartor.units import GIB, format_bytes, format_change, format_count, format_seconds, format_share, room_text
 
 if TYPE_CHECKING:
@@ -57,18 +58,20 @@ def does_not_fit(answer: ModelEstimate) -> str:
     largest = sorted(sizes, key=lambda word: -sizes[word])[:3]
     parts = ", ".join(f"{word} {format_bytes(sizes[word])}" for word in largest if sizes[word] > 0)
     gpu = printable(answer.question.gpu.name)
-    close = close_text(answer.peak_bytes, answer.usable_bytes) if answer.near_limit else ""
     peak, turns = format_bytes(answer.peak_bytes), answer.question.depends_on
     turned = if_turned(turns, fits=False, memory=peak, unsaid=_unsaid(answer))
-    needs = f": {peak} per device ({parts}), but {gpu} has {_room(answer)} to fill{close}."
+    needs = f": {peak} per device ({parts}), but {gpu} has {_room(answer)} to fill."
+    if answer.near_limit:
+        needs = f": {_of_room(answer)} per device ({parts}); a plan must be {FIT_PROBABILITY:.0%} likely to."
     if turned != f", {peak}":
-        needs = f"{turned}. {gpu} has {_room(answer)} to fill{close}; largest are {parts}."
+        needs = f"{turned}. {gpu} has {_room(answer)} to fill; largest are {parts}."
     unpriced = unpriced_text(turns)
     as_priced = ", as priced" if unpriced else ""
     hint = _would_fit(answer)
     if turns and not answer.would_fit:
         hint = hint.replace("Nothing that", "Nothing else that")
-    return f"Does not fit{as_priced}{needs}{unpriced} {hint} Times are those of a device with enough memory."
+    verdict = "May not fit" if answer.near_limit else "Does not fit"
+    return f"{verdict}{as_priced}{needs}{unpriced} {hint} Times are those of a device with enough memory."
 
 
 def _unsaid(answer: ModelEstimate) -> str:
@@ -76,15 +79,23 @@ def _unsaid(answer: ModelEstimate) -> str:
 
 
 def memory_words(answer: ModelEstimate) -> str:
-    """``It does not fit: 89.3 GiB of 75.2 GiB (79.2 GiB less 5% headroom) per device.``"""
-    verdict = "It fits" if answer.fits else "It does not fit"
-    close = close_text(answer.peak_bytes, answer.usable_bytes) if answer.near_limit else ""
-    return f"{verdict}: {format_bytes(answer.peak_bytes)} of {_room(answer)} per device{close}."
+    """``It does not fit: 89.3 GiB of 79.2 GiB per device.``"""
+    verdict = "It fits" if answer.fits else "It may not fit" if answer.near_limit else "It does not fit"
+    return f"{verdict}: {_of_room(answer)} per device."
+
+
+def _of_room(answer: ModelEstimate) -> str:
+    """``61.2 GiB of 79.2 GiB, 98% likely to fit``; of inference without a probability."""
+    held = answer.question.held
+    if held is None:
+        return f"{format_bytes(answer.peak_bytes)} of {_room(answer)}"
+    return room_words(answer.peak_bytes, held.cluster, held.headroom)
 
 
 def _room(answer: ModelEstimate) -> str:
-    question = answer.question
-    return room_text(answer.usable_bytes, question.headroom if question.held is None else question.held.headroom)
+    return room_text(
+        answer.usable_bytes, answer.question.headroom if answer.question.held is None else answer.question.held.headroom
+    )
 
 
 def _would_fit(answer: ModelEstimate) -> str:
@@ -318,11 +329,9 @@ def _chosen(answer: ModelEstimate) -> str:
 
 def _fits(answer: ModelEstimate) -> str:
     if answer.fits:
-        sizes = f"{format_bytes(answer.peak_bytes)} of {format_bytes(answer.usable_bytes)}"
-        close = close_text(answer.peak_bytes, answer.usable_bytes) if answer.near_limit else ""
-        engine, turns = answer.question.engine, answer.question.depends_on
-        close += tight_text(answer.usable_bytes - answer.peak_bytes, engine.name) if engine is not None else ""
-        turned = if_turned(turns, fits=True, memory=f"{sizes}{close}", unsaid=_unsaid(answer))
+        engine, turns, memory = answer.question.engine, answer.question.depends_on, _of_room(answer)
+        memory += tight_text(answer.usable_bytes - answer.peak_bytes, engine.name) if engine is not None else ""
+        turned = if_turned(turns, fits=True, memory=memory, unsaid=_unsaid(answer))
         return f"fits{turned}.{unpriced_text(turns)}"
     words = does_not_fit(answer)
     return words[0].lower() + words[1:]

@@ -29,9 +29,9 @@ from sartor.report.plan_words import (
     devices_text,
     divided_lines,
     if_turned,
-    limit_of,
     plan_lines,
     plan_words,
+    room_words,
     step_parts,
     subject_text,
     turn_lines,
@@ -39,7 +39,7 @@ from sartor.report.plan_words import (
 )
 from sartor.report.words import printable, three_digits
 from sartor.step.footprint import usable_bytes
-from sartor.units import format_bytes, format_count, format_seconds, format_share, room_text
+from sartor.units import format_bytes, format_count, format_seconds, format_share
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -286,10 +286,11 @@ def _cards(answer: PlanAnswer, best: PricedPlan) -> list[tuple[str, str, str]]:
     search, cost = answer.search, answer.cost
     interval = f"80%: {format_seconds(best.low_s)} to {format_seconds(best.high_s)}"
     rate = f"{format_count(float(best.step.tokens_per_s_per_device))} tokens/s per device"
+    peak, _, room = room_words(best.peak_bytes, answer.cluster, search.headroom).partition(" of ")
     cards = [
         ("Step time", format_seconds(best.step_s), interval),
         ("Share of dense peak (MFU)", format_share(float(best.step.mfu)), rate),
-        ("Fullest device", format_bytes(best.peak_bytes), f"of {room_text(*limit_of(answer))}"),
+        ("Fullest device", peak, f"of {room}"),
         ("Plans priced", f"{search.evaluated:,}", f"of {search.space_size:,} in the grid"),
     ]
     if cost is not None:

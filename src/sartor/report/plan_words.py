@@ -9,12 +9,12 @@ from sartor.answers.plan import PARTS
 from sartor.model.plan import phrases
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
 from sartor.plans.next import CLOSE, RIGHT
+from sartor.plans.search import usual_headroom
 from sartor.report.words import count_text, interval_text, printable, three_digits, unread_text
 from sartor.run.fields import Origin
-from sartor.step.footprint import usable_bytes
+from sartor.step.footprint import in_doubt, likely_text, usable_bytes
 from sartor.step.pipeline import devices_of_pools
-from sartor.step.results import MAY_FIT, PEAK_ERROR, near_limit
-from sartor.units import format_bytes, format_change, format_count, format_seconds, format_share
+from sartor.units import format_bytes, format_change, format_count, format_seconds, format_share, room_text
 
 if TYPE_CHECKING:
     from sartor.answers.estimate import ModelEstimate
@@ -87,7 +87,7 @@ def plan_lines(answer: PlanAnswer) -> Iterator[str]:
     among = "the only plan that fits" if search.fitting == 1 else f"the fastest of {search.fitting:,} that fit"
     yield (
         f"{model} on {devices} ({printable(answer.cluster.name)}) as {plan_words(best.plan)} ({among} on {trainer}): "
-        f"fits{if_turned(answer.depends_on, fits=True, memory=memory_text(best, limit_of(answer)[0]))}."
+        f"fits{if_turned(answer.depends_on, fits=True, memory=memory_text(best, answer.cluster, search.headroom))}."
     )
     yield (
         f"A step of {job.global_batch_size:,} x {job.seq_len:,} tokens in {job.recipe.value} takes "
@@ -191,33 +191,30 @@ def if_turned(turns: Sequence[Turn], *, fits: bool, memory: str, unsaid: str = U
         f"{'' if alone else turn.field + '='}{turn.value} ({format_bytes(turn.figures['peak_bytes'])})"
         for turn in turned
     ]
-    but = ", not with" if fits else f", but {turned[0].verdict.partition(',')[0]} with"
+    word = turned[0].verdict.partition(",")[0]
+    but = f", {'perhaps ' * (word == 'may fit')}not with" if fits else f", but {word} with"
     same = " on the same plan" if unsaid == UNSAID else ""
     return printable(f" with {usual} ({memory}){but} {' or '.join(others)}{same}: {unsaid}")
 
 
-def close_text(peak_bytes: float, limit_bytes: float) -> str:
-    """The end of a sentence about a training run whose peak is closer to the limit than its error; else nothing."""
-    if not near_limit(peak_bytes, limit_bytes):
-        return ""
-    if peak_bytes <= limit_bytes:
-        return f", closer than the error of a predicted peak ({PEAK_ERROR:.0%}): it may run out of memory"
-    over = format_bytes(peak_bytes - limit_bytes)
-    return f", {over} too much; {MAY_FIT}"
+def room_words(peak_bytes: float, cluster: Cluster, headroom: float) -> str:
+    """``61.2 GiB of 79.2 GiB, 98% likely to fit``; ``headroom``, the share of memory that stays free, is said where it
+    is not the usual one."""
+    free = 0.0 if headroom == usual_headroom(cluster) else headroom
+    room = usable_bytes(cluster) * (1 - free)
+    words = f"{format_bytes(peak_bytes)} of {room_text(room, free)}"
+    if cluster.gpu.accelerator is not None or not (peak_bytes <= room or in_doubt(peak_bytes, cluster)):
+        return words
+    return f"{words}, {likely_text(peak_bytes, cluster)}"
 
 
-def limit_of(answer: PlanAnswer) -> tuple[float, float]:
-    """Bytes of a device that a plan may use, and the share of memory that it leaves free."""
-    headroom = answer.search.headroom
-    return (1 - headroom) * usable_bytes(answer.cluster), headroom
-
-
-def memory_text(best: PricedPlan, limit: float) -> str:
-    """``61.2 GiB of 75.2 GiB``; if the allocator fills the device completely, the memory in use."""
-    if best.peak_bytes < limit * (1 - 1e-6):
-        return f"{format_bytes(best.peak_bytes)} of {format_bytes(limit)}{close_text(best.peak_bytes, limit)}"
+def memory_text(best: PricedPlan, cluster: Cluster, headroom: float) -> str:
+    """`room_words`; if the allocator fills the device completely, the memory in use."""
+    if best.peak_bytes < usable_bytes(cluster) * (1 - 1e-6):
+        return room_words(best.peak_bytes, cluster, headroom)
     used = format_bytes(float(best.footprint.allocated_bytes))
-    return f"all of {format_bytes(limit)}, {used} of it in use: the allocator gives idle blocks back to stay inside"
+    room = format_bytes(usable_bytes(cluster))
+    return f"all of {room}, {used} of it in use: the allocator gives idle blocks back to stay inside"
 
 
 def beside_best(plan: PricedPlan, best: PricedPlan | None) -> str:

@@ -146,6 +146,7 @@ class _TrainingFields(AxisFields[Size, Word, Switch], Generic[Size, Word, Switch
     attention: str | None
     context_parallel: str | None
     routing_skew: float | None
+    fit_probability: float | None
     headroom: float | None
     fix: Mapping[str, int | str] | None
     set: Mapping[str, int | str] | None
@@ -333,11 +334,23 @@ _ROWS = (
         panel=Panel.RARE,
     ),
     RunField(
+        name="fit_probability",
+        kind=float,
+        words="probability of fit",
+        unit=Unit.SHARE,
+        help="Probability with which a plan must fit in memory, from 0.5. [default: 0.9 on GPUs]",
+        metavar="SHARE",
+        least=0.5,
+        most=0.999,
+        panel=Panel.RARE,
+        inference=False,
+    ),
+    RunField(
         name="headroom",
         kind=float,
         words="free memory",
         unit=Unit.SHARE,
-        help="Share of memory that stays free. [default: 0.05 in training on GPUs, else 0]",
+        help="Share of memory that stays free. [default: what --fit-probability needs; 0 on own chips]",
         metavar="SHARE",
         least=0,
         most=1,

@@ -28,7 +28,7 @@ from sartor.step.stages import (
     stage_counts,
 )
 from sartor.step.states import HeldBytes, held_bytes, params_of
-from sartor.units import Array, BoolArray, Bools, FloatArray, IntArray, remembered_if_few
+from sartor.units import Array, BoolArray, Bools, FloatArray, Floats, IntArray, remembered_if_few
 
 USABLE_SHARE = 0.99
 """Share of a device's memory that processes can use (recalled: PyTorch reports 79.15 to 79.33 GiB in total on 80-GiB
@@ -41,6 +41,51 @@ TIGHT_FRAGMENTATION = 1.03
 def usable_of(gpu: Gpu) -> float:
     """Bytes of a device's memory that a process can fill."""
     return gpu.hbm_bytes * ((1 - gpu.ecc_share) * USABLE_SHARE if gpu.accelerator is None else 1.0)
+
+
+PEAK_SCALE = 0.045
+"""Scale of the logistic distribution of ln(measured peak / predicted peak) on sources that the model has not seen
+(`sartor validate memory`)."""
+
+FIT_PROBABILITY = 0.9
+"""Usual probability with which a plan must fit: running out of memory costs more than a little recomputation. A run
+that fits with less, and does not with less than the rest, is in doubt."""
+
+
+def fit_probability(peak_bytes: Floats, cluster: Cluster) -> FloatArray:
+    """Probability that a training run with this predicted peak fits on a device of the cluster. A user's own chip is
+    sure to hold what is predicted: its compiler lays out its memory.
+
+    >>> from sartor.hardware.cluster_catalog import load_cluster
+    >>> cluster = load_cluster("dgx-h100")
+    >>> fit_probability(usable_bytes(cluster), cluster).tolist()
+    0.5
+    """
+    room = usable_bytes(cluster) / np.maximum(peak_bytes, 1.0)
+    if cluster.gpu.accelerator is not None:
+        return np.where(room >= 1, 1.0, 0.0)
+    return np.asarray(1 / (1 + room ** (-1 / PEAK_SCALE)))
+
+
+def margin(probability: float) -> float:
+    """Share of a GPU's usable memory that a predicted peak must leave free to fit with this probability.
+
+    >>> round(margin(0.5), 3), margin(0.99) > margin(0.9) > 0
+    (0.0, True)
+    """
+    return 1 - float((probability / (1 - probability)) ** -PEAK_SCALE)
+
+
+def likely_text(peak_bytes: float, cluster: Cluster) -> str:
+    """``58% likely to fit``: the probability of fit in words."""
+    share = float(fit_probability(peak_bytes, cluster))
+    words = "over 99%" if share > 0.99 else "under 1%" if share < 0.01 else f"{share:.0%}"
+    return f"{words} likely to fit"
+
+
+def in_doubt(peak_bytes: float, cluster: Cluster) -> bool:
+    """Whether a training run with this predicted peak may fit as well as not."""
+    return 1 - FIT_PROBABILITY < float(fit_probability(peak_bytes, cluster)) < FIT_PROBABILITY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

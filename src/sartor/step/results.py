@@ -119,18 +119,6 @@ class Footprint:
     """The fullest pipeline rank."""
 
 
-PEAK_ERROR = 0.1
-"""Mean error of a predicted peak: 9.8% of 164 published runs with their memory (`sartor validate training`,
-2026-11-28); of sources that the model has not seen, more."""
-
-MAY_FIT = f"a predicted peak is {PEAK_ERROR:.0%} off, so it may fit"
-
-
-def near_limit(peak_bytes: float, limit_bytes: float) -> bool:
-    """Whether a training run's predicted peak is closer to a limit than its error: it may be on either side."""
-    return abs(peak_bytes - limit_bytes) < PEAK_ERROR * limit_bytes
-
-
 def step_source(cluster: Cluster, dtype: DType, calibration: Calibration | None) -> Source:
     """CALIBRATED if both GEMMs and attention of every device are, as they take most of a step."""
     calibrations = [

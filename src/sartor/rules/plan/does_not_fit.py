@@ -36,9 +36,8 @@ from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, Trai
 from sartor.model.workload import AttentionKernel
 from sartor.rules.plan.rule import PlanContext, PlanRule, PlanSuspicion, Remedy
 from sartor.rules.rule import Grade
-from sartor.step.footprint import footprint, usable_bytes
+from sartor.step.footprint import footprint, in_doubt, likely_text, usable_bytes
 from sartor.step.question import as_trained
-from sartor.step.results import MAY_FIT, near_limit
 from sartor.step.step import step
 from sartor.units import format_bytes
 
@@ -53,7 +52,7 @@ def does_not_fit(context: PlanContext) -> Iterator[PlanSuspicion]:
     left = f" with {100 * context.headroom:g}% headroom" if context.headroom else ""
     none = "" if changes else "; no single change makes it fit"
     doubt = f"; without a price here, and could save as much: {', '.join(context.unpriced)}" if context.unpriced else ""
-    doubt += f"; {MAY_FIT}" if near_limit(need, room) else ""
+    doubt += f"; {likely_text(need, context.cluster)}" if in_doubt(need, context.cluster) else ""
     yield PlanSuspicion(
         grade=Grade.WARN if doubt else Grade.ERROR,
         message=f"{where} {format_bytes(need)}, {format_bytes(need - room)} more than"
