@@ -71,6 +71,7 @@ CHOICES: Fields = (
     _error("oom_correct", "fits right"),
     _error("oom_recall", "OOM found"),
     _error("oom_precision", "OOM right"),
+    _error("fit_calibration", "calibration"),
     _error("pair_accuracy", "pairs"),
     _error("top1_regret", "regret"),
 )

@@ -150,6 +150,26 @@ def finetune(
     _answer(training_body(accuracy), training_charts(accuracy) if html else [], html, json, out, verbose=verbose)
 
 
+@group.command()
+def memory(
+    data: Data,
+    group_by: GroupBy = None,
+    worst: Worst = 5,
+    verbose: o.Verbose = False,
+    html: o.HtmlFile = None,
+    json: o.AsJson = False,
+    out: o.OutFile = None,
+) -> None:
+    """Memory of training: peaks of published runs, those that ran out of memory, and the probability of fit.
+
+    Example: `sartor validate memory --data end_to_end/ --group-by source`
+    """
+    from sartor.validate.training_accuracy import training_body, validate_memory
+
+    accuracy = validate_memory(data, group_by=c.words_of(group_by) or ("source",), worst=worst)
+    _answer(training_body(accuracy), [], html, json, out, verbose=verbose)
+
+
 def _answer(
     body: JsonDict, charts: list[Any], html: Path | None, json: bool, out: Path | None, *, verbose: bool
 ) -> None:

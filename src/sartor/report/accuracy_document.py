@@ -17,7 +17,7 @@ from sartor.report.document import PageBlock, document_text, grid_block, section
 from sartor.report.frame import FILE, Chart, Frame, Sheet, to_svg
 from sartor.report.grid import Markup, element, field_grid, grid_of
 from sartor.report.words import count_text, owner_words, printable
-from sartor.units import format_seconds
+from sartor.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -42,7 +42,7 @@ HEURISTICS = " nvMMH: MAPE of nvidia-matmul-heuristics on a sample of the same G
 NO_HEURISTICS = " For a column of nvidia-matmul-heuristics on 16-bit GEMMs: pip install 'sartor[heuristics]'."
 
 SHORT_LEGEND = (
-    "MAPE, median, p90: of |predicted / measured - 1|; bias above 0: predicted too slow. in 80%: inside the interval. "
+    "MAPE, median, p90: of |predicted / measured - 1|; bias above 0: predicted too much. in 80%: inside the interval. "
     "Every table, case and assumption: --verbose"
 )
 TRAINING_LEGEND = (
@@ -54,11 +54,19 @@ TRAINING_LEGEND = (
     "share of plan pairs (same model, cluster and batch, more than 2% apart) in measured order. regret: "
     "measured time of the plan predicted fastest over the fastest, minus 1."
 )
+MEMORY_LEGEND = (
+    "MAPE, median, p90: of |predicted / measured - 1| of peak memory, as the run's tool counts it; bias: median of "
+    "predicted / measured - 1. in 80%: runs inside the predicted interval. OOM found: of runs that ran out of memory, "
+    "the share said not to fit. OOM right: of runs said not to fit, the share that ran out. calibration: the largest "
+    "difference between a predicted probability (0.1 to 0.9) and the share of peaks below it."
+)
 
 
 def _legend(body: JsonMap) -> str:
     """The meaning of the columns."""
     groups = body["groups"]
+    if any(group["table"] == "memory" for group in groups):
+        return MEMORY_LEGEND
     if any(group["table"] == "training" for group in groups):
         return TRAINING_LEGEND
     if any(group.get("heuristics_mape") is not None for group in groups):
@@ -76,6 +84,9 @@ def accuracy_view(body: JsonMap, *, verbose: bool = False) -> RenderableType:
 def _headline(body: JsonMap) -> Iterator[str]:
     """How far off over how many rows, how many the intervals hold, and what is worst."""
     groups = [group for group in body["groups"] if group["mape"] is not None]
+    if any(group["table"] == "memory" for group in body["groups"]):
+        yield from _memory_lines(body["overall"], _heading(body))
+        return
     whole = body.get("overall") or (groups[0] if len(groups) == 1 else {})
     detail = f" (median {whole['median_error']:.1%}, bias {whole['bias']:+.1%})" if whole else ""
     over = sum(group["targets"] for group in groups)
@@ -87,6 +98,22 @@ def _headline(body: JsonMap) -> Iterator[str]:
         yield f"Worst: {_short_case(cases[0])}."
 
 
+def _memory_lines(whole: JsonMap, heading: str) -> Iterator[str]:
+    """How far off peaks are, whether running out of memory is foreseen, and how true the probability of fit is."""
+    if whole["mape"] is not None:
+        detail = f"median {whole['median_error']:.1%}, bias {whole['bias']:+.1%}"
+        yield f"Peaks are off by {whole['mape']:.1%} on average ({detail}) over {whole['targets']:,} runs. {heading}."
+        yield (
+            f"The 80% intervals hold {whole['coverage_80']:.0%} of them; the probability of fit is off by up to "
+            f"{100 * whole['fit_calibration']:.0f} points."
+        )
+    if whole["oom_rows"]:
+        found = f"Of {count_text(whole['oom_rows'], 'run')} that ran out of memory, {whole['oom_recall']:.0%}"
+        precision = whole["oom_precision"]
+        right = "" if precision is None else f"; of all those said not to, {precision:.0%} ran out"
+        yield f"{found} are said not to fit{right}."
+
+
 def _mean_of(groups: Sequence[JsonMap], figure: str) -> float:
     total = sum(group["targets"] for group in groups)
     return float(sum(group[figure] * group["targets"] for group in groups) / total) if total else math.nan
@@ -95,8 +122,13 @@ def _mean_of(groups: Sequence[JsonMap], figure: str) -> float:
 def _short_case(case: JsonMap) -> str:
     """``model=GPT-3 gpu=A100: measured 2 s, predicted 1 s (0.5x)``"""
     what = [f"{key}={value}" for key, value in case.items() if key not in _NOT_WHAT and value not in ("", None)]
-    times = f"measured {format_seconds(case['measured_s'])}, predicted {format_seconds(case['predicted_s'])}"
-    return f"{' '.join(what[:MOST_WORDS])}: {times} ({case['ratio']:.3g}x)"
+    return f"{' '.join(what[:MOST_WORDS])}: {_both(case)} ({case['ratio']:.3g}x)"
+
+
+def _both(case: JsonMap) -> str:
+    """``measured 2 s, predicted 1 s``, or both peaks."""
+    form, unit = (format_bytes, "bytes") if "measured_bytes" in case else (format_seconds, "s")
+    return f"measured {form(case[f'measured_{unit}'])}, predicted {form(case[f'predicted_{unit}'])}"
 
 
 def accuracy_page(body: JsonMap, charts: Sequence[JsonMap]) -> str:
@@ -201,16 +233,16 @@ def _factor(case: JsonMap) -> float:
 def _case_text(case: JsonMap) -> str:
     """One target in words: sizes, measured and predicted time, the predicted terms, and the error of similar shapes."""
     what = [f"{key}={value}" for key, value in case.items() if key not in _NOT_WHAT and value not in ("", None)]
-    times = f"measured {format_seconds(case['measured_s'])}, predicted {format_seconds(case['predicted_s'])}"
     reasons = "".join(f"; {reason}" for reason in (_bound(case), _alike(case)) if reason)
-    return f"{' '.join(what)}: {times} ({case['ratio']:.3g}x){reasons}"
+    return f"{' '.join(what)}: {_both(case)} ({case['ratio']:.3g}x){reasons}"
 
 
 _TIMES = ("measured_s", "predicted_s", "low_s", "high_s", "ratio", "num_rows")
 _WORDS = {"compute_s": "compute", "memory_s": "memory", "network_s": "network", "overhead_s": "overhead"}
 _NOT_WHAT = {
     *_TIMES, *_WORDS, "bound_by", "largest", "residual", "source", "tile_m", "tile_n", "split_k", "waves",
-    "measured_spread", "near_targets", "near_median_error", "calibration", "largest_parts",
+    "measured_bytes", "predicted_bytes", "measured_spread", "near_targets", "near_median_error", "calibration",
+    "largest_parts",
 }  # fmt: skip
 
 

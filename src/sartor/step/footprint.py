@@ -67,13 +67,22 @@ def fit_probability(peak_bytes: Floats, cluster: Cluster) -> FloatArray:
     return np.asarray(1 / (1 + room ** (-1 / PEAK_SCALE)))
 
 
+def peak_quantile(probability: float) -> float:
+    """The measured peak, relative to the predicted one, that is not exceeded with this probability.
+
+    >>> peak_quantile(0.5), peak_quantile(0.9) > 1
+    (1.0, True)
+    """
+    return float((probability / (1 - probability)) ** PEAK_SCALE)
+
+
 def margin(probability: float) -> float:
     """Share of a GPU's usable memory that a predicted peak must leave free to fit with this probability.
 
     >>> round(margin(0.5), 3), margin(0.99) > margin(0.9) > 0
     (0.0, True)
     """
-    return 1 - float((probability / (1 - probability)) ** -PEAK_SCALE)
+    return 1 - 1 / peak_quantile(probability)
 
 
 def likely_text(peak_bytes: float, cluster: Cluster) -> str:

@@ -18,6 +18,7 @@ from sartor.cost.correction.calibration_file import read_training_table
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.step.coefficients import check_constants
+from sartor.step.footprint import peak_quantile
 from sartor.validate.accuracy import suspected, suspicion
 from sartor.validate.answer import (
     check_any_predicted,
@@ -35,7 +36,7 @@ from sartor.validate.training_predictions import (
     predict_training,
     ranking,
 )
-from sartor.validate.training_rows import DERIVED, read_training
+from sartor.validate.training_rows import DERIVED, TrainingCase, read_training
 
 WORST = 5
 
@@ -46,7 +47,7 @@ class _TrainingAccuracy:
 
     data: str
     table: str
-    """``training`` or ``finetune``."""
+    """``training``, ``finetune`` or ``memory``."""
     outcomes: tuple[TrainingOutcome, ...]
     group_by: tuple[str, ...]
     shots: int = 0
@@ -87,12 +88,34 @@ def validate_training(
     )
 
 
+def validate_memory(
+    data: str | Path, *, group_by: Sequence[str] = ("source",), worst: int = WORST
+) -> _TrainingAccuracy:
+    """One prediction per row that says its peak memory, or that it ran out of memory. ``data`` is a CSV file, or a
+    folder with ``training.csv``, ``finetune.csv`` or both. Raises ``InputError`` as `validate_training`."""
+    folder = Path(data)
+    tables = [table for table in ("training", "finetune") if (folder / f"{table}.csv").is_file()] or ["training"]
+    cases = [case for table in tables for case in read_training(data, table, group_by) if _says_memory(case)]
+    if not cases:
+        must = "has no row with peak_mem_gb, or that ran out of memory (run_kind or mem_kind with oom)"
+        raise InputError("data", str(data), must)
+    outcomes = predict_training(cases, intervals=False)
+    check_any_predicted([outcome.reason for outcome in outcomes], str(data))
+    return _TrainingAccuracy(data=str(data), table="memory", outcomes=outcomes, group_by=tuple(group_by), worst=worst)
+
+
+def _says_memory(case: TrainingCase) -> bool:
+    return case.out_of_memory or bool(case.memory_kind and math.isfinite(case.measured_bytes))
+
+
 def training_body(accuracy: _TrainingAccuracy) -> JsonDict:
     """The JSON of the contract: metrics per group and overall, rows without a prediction, and assumptions."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for i, outcome in enumerate(accuracy.outcomes):
         groups.setdefault(tuple(_column(outcome, name) for name in accuracy.group_by), []).append(i)
     everything = _group_figures(accuracy, range(len(accuracy.outcomes)))
+    if accuracy.table == "memory":
+        everything |= {"pair_accuracy": None, "top1_regret": None}
     return {
         "data": accuracy.data,
         "num_rows": len(accuracy.outcomes),
@@ -145,6 +168,8 @@ def _column(outcome: TrainingOutcome, name: str) -> str:
 def _group_figures(accuracy: _TrainingAccuracy, members: Sequence[int]) -> JsonDict:
     """All metrics of some rows; None if there is no data for one."""
     rows = [accuracy.outcomes[i] for i in members]
+    if accuracy.table == "memory":
+        return _memory_figures(rows, accuracy.worst)
     timed = [outcome for outcome in rows if outcome.timed]
     ratio = np.asarray([outcome.ratio for outcome in timed])
     inside = [outcome.low_s <= outcome.case.measured_s <= outcome.high_s for outcome in timed]
@@ -177,6 +202,44 @@ def _after(accuracy: _TrainingAccuracy, members: Sequence[int]) -> JsonDict:
         "shots_rows": int(np.unique(accuracy.after.index[mine]).size),
         **{f"shots_{name}": value for name, value in figures.items()},
         "shots_any_mape": errors_of(accuracy.after_any.ratio[of_any])["mape"],
+    }
+
+
+def _memory_figures(rows: Sequence[TrainingOutcome], worst: int) -> JsonDict:
+    """Errors of peaks, whether running out of memory is predicted, and how true the probability of fit is."""
+    weighed = sorted((row for row in rows if row.weighed), key=lambda row: -abs(math.log(_peak_ratio(row))))
+    ratio = np.asarray([_peak_ratio(row) for row in weighed])
+    held = [float(np.mean(1 / ratio <= peak_quantile(share))) for share in SHARES] if weighed else []
+    inside = [peak_quantile(0.1) <= 1 / each <= peak_quantile(0.9) for each in ratio]
+    return {
+        "rows": len(rows),
+        "targets": len(weighed),
+        "expressed": sum(not row.reason for row in rows),
+        **errors_of(ratio),
+        "coverage_80": mean_or_none(inside),
+        "kendall_tau": None,
+        **_memory(rows),
+        "fit_calibration": max((abs(a - b) for a, b in zip(held, SHARES, strict=False)), default=None),
+        "worst": [_memory_case(row) for row in weighed[:worst]],
+    }
+
+
+SHARES = tuple(np.arange(1, 10) / 10)
+"""Probabilities at which the share of measured peaks below the predicted quantile is compared."""
+
+
+def _peak_ratio(outcome: TrainingOutcome) -> float:
+    return outcome.predicted_bytes / outcome.case.measured_bytes
+
+
+def _memory_case(outcome: TrainingOutcome) -> JsonDict:
+    """One row: its configuration, and both peaks."""
+    return {
+        **_shown(outcome),
+        "measured_bytes": outcome.case.measured_bytes,
+        "predicted_bytes": outcome.predicted_bytes,
+        "ratio": _peak_ratio(outcome),
+        "kind": outcome.case.memory_kind,
     }
 
 
@@ -223,12 +286,17 @@ SHOWN = (
 _DEFAULTS = {"tp": "1", "pp": "1", "vp": "1", "cp": "1", "ep": "1"}
 
 
+def _shown(outcome: TrainingOutcome) -> dict[str, str]:
+    """The configuration of a row."""
+    words = outcome.case.words
+    return {name: words[name] for name in SHOWN if words.get(name) and words[name] != _DEFAULTS.get(name)}
+
+
 def _case(outcome: TrainingOutcome) -> JsonDict:
     """One row: its configuration, both times, and the largest parts of the predicted step."""
-    words = outcome.case.words
     parts = sorted(outcome.parts.items(), key=lambda item: -item[1])[:3]
     return {
-        **{name: words[name] for name in SHOWN if words.get(name) and words[name] != _DEFAULTS.get(name)},
+        **_shown(outcome),
         "measured_s": outcome.case.measured_s,
         "predicted_s": outcome.predicted_s,
         "low_s": outcome.low_s,

@@ -31,11 +31,11 @@ from sartor.json_types import JsonMap
 from sartor.model.training import Recompute
 from sartor.run.fields import Run
 from sartor.step.coefficients import coefficients_for
-from sartor.step.footprint import every_stage, footprint
+from sartor.step.footprint import every_stage, fit_probability, footprint
 from sartor.step.results import Footprint, StepEstimate
 from sartor.step.step import step
 from sartor.units import FloatArray, Floats, format_seconds
-from sartor.validate.training_open import OpenRun, Settled, fastest, more_sharded, needed_bytes, resorts, settled_words
+from sartor.validate.training_open import OpenRun, Settled, fastest, more_sharded, resorts, settled_words
 from sartor.validate.training_rows import TrainingCase
 from sartor.validate.training_setup import recorded
 
@@ -65,8 +65,8 @@ class TrainingOutcome:
     """What the row does not state: the value that was taken, and the step with each other one, as phrases."""
     predicted_bytes: float = math.nan
     """Of the measured kind; device bytes if memory was not measured."""
-    needed_bytes: float = math.nan
-    """Allocated bytes plus context: an allocator frees cached gaps before it runs out of memory."""
+    fit_probability: float = math.nan
+    """Probability that it fits on its device."""
     reason: str = ""
 
     @property
@@ -90,8 +90,8 @@ class TrainingOutcome:
 
     @property
     def fits(self) -> bool:
-        """Whether the prediction fits the device."""
-        return self.case.cluster is not None and self.needed_bytes <= self.case.cluster.gpu.hbm_bytes
+        """Whether it fits rather than not."""
+        return self.fit_probability >= 0.5
 
 
 def predict_training(
@@ -135,7 +135,7 @@ def _outcome(
         parts=parts,
         still_open=tuple(_open_words(open_run, _one(estimate.step_s))),
         predicted_bytes=_bytes(case, memory),
-        needed_bytes=_needed(case, memory),
+        fit_probability=_fit_probability(case, memory),
     )
 
 
@@ -236,10 +236,10 @@ def _bytes(case: TrainingCase, memory: Footprint) -> float:
     return _one(figures.get(case.memory_kind, memory.device_bytes))
 
 
-def _needed(case: TrainingCase, memory: Footprint) -> float:
-    """Bytes a device needs at least; without optimizer states if no optimizer steps."""
+def _fit_probability(case: TrainingCase, memory: Footprint) -> float:
+    """Without optimizer states if no optimizer steps."""
     states = memory.optimizer_bytes if case.no_optimizer else 0.0
-    return _one(needed_bytes(memory) - states)
+    return float(fit_probability(_one(memory.device_bytes - states), case.priceable[2]))
 
 
 def _one(value: Floats) -> float:
