@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import sartor
 from sartor.errors import InputError
 from sartor.plans.next import CLOSE, mechanisms
 from sartor.report.plan_words import memory_text, plan_lines
-from sartor.step.footprint import usable_bytes
+from sartor.run.fields import Origin
+from sartor.step.footprint import FIT_PROBABILITY, fit_probability, usable_bytes
 
 ASKED = {"num_devices": 64, "global_batch_size": 512, "seq_len": 8192}
 
@@ -18,10 +21,35 @@ def answer() -> sartor.answers.PlanAnswer:
     return sartor.plan("llama-3-8b", "dgx-h100", **ASKED)  # type: ignore[arg-type]
 
 
-def test_every_plan_leaves_a_twentieth_of_the_memory_free(answer: sartor.answers.PlanAnswer) -> None:
-    limit = 0.95 * usable_bytes(answer.cluster)
-    assert answer.search.headroom == 0.05
-    assert all(plan.peak_bytes <= limit for plan in (*answer.search.top, *answer.front))
+def test_every_plan_fits_with_the_usual_probability(answer: sartor.answers.PlanAnswer) -> None:
+    plans = (*answer.search.top, *answer.front)
+    assert all(fit_probability(plan.peak_bytes, answer.cluster) >= FIT_PROBABILITY for plan in plans)
+    assert answer.fit_probability == answer.to_dict()["fit_probability"] >= FIT_PROBABILITY
+
+
+def test_a_plan_that_must_fit_more_surely_is_not_faster(answer: sartor.answers.PlanAnswer) -> None:
+    steps = []
+    for probability in (0.5, 0.9, 0.99):
+        found = sartor.plan("llama-3-8b", "dgx-h100", fit_probability=probability, **ASKED)  # type: ignore[arg-type]
+        assert found.best is not None
+        assert fit_probability(found.best.peak_bytes, found.cluster) >= probability
+        assert found.run.origin("headroom") is Origin.IMPLIED
+        steps.append(found.best.step_s)
+    assert steps == sorted(steps)
+    assert steps[1] == answer.best.step_s  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("probability", "headroom"), [(0.3, None), (1.0, None), (0.95, 0.1)])
+def test_a_probability_of_fit_is_one_and_stands_alone(probability: float, headroom: float | None) -> None:
+    options = {"fit_probability": probability, "headroom": headroom}
+    with pytest.raises(InputError, match="must be from 0.5 to 0.999|states another"):
+        sartor.plan("llama-3-8b", "dgx-h100", **options, **ASKED)  # type: ignore[arg-type]
+
+
+def test_a_chip_of_ones_own_holds_what_is_predicted() -> None:
+    own = sartor.plan("llama-3-8b", "tpu_v4_like", num_devices=64, global_batch_size=512, seq_len=2048)
+    assert own.search.headroom == 0
+    assert own.fit_probability in (None, 1.0)
 
 
 def test_more_headroom_never_makes_a_step_shorter(answer: sartor.answers.PlanAnswer) -> None:
@@ -49,5 +77,7 @@ def test_the_simpler_plan_has_fewer_mechanisms_and_is_about_as_fast(answer: sart
 
 def test_a_clamp_is_not_shown_as_a_prediction(answer: sartor.answers.PlanAnswer) -> None:
     assert answer.best is not None
-    words = memory_text(answer.best, answer.best.peak_bytes)
+    room = usable_bytes(answer.cluster)
+    full = replace(answer.best, footprint=replace(answer.best.footprint, device_bytes=room))
+    words = memory_text(full, answer.cluster, 0.0)
     assert "of it in use" in words
