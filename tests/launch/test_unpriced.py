@@ -98,7 +98,7 @@ def test_the_published_run_with_8_bit_weights_fits(shared_dir: Path) -> None:
 
 
 def test_a_switch_that_may_save_enough_leaves_the_verdict_open(tmp_path: Path) -> None:
-    answer = priced(tmp_path, f"{FP8} --use-bnb-optimizer")
+    answer = priced(tmp_path, f"{FP8} --use-bnb-optimizer", headroom=0.05)
     assert not answer.fits
     assert answer.status == "unknown"
     (turn,) = answer.depends_on

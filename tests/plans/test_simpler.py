@@ -42,7 +42,7 @@ def test_a_plan_that_must_fit_more_surely_is_not_faster(answer: sartor.answers.P
 @pytest.mark.parametrize(("probability", "headroom"), [(0.3, None), (1.0, None), (0.95, 0.1)])
 def test_a_probability_of_fit_is_one_and_stands_alone(probability: float, headroom: float | None) -> None:
     options = {"fit_probability": probability, "headroom": headroom}
-    with pytest.raises(InputError, match="must be from 0.5 to 0.999|states another"):
+    with pytest.raises(InputError, match=r"must be from 0\.5 to 0\.999|states another"):
         sartor.plan("llama-3-8b", "dgx-h100", **options, **ASKED)  # type: ignore[arg-type]
 
 

@@ -520,7 +520,8 @@ class ModelEstimate(Answer):
     def near_limit(self) -> bool:
         """Whether the error of the predicted peak leaves open if a training run fits."""
         held = self.question.held
-        return held is not None and in_doubt(self.peak_bytes, held.cluster)
+        own_margin = self.question.run.states("headroom")
+        return held is not None and (self.fits or not own_margin) and in_doubt(self.peak_bytes, held.cluster)
 
     @property
     def fit_probability(self) -> float:

@@ -571,6 +571,8 @@ class LaunchAnswer(Answer):
     """Whether the trainer can run it, if it fits."""
     headroom: float = 0.0
     """Share of usable memory that stays free."""
+    own_margin: bool = False
+    """It is stated, so a peak that does not leave it free does not fit."""
     depends_on: tuple[Turn, ...] = ()
     """Switches without a price, and what the files do not say, that would turn whether it fits."""
 
@@ -590,7 +592,7 @@ class LaunchAnswer(Answer):
     @property
     def near_limit(self) -> bool:
         """Whether the error of the predicted peak leaves open if it fits."""
-        return in_doubt(self.priced.peak_bytes, self.cluster)
+        return (self.fits or not self.own_margin) and in_doubt(self.priced.peak_bytes, self.cluster)
 
     @property
     def status(self) -> str:

@@ -99,7 +99,7 @@ def weighed(
         run=reduce(_with_field, fields, run),
         alternatives=alternatives,
         spread=(float(low[0]), float(high[0])),
-        turns=(*_turns(base.alone, alternatives, cluster, limit_bytes, fields), *of_chips),
+        turns=(*_turns(base.alone, alternatives, fields, _judge(run, cluster, limit_bytes)), *of_chips),
     )
 
 
@@ -364,16 +364,15 @@ def _improving(figures: Sequence[FloatArray], names: Sequence[str], wanted: Sequ
 def _turns(
     base: Alternative,
     alternatives: Sequence[Alternative],
-    cluster: Cluster,
-    limit_bytes: float,
     open_fields: Sequence[_OpenField],
+    fit_of: Callable[[Alternative], int],
 ) -> Iterator[Turn]:
     """Values that turn whether the plan fits, or may fit: those that do alone, else the corner that does. If it fits,
     also those that move its time."""
-    fields, of_base = {field.name: field for field in open_fields}, _fit_of(base, cluster, limit_bytes)
+    fields, of_base = {field.name: field for field in open_fields}, fit_of(base)
     fits, worse = of_base == 0, 1 if of_base == 0 else -1
-    fit_of = [(other, _fit_of(other, cluster, limit_bytes)) for other in alternatives]
-    turned = [(other, fit) for other, fit in fit_of if worse * fit > worse * of_base]
+    judged = [(other, fit_of(other)) for other in alternatives]
+    turned = [(other, fit) for other, fit in judged if worse * fit > worse * of_base]
     for alternative, fit in [pair for pair in turned if len(pair[0].values) == 1] or turned[:1]:
         figures = {"peak_bytes": alternative.peak_bytes, "step_s": alternative.step_s}
         verdict = f"{FIT_WORDS[fit]}, {format_bytes(alternative.peak_bytes)}"
@@ -390,11 +389,16 @@ FIT_WORDS = ("fits", "may fit", "does not fit")
 """What is said of a peak, the one with the most memory free first."""
 
 
-def _fit_of(priced: Alternative, cluster: Cluster, limit_bytes: float) -> int:
-    """Index into `FIT_WORDS`."""
-    if priced.peak_bytes <= limit_bytes:
-        return 0
-    return 1 if in_doubt(priced.peak_bytes, cluster) else 2
+def _judge(run: Run, cluster: Cluster, limit_bytes: float) -> Callable[[Alternative], int]:
+    """What is said of an alternative's peak, as an index into `FIT_WORDS`; nothing that exceeds a stated share of
+    memory may fit."""
+
+    def fit_of(priced: Alternative) -> int:
+        if priced.peak_bytes <= limit_bytes:
+            return 0
+        return 1 if not run.states("headroom") and in_doubt(priced.peak_bytes, cluster) else 2
+
+    return fit_of
 
 
 def _settled(turn: Turn, alternative: Alternative, fields: Mapping[str, _OpenField]) -> Turn:

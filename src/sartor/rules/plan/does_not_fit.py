@@ -52,7 +52,9 @@ def does_not_fit(context: PlanContext) -> Iterator[PlanSuspicion]:
     left = f" with {100 * context.headroom:g}% headroom" if context.headroom else ""
     none = "" if changes else "; no single change makes it fit"
     doubt = f"; without a price here, and could save as much: {', '.join(context.unpriced)}" if context.unpriced else ""
-    doubt += f"; {likely_text(need, context.cluster)}" if in_doubt(need, context.cluster) else ""
+    doubt += (
+        f"; {likely_text(need, context.cluster)}" if not context.own_margin and in_doubt(need, context.cluster) else ""
+    )
     yield PlanSuspicion(
         grade=Grade.WARN if doubt else Grade.ERROR,
         message=f"{where} {format_bytes(need)}, {format_bytes(need - room)} more than"

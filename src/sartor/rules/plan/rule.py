@@ -35,6 +35,8 @@ class PlanContext:
     """The best plan for the same devices, if a search found one."""
     headroom: float = 0.0
     """Share of usable memory that stays free."""
+    own_margin: bool = False
+    """It is stated, so a peak that does not leave it free does not fit."""
     broken: tuple[str, ...] = ()
     """Why the trainer cannot run the plan."""
     runs: Callable[[TrainingJob, TrainingPlan], bool] = lambda job, plan: True
