@@ -168,8 +168,8 @@ def test_a_switch_without_a_price_weakens_the_verdict_as_plan_does(
     launch = tmp_path / "train.sh"
     text = MEGATRON.format(plan=plan).replace("layers 24", "layers 48")
     launch.write_text(text.replace("micro-batch-size 1 ", "micro-batch-size 8 "))
-    words = ["--cluster", CLUSTER, "--launch", str(launch)]
-    assert (linted := api.lint_launch(launch, CLUSTER, search=False)).depends_on
+    words = ["--cluster", CLUSTER, "--launch", str(launch), "--headroom", "0.05"]
+    assert (linted := api.lint_launch(launch, CLUSTER, search=False, headroom=0.05)).depends_on
     assert not linted.fits
     for command in ("estimate", "lint"):
         run([command, *words])

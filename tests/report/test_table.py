@@ -105,7 +105,7 @@ def test_advice_is_one_screen_that_says_first_what_to_change(model: str) -> None
     lines = rendered(advice_document.advice_view(api.advise(model, "h100")))
     first = " ".join(" ".join(lines).split())
     assert len(lines) <= 40
-    change = "Keep this shape: of " if "Keep this shape" in first else "Change first: "
+    change = "Keep this shape: " if "Keep this shape" in first else "Change first: "
     assert first.index(": fits, ") < first.index(" tokens takes ") < first.index(change) < first.index("Where the time")
     assert lines[-1].endswith("More: --verbose")
 
