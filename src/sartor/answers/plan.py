@@ -455,7 +455,8 @@ class PlanAnswer(Answer):
         plan fits as priced, and one would with another plausible value or may within the error of its peak."""
         if self.cannot_run:
             return "infeasible"
-        turned = self.best is None and (self.search.may_fit or any(turn.of_memory for turn in self.depends_on))
+        may_fit = self.search.may_fit and not self.run.states("headroom")
+        turned = self.best is None and (may_fit or any(turn.of_memory for turn in self.depends_on))
         return "unknown" if turned else self.search.status.value
 
     @property

@@ -11,9 +11,10 @@ import numpy as np
 from sartor.cost.cost import interval_80
 from sartor.hardware.cluster import Cluster
 from sartor.model.training import TrainingJob, TrainingPlan
+from sartor.step.footprint import in_doubt
 from sartor.step.mechanisms import parts
 from sartor.step.mechanisms.mechanism import Rows
-from sartor.step.results import Footprint, StepEstimate, WholeStep, near_limit
+from sartor.step.results import Footprint, StepEstimate, WholeStep
 
 
 class PlanStatus(Enum):
@@ -127,9 +128,9 @@ class PlanSearch:
 
     @property
     def may_fit(self) -> bool:
-        """Whether nothing fits, and the leanest plan is over the limit by less than the error of a predicted peak."""
-        lean, over = self.tightest and self.tightest.leanest, self.tightest and self.tightest.over_bytes
-        return bool(lean and over and near_limit(lean.peak_bytes, lean.peak_bytes - over))
+        """Whether nothing is sure to fit, and the leanest plan may."""
+        lean = self.tightest and self.tightest.leanest
+        return bool(lean and in_doubt(lean.peak_bytes, self.cluster))
 
     @property
     def evaluated_per_s(self) -> float:
