@@ -141,14 +141,12 @@ def test_that_no_plan_fits_is_a_finding_only_if_it_holds_for_every_value() -> No
 
 
 @pytest.mark.parametrize("name", ["zero3_hf.sh"])
-def test_a_launch_that_leaves_gradients_to_its_program_may_fit(name: str, shared_dir: Path) -> None:
+def test_a_launch_that_several_people_train_may_fit(name: str, shared_dir: Path) -> None:
     folder = shared_dir / "cases"
     if not (folder / name).exists():
         pytest.skip("the shared reference has no such case here")
     answer = api.lint_launch(folder / name, "dgx-h100", model=folder / "dense34.json", search=False)
-    (turn,) = [turn for turn in answer.depends_on if turn.of_memory]
-    assert (turn.field, turn.usual, turn.value) == ("data_types.grad_accum_dtype", "fp32", "bf16")
-    assert turn.verdict.startswith("may fit")
+    assert answer.near_limit
     assert answer.status == "unknown"
 
 

@@ -512,8 +512,8 @@ class ModelEstimate(Answer):
             return True
         if self.fits or self.near_limit:
             return False
-        if self.serving is not None:
-            return self.serving.most_sequences < 1
+        if self.serving is not None and self.serving.most_sequences >= 1:
+            return False
         return not any(turn.of_memory or turn.of_arguments for turn in question.depends_on)
 
     @property
