@@ -284,10 +284,12 @@ def test_what_another_trainer_finds_is_what_it_finds_when_it_is_stated(shared_di
     path = shared_dir / "cases" / "vocab_50281.json"
     if not path.exists():
         pytest.skip("the shared reference has no such case here")
-    lint = api.lint(path, "h100")
+    roomy: dict[str, Any] = {"fit_probability": 0.6}  # both trainers then have one best plan
+    lint = api.lint(path, "h100", **roomy)
     (turn,) = [turn for turn in lint.base.question.depends_on if "gain_fraction" in turn.figures]
-    stated = api.lint(path, "h100", framework="torchtitan")
+    stated = api.lint(path, "h100", framework="torchtitan", **roomy)
     (finding,) = [finding for finding in stated.findings if finding.field == "vocab_size"]
     assert turn.figures["gain_fraction"] == finding.gain_fraction
-    only = api.lint(path, "h100", framework="torchtitan", allow=["ragged_head_dim", "flash_misfit", "ragged_hidden"])
+    allow = ["ragged_head_dim", "flash_misfit", "ragged_hidden"]
+    only = api.lint(path, "h100", framework="torchtitan", allow=allow, **roomy)
     assert finding in only.findings

@@ -311,7 +311,7 @@ def test_a_search_prices_its_blocks_once_and_weighs_placed_plans_together(monkey
     cluster = load_cluster("dgx-h100")
     job = TrainingJob(shape=load_model("llama-3.1-8b"), seq_len=8192, global_batch_size=512)
     placed = search_plans(job, cluster, 8).placed
-    assert placed > 2 * stages.BATCH
+    assert placed > stages.BATCH
     assert counts["row_times"] <= 2  # with gradients added by each of the trainer's two ways
     assert counts["footprint_each"] == counts["step_each"] <= placed // stages.BATCH + 2
 
