@@ -18,7 +18,8 @@ from sartor.model.training import Recipe, Recompute, RecomputeModule, TrainingJo
 from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
 from sartor.operators import DType
-from sartor.step.question import training_job
+from sartor.plans.space import broken
+from sartor.step.question import training_job, within_files
 from sartor.step.step import step
 
 CLUSTER = load_cluster("dgx-h100")
@@ -72,6 +73,18 @@ def test_what_a_job_switches_is_in_the_recipe(name: str, tmp_path: Path) -> None
     save_files(launch_files("megatron-bridge", job, plan, CLUSTER), tmp_path)
     back = read_launch(tmp_path).job()
     assert {field: getattr(back, field) for field in CASES[name]} == CASES[name]
+
+
+def test_8_bit_inputs_of_activation_functions_are_a_field_of_the_recipe_alone(tmp_path: Path) -> None:
+    job, plan = job_of("llama-3-8b"), SHAPED
+    job = replace(job, trainer=replace(job.trainer, memory=replace(job.trainer.memory, narrow_act=True)))
+    files = launch_files("megatron-bridge", job, plan, CLUSTER)
+    assert "activation_func_fp8_input_store=True" in files.files[0].text
+    save_files(files, tmp_path)
+    assert read_launch(tmp_path).parts.trainer.memory.narrow_act
+    in_arguments, in_recipes = (broken(within_files(job, name), plan) for name in ("megatron", "megatron-bridge"))
+    assert any(reason.startswith("fp8_act_store=on: ") for reason in in_arguments)
+    assert not any(reason.startswith("fp8_act_store=on: ") for reason in in_recipes)
 
 
 def test_a_recipe_of_ones_own_keeps_what_megatron_bridge_has_on_without_asking(tmp_path: Path) -> None:

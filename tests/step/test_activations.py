@@ -163,3 +163,97 @@ def test_attention_s_backward_adds_one_gradient_of_the_scores_less_what_the_feed
     assert _activations(_job(), h, a).backward == 2 * s * b * h + vectors + scores - ffn
     eager = replace(_job(dropout=False), trainer=replace(_job().trainer, fused_kernels=False))
     assert _activations(eager, h, a).backward == 2 * s * b * h + vectors + 2 * scores - ffn
+
+
+def _kept_by(name: str, job: TrainingJob, tp: int = 1, **dims: int) -> Activations:
+    """Of the last kind of layer of ``job``'s model, under the trainer ``name``."""
+    plan = TrainingPlan(dims=ParallelDims(tp=tp, sequence_parallel=False, **dims))
+    rows = rows_of(replace(job, trainer=TRAINERS[name]), plan)
+    return layer_activations(rows, job.shape.main.runs[-1].layer, job.shape.hidden_size)
+
+
+def test_frozen_layers_keep_what_adapters_read_and_no_input_of_their_own_products() -> None:
+    """Llama 2 70B with adapters at attention, FP8: two residual inputs, the adapter's 16-bit input, queries, keys and
+    values, attention's output, the activation function's input; 17.5 h bytes and row sums with that in 8 bits."""
+    job = TrainingJob(
+        shape=load_model("llama-2-70b"),
+        seq_len=8192,
+        global_batch_size=8,
+        recipe=Recipe.FP8_DELAYED,
+        trains_weights=False,
+    )
+    h, f, sums = 8192, 28672, 4 * 64
+    assert _kept_by("nemo", job).whole == 8192 * (2 * (2 + 1 + 1.25 + 1) * h + 2 * 2 * f + sums)
+    nemo = TRAINERS["nemo"]
+    narrow = replace(job, trainer=replace(nemo, memory=replace(nemo.memory, narrow_act=True)))
+    kept = layer_activations(rows_of(narrow, TrainingPlan()), job.shape.main.runs[0].layer, h)
+    assert kept.whole == 8192 * (10.5 * h + 2 * f + sums) == 8192 * (17.5 * h + sums)
+
+
+@pytest.mark.parametrize("tp", [1, 2, 8])
+def test_maxtext_shards_the_input_of_a_layer_over_the_tensor_axis_without_sequence_parallelism(tp: int) -> None:
+    job = TrainingJob(shape=load_model("llama-3.1-70b"), seq_len=8192, global_batch_size=8)
+    assert _kept_by("maxtext", job, tp=tp).inputs == 8192 * 8192 * 2 / tp
+    assert _kept_by("megatron", job, tp=tp).inputs == 8192 * 8192 * 2
+
+
+def test_named_tensors_leave_one_input_of_a_norm() -> None:
+    """MaxText computes the sums between GEMMs again from what is named; Megatron-LM keeps both norms' inputs."""
+    job = TrainingJob(shape=load_model("llama-3.1-8b"), seq_len=8192, global_batch_size=8)
+    assert _kept_by("megatron", job).whole - _kept_by("maxtext", job).whole == 8192 * 4096 * 2
+
+
+def test_by_operator_a_mixture_keeps_the_exchanged_rows_and_no_grouped_product() -> None:
+    """A layer of DeepSeek-V2-Lite on one of 8 devices by hand, 4096 tokens: its input; every second product of queries
+    (16 x 192), latents, keys and values (16 x 256), output, and the shared expert's three (2816, 2816, 2048);
+    attention's output and row sums; six rows of 2048 a token that came to the experts, and six that came back."""
+    job = TrainingJob(shape=load_model("deepseek-v2-lite"), seq_len=4096, global_batch_size=8)
+    kept = _kept_by("torchtitan", job, dp=8, ep=8)
+    products = 16 * 192 + 16 * 256 + 2816 + 2048
+    assert kept.operators == 4096 * (2 * (2048 + products + 16 * 128 + 2 * 6 * 2048) + 4 * 16)
+    assert _kept_by("torchtitan", job, dp=8).operators == kept.operators - 4096 * 2 * 2 * 6 * 2048
+
+
+def test_eager_kernels_keep_experts_outputs_in_the_type_in_which_they_are_weighed() -> None:
+    job = TrainingJob(shape=load_model("deepseek-v2-lite"), seq_len=4096, global_batch_size=8)
+    rows = 4096 * 6 * 2048
+    assert _kept_by("torchtitan", job).whole - _kept_by("fsdp", job).whole == (4 - 2) * rows
+
+
+LAWFUL = ("llama-3.1-8b", "gemma-2-9b", "deepseek-v2-lite", "nemotron-3-nano", "mixtral-8x7b")
+FIELDS = ("whole", "selective", "operators", "inputs", "backward")
+
+
+@given(
+    st.sampled_from(LAWFUL),
+    st.sampled_from(["megatron", "torchtitan", "maxtext", "deepspeed"]),
+    st.integers(1, 16),
+    st.sampled_from([2, 4]),
+)
+def test_activations_grow_with_tokens_and_context_ranks_divide_them(name: str, trainer: str, b: int, n: int) -> None:
+    shape = load_model(name)
+    job = TrainingJob(shape=shape, seq_len=16384, global_batch_size=64, trainer=TRAINERS[trainer])
+
+    def of(size: int, cp: int) -> list[Activations]:
+        rows = rows_of(job, TrainingPlan(dims=ParallelDims(cp=cp), microbatch_size=size))
+        return [layer_activations(rows, run.layer, shape.hidden_size) for run in shape.main.runs]
+
+    for one, many, split in zip(of(b, 1), of(n * b, 1), of(n * b, n), strict=True):
+        for field in FIELDS:
+            assert getattr(many, field) == pytest.approx(n * getattr(one, field), rel=1e-9)
+            assert getattr(split, field) == pytest.approx(getattr(one, field), rel=1e-9)
+
+
+@given(st.sampled_from(LAWFUL), st.sampled_from([2, 4, 8]))
+def test_tensor_ranks_with_their_sequence_split_divide_the_inputs_and_never_add(name: str, tp: int) -> None:
+    shape = load_model(name)
+    job = TrainingJob(shape=shape, seq_len=8192, global_batch_size=64)
+
+    def of(tp: int) -> list[Activations]:
+        rows = rows_of(job, TrainingPlan(dims=ParallelDims(tp=tp, sequence_parallel=True)))
+        return [layer_activations(rows, run.layer, shape.hidden_size) for run in shape.main.runs]
+
+    for whole, part in zip(of(1), of(tp), strict=True):
+        assert part.inputs == whole.inputs / tp
+        for field in ("whole", "selective", "operators"):
+            assert getattr(whole, field) / tp <= getattr(part, field) <= getattr(whole, field)

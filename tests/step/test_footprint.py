@@ -31,6 +31,7 @@ from sartor.step.rank_activations import in_flight
 from sartor.step.results import Footprint
 from sartor.step.states import dense_states, reductions, table_rows
 from sartor.step.trainers import TRAINERS
+from sartor.units import FloatArray
 from step.in_flight import most_in_flight
 
 CLUSTER = load_cluster("dgx-h100", 512)
@@ -266,3 +267,38 @@ def test_blackwell_keeps_one_fp8_copy_of_a_weight_with_one_scale_for_the_tensor_
     assert copies(Recipe.FP8_DELAYED, b200) == copies(Recipe.FP8_CURRENT, b200) == 1
     assert copies(Recipe.FP8_DELAYED, CLUSTER.gpu) == copies(Recipe.FP8_CURRENT, CLUSTER.gpu) == 2
     assert copies(Recipe.MXFP8, b200) > 2
+
+
+@pytest.mark.parametrize(("zero_stage", "in_step"), [(1, 12 + 6), (3, 12)])
+def test_internevo_reserves_34_bytes_per_parameter_and_28_with_single_tensors(zero_stage: int, in_step: int) -> None:
+    """Its step: fp32 gradients and two temporaries of Adam, and below ZeRO 3 blocks that flat tensors cannot use."""
+    shape = load_model("llama-2-7b")
+    job = TrainingJob(shape=shape, seq_len=2048, global_batch_size=4, trainer=TRAINERS["internevo"])
+    plan = TrainingPlan(num_microbatches=4, zero_stage=zero_stage, recompute=Recompute.FULL)
+    held = every_stage(job, plan, load_cluster("dgx-a100")).held
+    params = float(count_params(shape).total)
+    assert held.states[0, 0] == 16 * params
+    assert held.step_peak[0, 0] + held.step_blocks[0, 0] == in_step * params
+
+
+def test_a_stage_of_torchtitan_has_a_buffer_for_what_each_microbatch_brings() -> None:
+    shape = load_model("llama-3.1-8b")
+    dims, cluster = ParallelDims(pp=4, dp=2), load_cluster("dgx-h100")
+    job = TrainingJob(shape=shape, seq_len=8192, global_batch_size=64, trainer=TRAINERS["torchtitan"])
+
+    def moving(microbatches: int) -> FloatArray:
+        plan = TrainingPlan(dims=dims, num_microbatches=microbatches, zero_stage=2)
+        return every_stage(job, plan, cluster).kept.moving[:, 0]
+
+    activation = 8192 * 4096 * 2
+    assert (moving(32) - moving(16)).tolist() == [16 * activation * sides for sides in (1, 2, 2, 1)]
+
+
+def test_xla_gathers_a_table_only_where_it_is_used() -> None:
+    """FSDP keeps embedding and head of Llama 3.1 8B gathered beside two layers; XLA needs the larger of a matrix with
+    its gradient and one table."""
+    shape = load_model("llama-3.1-8b")
+    job = TrainingJob(shape=shape, seq_len=8192, global_batch_size=64, trainer=TRAINERS["maxtext"])
+    plan = TrainingPlan(dims=ParallelDims(dp=64), zero_stage=3)
+    gathered = every_stage(job, plan, load_cluster("tpu-v5e")).held.gathered
+    assert gathered[0, 0] == 2 * (128256 * 4096 + 4096)

@@ -109,7 +109,7 @@ def test_a_trainer_nobody_knows_is_refused_with_the_nearest() -> None:
 def test_the_defaults_of_the_record_are_megatrons_facts() -> None:
     of_names = {"name", "title", "aliases", "words", "precedence", "source"}
     set_apart = {"launchable", "releases", "drops_out", "offloads", "offloads_states_of", "in_files"}
-    set_apart |= {"most_zero_with_muon", "narrow_moments", "varies", "not_on"}
+    set_apart |= {"most_zero_with_muon", "narrow_moments", "varies", "not_on", "saving"}
     facts = set(Trainer.__dataclass_fields__) - of_names - set_apart
     assert all(getattr(TRAINERS["megatron"], fact) == getattr(Trainer(), fact) for fact in facts)
 

@@ -190,3 +190,51 @@ def test_columns_named_as_switches_state_the_run_as_its_authors_describe_it() ->
     assert 1 < run.ratio < 1.25
     assert run.low_s < run.case.measured_s < run.high_s
     assert not any(words.startswith("deepep") for words in run.still_open)
+
+
+LLAMA_70B = {"model": "Llama3-70B", "L": 80, "h": 8192, "a": 64, "kv": 8, "head_dim": 128, "d_ff": 28672, "seq": 8192}
+
+
+def test_partial_recomputation_is_as_little_as_fits() -> None:
+    """Selected blocks of Llama 2 70B on 96 H100 under FSDP: how many is not said."""
+    sizes = {
+        "model": "Llama2-70B",
+        "L": 80,
+        "h": 8192,
+        "a": 64,
+        "kv": 8,
+        "head_dim": 128,
+        "d_ff": 28672,
+        "vocab": 32000,
+    }
+    plan = {"tp": 1, "pp": 1, "dp": 96, "n_gpu": 96, "zero_stage": 3, "mbs": 2, "gbs": 192, "grad_accum": 1}
+    row = sizes | plan | {"gpu": "H100-SXM-80GB", "framework": "FSDP", "recompute": "selective_block"}
+    some, full = priced(**row), priced(**row | {"recompute": "full"})
+    assert some.fits
+    assert some.case.plan is not None
+    assert 40 < some.case.plan.recompute_layers < 80
+    assert some.predicted_s < full.predicted_s
+
+
+def test_a_policy_of_named_tensors_keeps_those_of_attention_where_they_fit() -> None:
+    tpu = {"framework": "MaxText", "gpu": "TPUv6e", "intra_node": "ICI", "inter_node": "", "tp": 1, "pp": 1, "sp": ""}
+    row = LLAMA_70B | tpu | {"zero_stage": 3, "recompute": "partial_custom_policy", "grad_accum": 1, "iter_time_s": 30}
+    small = priced(**row, dp=64, n_gpu=64, mbs=2, gbs=128)
+    large = priced(**row, dp=128, n_gpu=128, mbs=4, gbs=512)
+    assert small.case.plan is not None
+    assert large.case.plan is not None
+    assert (small.case.plan.recompute, large.case.plan.recompute) == (Recompute.SELECTIVE, Recompute.FULL)
+    assert small.fits
+    assert large.fits
+
+
+def test_layers_are_in_host_memory_where_a_run_fits_no_other_way() -> None:
+    """Llama 3 70B in FP8 under Megatron-FSDP on 64 GB200 without recomputation: its recipe offloads 40 of 80 layers
+    (cpu_offloading_num_layers of scripts/performance/configs in NVIDIA-NeMo/Megatron-Bridge, read 2026-11-30)."""
+    plan = {"tp": 1, "pp": 1, "dp": 64, "n_gpu": 64, "zero_stage": 3, "mbs": 2, "gbs": 256, "grad_accum": 2, "sp": 0}
+    words = {"framework": "Megatron-Bridge", "gpu": "GB200-186GB", "gpus_per_node": 4, "dtype": "fp8_cs"}
+    row = LLAMA_70B | plan | words | {"intra_node": "NVLink5 1800 GB/s NVL72 domain", "iter_time_s": 7.8}
+    run = priced(**row)
+    assert run.fits
+    assert any("layers in host memory" in phrase for phrase in run.case.settled)
+    assert not priced(**row | {"run_kind": "oom"}).fits

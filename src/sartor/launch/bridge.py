@@ -56,6 +56,8 @@ SILENT = ("--group-query-attention", "--max-position-embeddings", "--no-create-a
 NOT_SAID = ("--openai-gelu",)
 """Megatron-LM arguments without a field here."""
 LAYERS_OFF = "model.cpu_offloading_num_layers"
+NARROW_ACT = "model.activation_func_fp8_input_store"
+"""A field of TransformerConfig that Megatron-LM's arguments leave out."""
 MOMENTS = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp8": "torch.uint8", "fp32": "torch.float32"}
 
 
@@ -81,6 +83,7 @@ def bridge_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int, ve
         raise _refuse("seq_len", job.seq_len, why, str(int(job.shape.learned_positions)))
     plan, groups, notes = megatron_groups(job, plan, KIND)
     entries = _fields([words for group in groups.values() for words in group])
+    entries |= {NARROW_ACT: True} if job.trainer.memory.narrow_act else {}
     reduced = any(words[0] == "--grad-reduce-in-bf16" for group in groups.values() for words in group)
     about = f"Megatron Bridge: {job.shape.name or 'a model'} on {plan.num_devices} devices"
     text = _recipe_text(about, entries, MIXED[job.recipe], reduced)
@@ -244,7 +247,7 @@ def read_bridge(text: str, name: str, command: ScriptCommand | None, options: Op
         field: getattr(trainer, field) for field in (*switches, "splits_experts", "dispatch_once", "ep_overlap")
     }
     narrow = bool(entries.get("mixed_precision.fp8_param_gather", MEGATRON_BRIDGE.memory.narrow_primary))
-    memory = replace(trainer.memory, narrow_primary=narrow)
+    memory = replace(trainer.memory, narrow_primary=narrow, narrow_act=bool(entries.get(NARROW_ACT)))
     return replace(
         reading,
         kind=KIND,
@@ -304,7 +307,7 @@ def _arguments(entries: Fields, longest: object) -> tuple[tuple[str, ...], list[
     flags |= {yarn_path(flag): flag for flag in paths if yarn_path(flag)}
     off = {path.removeprefix(NOT): flag for flag, path in paths.items() if path.startswith(NOT)}
     done = {"model.gated_linear_unit", "model.activation_func", "model.should_pad_vocab", "dataset.seq_length"}
-    done |= {"model.cpu_offloading"} | (set() if entries.get("model.cpu_offloading") else {LAYERS_OFF})
+    done |= {"model.cpu_offloading", NARROW_ACT} | (set() if entries.get("model.cpu_offloading") else {LAYERS_OFF})
     unknown = []
     for path, value in {**dict.fromkeys(ON_WITHOUT, True), **entries}.items():
         if path in done or path.startswith(("mixed_precision", "dist.", "optimizer.use_dist", "ddp.grad_reduce")):

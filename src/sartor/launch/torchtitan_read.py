@@ -62,9 +62,6 @@ def read_torchtitan_python(
         section, _, field = path.rpartition(".")
         _table(config.raw, section)[field] = value
     _override(config, command)
-    compiled = config.find("compile.components")
-    if isinstance(compiled, list) and "model" not in compiled:
-        _table(config.raw, "compile")["enable"] = False
     if config.flag("compile.enable_async_tensor_parallel"):
         _table(config.raw, "parallelism")["enable_async_tensor_parallel"] = True
     if config.count("parallelism.expert_parallel_degree", 1) > 1:  # it reuses the ranks of tp: experts stay whole
@@ -103,7 +100,7 @@ def _reading(
     devices = config.options.devices(command.num_devices if command else 0)
     values = read_rows(KIND, config, "config")
     plan = _read_plan(config, values, devices, layers)
-    parts = _parts(config, values, plan.dims)
+    parts = _parts(config, values, plan.dims, by_operator=_by_operator(config))
     check_numbers(plan, splits_experts=parts.trainer.splits_experts)
     without_price = {row.argument: row.default for row in rows(KIND, "unpriced")}
     unknown = [name for name in config.left() if name not in without_price and not _no_bearing(name)]
@@ -288,7 +285,8 @@ def _with_recompute(config: StatedDocument, plan: TrainingPlan, layers: int | No
     if silent and mode == "selective" and "recompute" not in config.options.fields:
         config.assumptions.append(f"activation_checkpoint {' '.join(silent)} (torchtitan's default)")
     if mode == "memory_budget" or option == "op":
-        config.assumptions.append(f"activation_checkpoint {mode} {option}: priced as every second layer recomputed")
+        way = "the time of every second layer recomputed" if option == "op" else "every second layer recomputed"
+        config.assumptions.append(f"activation_checkpoint {mode} {option}: priced as {way}")
         option = "2"
     if not option.isdigit() or int(option) < 1:
         raise InputError("activation_checkpoint.selective_ac_option", option, "must be op or a positive number", "2")
@@ -301,13 +299,19 @@ def _with_recompute(config: StatedDocument, plan: TrainingPlan, layers: int | No
     return replace(plan, recompute=Recompute.FULL, recompute_layers=count)
 
 
-def _parts(config: StatedDocument, values: Quantities, dims: ParallelDims) -> JobParts:
+def _by_operator(config: StatedDocument) -> bool:
+    """Whether outputs of single operators are kept, in every layer."""
+    mode = config.text("activation_checkpoint.mode", "selective")
+    return mode == "selective" and config.text("activation_checkpoint.selective_ac_option", "2") == "op"
+
+
+def _parts(config: StatedDocument, values: Quantities, dims: ParallelDims, *, by_operator: bool) -> JobParts:
     total = int(values["global_batch_size"] or -1)
     name = config.text("optimizer.name", "AdamW")
     if name not in ("Adam", "AdamW"):
         config.assumptions.append(f"optimizer {printable(name)} is priced as AdamW")
-    compiled = bool(values["fused_kernels"])
-    components = config.find("compile.components")
+    compiled, listed = bool(values["fused_kernels"]), config.find("compile.components")
+    components = listed if isinstance(listed, list) else ["model"]
     config.assumptions.append("flash attention and no dropout (the model's code)")
     expert_tp = int(values["expert_tp"] or 1)
     return JobParts(
@@ -320,10 +324,9 @@ def _parts(config: StatedDocument, values: Quantities, dims: ParallelDims) -> Jo
         trainer=replace(
             TORCHTITAN,
             tp_overlap=bool(values["tp_overlap"]),
-            fused_kernels=compiled,
-            fused_loss=Loss.FUSED
-            if compiled and isinstance(components, list) and "loss" in components
-            else Loss.UNFUSED,
+            fused_kernels=compiled and "model" in components,
+            fused_loss=Loss.FUSED if compiled and "loss" in components else Loss.UNFUSED,
+            checkpoints_operators=by_operator,
             main_dtype=DType(values["main_dtype"]),
             cuda_graphs=not config.flag("training.disable_cuda_graphs", True),
             splits_experts=bool(dims.tp > 1) and expert_tp > 1,

@@ -58,12 +58,21 @@ class MemoryHabits:
     """Per parameter of the shard during the optimizer step of fp16 training: copies of its gradients."""
     bf16_step_bytes: float = 0.0
     """The same in bf16 training."""
+    step_block_bytes: float = 0.0
+    """The same below ZeRO 3, in blocks of the allocator that are free again when the step peaks: reserved, not
+    allocated."""
     most_stepped: float = math.inf
     """Parameters that have such copies at once under ZeRO 3."""
     flat_grad_bytes: float = 0.0
     """Per unsharded parameter during the optimizer step: a flat copy of all gradients for the reduction."""
     narrow_inputs: bool = True
     """FP8 and FP4 recipes save the inputs of linear layers in 8 or 4 bits for backward; else in 16 bits."""
+    narrow_act: bool = False
+    """The input of a gated feed-forward part's activation function is kept in 8 bits
+    (``activation_func_fp8_input_store``)."""
+    keeps_transposes: bool = True
+    """FP8 weights are held in both layouts where the device's GEMMs need both; else the second is made in every pass
+    (``keep_fp8_weight_transpose_cache``, of Transformer Engine for ROCm)."""
     narrow_weights: bool = True
     """8- or 4-bit copies of the weights, one row-wise and one column-wise, are kept from the first microbatch on."""
     casts_weights: bool = False
@@ -81,6 +90,14 @@ class MemoryHabits:
     (``gradient_accumulation_fusion``)."""
     gathers_input: bool = True
     """Sequence parallelism gathers an input again for backward instead of keeping it whole."""
+    splits_stream: bool = False
+    """Tensor parallelism divides activations between layers without sequence parallelism too."""
+    score_bytes: float = 0.0
+    """Bytes per element of an expert's output row that eager kernels keep to weigh it by its score; fused ones weigh
+    inside another kernel."""
+    names_kept: bool = False
+    """A layer keeps its input and named outputs of GEMMs and of attention; sums and norms between them are always
+    computed again (JAX's checkpoint policies)."""
     logit_bytes: float = 6.0
     """Per logit at the peak of the loss: 16-bit logits and their fp32 copy, turned into probabilities in place."""
     split_logit_bytes: float = 0.0
@@ -103,6 +120,9 @@ class MemoryHabits:
     whole_grads: bool = False
     """Under ZeRO 3 gradients of several microbatches are summed whole, those of frozen weights too (FSDP's ``no_sync``
     with flat parameters); else every microbatch reduces its own."""
+    keeps_tables: bool = True
+    """The tables of embedding and head stay gathered under ZeRO 3 (FSDP's outermost unit); else each is only while it
+    is used."""
     layers_graded: float = 1.0
     """Layers of full gradients held at once under ZeRO 3."""
     narrow_primary: bool = False
@@ -290,6 +310,10 @@ class Trainer:
     in_files: JsonMap = field(default_factory=dict)
     """Limits (fields of this record) that apply to the launch files sartor writes for it."""
     releases: tuple[Release, ...] = ()
+
+    saving: tuple[str, ...] = ()
+    """Switches (likewise) that save memory, in the order in which users reach for them: a published run that fits no
+    other way may have them."""
 
     # open: what a run that does not state it may have
     varies: tuple[str, ...] = ()

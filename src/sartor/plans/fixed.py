@@ -135,6 +135,8 @@ SWITCHED: Mapping[str, _JobSwitch] = {
     "grad_dtype": _JobSwitch(field="grad_dtype", words={each.value: each for each in (DType.FP32, DType.BF16)}),
     "main_dtype": _JobSwitch(field="main_dtype", words={each.value: each for each in MOMENTS[:3]}),
     "fp8_param_gather": _overlap("narrow_primary", "zero_stage", of_memory=True, narrow=True),
+    "fp8_act_store": _overlap("narrow_act", of_memory=True),
+    "fp8_transpose_cache": _overlap("keeps_transposes", of_memory=True, narrow=True),
     "moments_dtype": _JobSwitch(field="moments_dtype", words={each.value: each for each in MOMENTS}, of_trainer=False),
     "context_parallel": _JobSwitch(
         field="context_parallel", words={each.value: each for each in ContextParallel}, of_trainer=False

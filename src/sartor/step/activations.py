@@ -9,7 +9,7 @@ attention and dropout this is their s b h (34 + 5 a s / h).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from sartor.model.layer import (
 from sartor.model.lower.linear import local_width
 from sartor.model.training import OffloadModule, Recipe, RecomputeModule, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel, LoraTargets
+from sartor.operators import Role
 from sartor.units import Floats, Ints, ceil_div
 
 
@@ -70,6 +71,10 @@ class Rows:
     ffn_input: float
     """``narrow`` for the inputs of feed-forward GEMMs; 0 if weights are frozen and have no adapter there, since no
     weight gradient needs them."""
+    attention_input: float
+    """``narrow`` for the inputs of attention's GEMMs; 0 if weights are frozen and adapters keep them in 16 bits."""
+    gate_input: float
+    """Bytes per element of a gated activation function's kept input."""
     flash: bool
     dropout: bool
     gathers: Floats
@@ -80,6 +85,10 @@ class Rows:
     eager: bool
     expert_tp: Ints
     """Tensor-parallel devices that share an expert."""
+    score_bytes: float
+    """Bytes kept per element of the experts' output rows."""
+    names_kept: bool
+    """Of the norms' inputs only the layer's is kept."""
     again: frozenset[RecomputeModule]
     """Modules that selective recomputation runs again instead of keeping."""
     offload: frozenset[OffloadModule] = frozenset()
@@ -94,7 +103,7 @@ def rows_of(job: TrainingJob, plan: TrainingPlan) -> Rows:
     """Rows of the main stack under arrays of plans."""
     d, habits = plan.dims, job.trainer.habits
     tokens = plan.microbatch_size * ceil_div(job.seq_len, d.cp)
-    split = np.logical_and(d.sequence_parallel, np.greater(d.tp, 1))
+    split = np.logical_and(np.logical_or(d.sequence_parallel, habits.splits_stream), np.greater(d.tp, 1))
     outer = np.where(split, ceil_div(tokens, d.tp), tokens)
     wide = 4.0 if job.recipe in (Recipe.FP32, Recipe.TF32) else 2.0
     narrow = job.recipe.dtype.bytes if habits.narrow_inputs and job.recipe.dtype.bytes < wide else wide
@@ -110,12 +119,16 @@ def rows_of(job: TrainingJob, plan: TrainingPlan) -> Rows:
         narrow=narrow,
         adapter_inputs=_adapter_inputs(job, wide),
         ffn_input=narrow if _keeps_ffn_inputs(job) else 0.0,
+        attention_input=narrow if job.trains_weights or not _adapter_inputs(job, wide) else 0.0,
+        gate_input=1.0 if habits.narrow_act else wide,
         flash=job.attention_kernel is AttentionKernel.FLASH,
         dropout=job.dropout,
         gathers=np.logical_and(split, habits.gathers_input),
         skew=job.routing_skew,
         eager=not job.trainer.fused_kernels,
         expert_tp=job.trainer.expert_tp(d.tp, d.ep),
+        score_bytes=0.0 if job.trainer.fused_kernels else habits.score_bytes,
+        names_kept=habits.names_kept,
         again=job.recompute_modules,
         offload=job.offload_modules,
     )
@@ -156,14 +169,13 @@ def layer_activations(rows: Rows, layer: Layer, hidden_size: Ints) -> Activation
     outer = rows.outer * hidden_size
     entries = 1 if layer.parallel else len(parts)
     masks = entries * outer if rows.dropout else 0
-    entering = rows.entering * hidden_size * (len(layer.mixers) * rows.narrow + len(layer.all_ffns) * rows.ffn_input)
-    entering = rows.entering * hidden_size * rows.narrow if layer.parallel else entering
-    entering = entering + rows.entering * hidden_size * rows.wide * rows.adapter_inputs
+    inputs = len(layer.mixers) * rows.attention_input + len(layer.all_ffns) * rows.ffn_input
+    inputs = rows.attention_input if layer.parallel else inputs
+    entering = rows.entering * hidden_size * (inputs + rows.wide * rows.adapter_inputs)
     residual = _norm_inputs(rows, layer) * outer + entering + masks
     core = sum((_core(rows, mixer) for mixer in layer.mixers), 0)
-    input_bytes = sum((_mixer(rows, mixer, hidden_size) for mixer in layer.mixers), 0)
     inner = sum((_ffn(rows, part, hidden_size) for part in layer.all_ffns), 0)
-    input_bytes = input_bytes + inner
+    input_bytes = inner + sum((_mixer(rows, mixer, hidden_size) for mixer in layer.mixers), 0)
     peaks = [_ffn_backward(rows, part, hidden_size) for part in layer.all_ffns]
     peaks += [_mixer_backward(rows, mixer, hidden_size, freed=inner) for mixer in layer.mixers]
     peak: Floats = 0
@@ -199,12 +211,15 @@ def _offloaded(
         return 0
     if OffloadModule.LAYER in modules:
         return whole_bytes
-    norms = max(len(layer.norms), 1)
+    norms = 1 if rows.names_kept else max(len(layer.norms), 1)
     norm = _norm_inputs(rows, layer) / norms * rows.outer * hidden_size
-    moved: Floats = norm if OffloadModule.ATTN_NORM in modules and layer.mixers else 0
+    first = OffloadModule.LAYER_INPUT if rows.names_kept else OffloadModule.ATTN_NORM
+    moved: Floats = norm if first in modules and layer.mixers else 0
     moved = moved + (norm if OffloadModule.MLP_NORM in modules and layer.all_ffns and norms > 1 else 0)
     for mixer in layer.mixers:
-        moved = moved + (rows.entering * hidden_size * rows.narrow if OffloadModule.QKV_LINEAR in modules else 0)
+        moved = moved + (
+            rows.entering * hidden_size * rows.attention_input if OffloadModule.QKV_LINEAR in modules else 0
+        )
         if isinstance(mixer, StateSpaceMixer):
             continue
         queries, out = _core_inputs(rows, mixer)
@@ -222,7 +237,7 @@ def _core_inputs(rows: Rows, mixer: AttentionMixer | LatentAttentionMixer) -> tu
     kv_heads = heads if rows.eager else kv_heads  # keys and values are repeated for every query head
     out = heads * mixer.value_dim
     queries = rows.tokens * rows.wide * (heads * mixer.head_dim + kv_heads * (mixer.head_dim + mixer.value_dim))
-    return queries, rows.tokens * out * (rows.wide + (rows.narrow if rows.narrow < rows.wide else 0))
+    return queries, rows.tokens * out * (rows.wide + (rows.attention_input if rows.attention_input < rows.wide else 0))
 
 
 def _expert_inputs(rows: Rows, part: MoeFfn, hidden_size: Ints, modules: frozenset[OffloadModule]) -> Floats:
@@ -265,9 +280,13 @@ def _ffn_not_kept(rows: Rows, part: DenseFfn | MoeFfn, hidden_size: Ints) -> Flo
 
 
 def _operators(rows: Rows, layer: Layer, hidden_size: Ints) -> Floats:
-    """Bytes of the layer's input and of the outputs of its first, third, fifth ... GEMM and of its attention."""
+    """Bytes of the layer's input and of the outputs of its first, third, fifth ... GEMM, of its attention and of the
+    exchanges of tokens with experts; routers and experts' GEMMs are run again (torchtitan 0.3.0,
+    distributed/activation_checkpoint.py: its list of operators has no grouped product)."""
     stashed: Floats = rows.outer * hidden_size * rows.wide
-    products: list[tuple[Linear, Ints]] = [(x, 1) for part in layer.all_ffns for x in part.linears(hidden_size)]
+    products: list[tuple[Linear, Ints]] = [
+        (x, 1) for part in layer.all_ffns for x in part.linears(hidden_size) if x.role is not Role.ROUTER
+    ]
     for mixer in reversed(layer.mixers):
         heads = 1 if isinstance(mixer, StateSpaceMixer) else mixer.num_kv_heads
         products = [*((x, heads) for x in mixer.linears(hidden_size)), *products]
@@ -276,13 +295,22 @@ def _operators(rows: Rows, layer: Layer, hidden_size: Ints) -> Floats:
     for linear, heads in products[::2]:
         tokens = rows.outer if linear.split is Split.REPLICATED else rows.tokens
         stashed = stashed + tokens * linear.count * local_width(linear, rows.tp, heads) * rows.wide
-    routed = [part for part in layer.all_ffns if isinstance(part, MoeFfn)]
-    return stashed + sum((_ffn(rows, replace(part, shared=None), hidden_size) for part in routed), 0)
+    mixtures = [part for part in layer.all_ffns if isinstance(part, MoeFfn)]
+    return stashed + sum((_exchanged(rows, part, hidden_size) for part in mixtures), 0)
+
+
+def _exchanged(rows: Rows, part: MoeFfn, hidden_size: Ints) -> Floats:
+    """Bytes of token rows that came to a device's experts, and of those that came back."""
+    width = hidden_size if part.expert_hidden_size is None else part.expert_hidden_size
+    received = (_routed(rows, part) + _sent(rows, part)) * width * rows.wide
+    return np.where(np.greater(rows.ep, 1), received, 0)
 
 
 def _norm_inputs(rows: Rows, layer: Layer) -> float:
     """Bytes per residual element that norms keep: each keeps its input. An RMS norm of elementwise kernels keeps it in
     fp32, plus the normalized values (PyTorch's saved-tensor hooks on a layer with nn.RMSNorm, 2026-11-21)."""
+    if rows.names_kept:
+        return rows.wide
     eager = [8.0 if norm.kind is NormKind.RMS_NORM and rows.eager else rows.wide for norm in layer.norms]
     return sum(eager) or rows.wide
 
@@ -330,7 +358,7 @@ def _ffn(rows: Rows, part: DenseFfn | MoeFfn, hidden_size: Ints) -> Floats:
         return _inner(rows, part, rows.tokens, rows.tp)
     routed, width = _routed(rows, part), hidden_size if part.expert_hidden_size is None else part.expert_hidden_size
     stashed = routed * width * rows.ffn_input + _inner(rows, part.expert, routed, rows.expert_tp) + 4 * routed
-    stashed = stashed + 8 * rows.outer * part.num_experts
+    stashed = stashed + 8 * rows.outer * part.num_experts + _sent(rows, part) * width * rows.score_bytes
     return stashed if part.shared is None else stashed + _inner(rows, part.shared, rows.tokens, rows.tp)
 
 
@@ -338,17 +366,21 @@ def _inner(rows: Rows, part: DenseFfn, tokens: Floats, tp: Ints) -> Floats:
     width = ceil_div(part.ffn_hidden_size, tp)
     ups = 2 if part.gated else 1
     ups += 1 if part.gated and rows.eager else 0
-    return tokens * width * (ups * rows.wide + rows.ffn_input)
+    return tokens * width * (ups * (rows.gate_input if part.gated else rows.wide) + rows.ffn_input)
 
 
 def _routed(rows: Rows, part: MoeFfn) -> Floats:
     """Token rows in the experts of the fullest device: k per token sent, and more if this device holds the busiest
     expert (counted as `lower` does)."""
-    sent = ceil_div(rows.tokens, rows.tp // rows.expert_tp)
     experts = float(part.num_experts) if isinstance(part.num_experts, int) else part.num_experts
     local_experts = np.maximum(experts / np.asarray(rows.ep, dtype=np.float64), 1.0)
     fullest = (rows.skew + (local_experts - 1) * (experts - rows.skew) / np.maximum(experts - 1, 1)) / local_experts
-    return sent * part.experts_per_token * fullest
+    return _sent(rows, part) * fullest
+
+
+def _sent(rows: Rows, part: MoeFfn) -> Floats:
+    """Token rows that a device sends to experts: one for each expert of a token."""
+    return ceil_div(rows.tokens, rows.tp // rows.expert_tp) * part.experts_per_token
 
 
 def _ffn_backward(rows: Rows, part: DenseFfn | MoeFfn, hidden_size: Ints) -> Floats:

@@ -177,7 +177,7 @@ def stage_bytes(
     passing = np.maximum(passing, late + kept.last_peak) + held.gathered + held.placeholders
     passing = passing + held.unsynced * (1 - kept.fresh)
     base = held.states - late + held.buckets + kept.moving
-    reserved = _reserved_bytes(job, cluster, base, passing, held.step_peak, held.context)
+    reserved = _reserved_bytes(job, cluster, base, passing, held.step_peak, held.step_blocks, held.context)
     return StageBytes(device=device, held=held, kept=kept, reserved=reserved)
 
 
@@ -187,6 +187,7 @@ def _reserved_bytes(
     base: FloatArray,
     passing: FloatArray,
     step_peak: FloatArray,
+    step_blocks: FloatArray,
     context: FloatArray,
 ) -> FloatArray:
     """Bytes reserved by the allocator: states and buffers (``base``), activations and temporaries (``passing``) with
@@ -198,7 +199,7 @@ def _reserved_bytes(
     tight_bytes, loose = passing * tight, passing * habits.fragmentation
     if np.any(step_peak):
         tight_bytes = np.maximum(tight_bytes, step_peak)
-        loose = np.maximum(loose + step_peak if habits.steps_in_own_blocks else loose, step_peak)
+        loose = np.maximum(loose + step_peak + step_blocks if habits.steps_in_own_blocks else loose, step_peak)
     reserved: FloatArray = np.maximum(base + tight_bytes, np.minimum(base + loose, full))
     return reserved
 
@@ -404,8 +405,8 @@ def _fullest_of(
         if has_waiting:
             whole = whole + held.unsynced.take(h, axis=1) * (1 - kept.fresh.take(k, axis=1))
         busy = busy + whole
-        step = held.step_peak.take(h, axis=1) if has_peak else nothing
-        fullest, full = _largest(_reserved_bytes(job, cluster, base, busy, step, context))
+        step, blocks = (part.take(h, axis=1) if has_peak else nothing for part in (held.step_peak, held.step_blocks))
+        fullest, full = _largest(_reserved_bytes(job, cluster, base, busy, step, blocks, context))
         of_kept, of_held = fullest * at_peak.shape[1] + k, fullest * lasting.shape[1] + h
         moving, stash, peak = (part.take(of_kept) for part in (kept.moving, *passing))
         params, grads, optimizer = (part.take(of_held) for part in states)

@@ -20,7 +20,7 @@ from sartor.model.training import Optimizer, Recipe, Trainer, TrainingJob, Train
 from sartor.model.workload import ParallelDims, Workload
 from sartor.step.adapters import adapter_params, largest_matrix
 from sartor.step.stages import distinct_rows, entries
-from sartor.units import BoolArray, Bools, FloatArray, Floats, IntArray, Ints, remembered, round_up
+from sartor.units import GIB, BoolArray, Bools, FloatArray, Floats, IntArray, Ints, remembered, round_up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +37,8 @@ class _StateBytes:
     optimizer: Floats
     step: Floats
     """Temporaries during the optimizer's step."""
+    step_blocks: Floats
+    """Blocks of the allocator that are free again when the step peaks."""
 
 
 def dense_states(
@@ -138,7 +140,7 @@ def _narrow_copies(job: TrainingJob, gpu: Gpu) -> int:
     every layout and the tensor has a single scale (Transformer Engine's ``is_non_tn_fp8_gemm_supported``: compute
     capability 10; read 2026-11-24)."""
     per_tensor = job.recipe in (Recipe.FP8_DELAYED, Recipe.FP8_CURRENT)
-    return 1 if per_tensor and gpu.generation == "blackwell" else 2
+    return 1 if per_tensor and (gpu.generation == "blackwell" or not job.trainer.habits.keeps_transposes) else 2
 
 
 def _adapter_states(job: TrainingJob, plan: TrainingPlan, gpu: Gpu) -> _StateBytes:
@@ -166,6 +168,7 @@ def _states(
     copied = habits.narrow_weights and in_layer and narrow_width < 2
     narrow = narrow_width * (_narrow_copies(job, gpu) - primary) if copied else 0.0
     step = _step_bytes(job)
+    blocks = habits.step_block_bytes if job.trains_weights and width < 4 else 0.0
     whole_between = np.equal(plan.zero_stage, 2) & wide
     casts = wide and habits.casts_weights and weight > width and not is_table
     cast = np.where(np.equal(plan.zero_stage, 0) & casts, width, 0.0)
@@ -176,6 +179,7 @@ def _states(
         grad=_gradient(job, plan, gradient, shards),
         optimizer=np.where(plan.optimizer_offload, 0.0, spread(state_bytes, 1)),
         step=np.where(plan.optimizer_offload, 0.0, spread(step, 1)) + (habits.flat_grad_bytes if gradient else 0.0),
+        step_blocks=np.where(np.greater_equal(plan.zero_stage, 3), 0.0, spread(blocks, 1)),
     )
 
 
@@ -342,8 +346,15 @@ CONTEXT_BYTES: Mapping[str, float] = {
 
 OTHER_CONTEXT_BYTES = 0.8e9
 """Context of GPUs not listed (ROCm: recalled)."""
-TPU_CONTEXT_BYTES = 0.3e9
-"""Reserved by the TPU runtime (recalled)."""
+TPU_CONTEXT_BYTES: Mapping[str, float] = {
+    "tpu_v4": 1.25 * GIB,
+    "tpu_v5e": 0.25 * GIB,
+    "tpu_v5p": 0.0,
+    "tpu_v6e": 0.75 * GIB,
+    "tpu_v7": 2.5 * GIB,
+}
+"""Memory that XLA leaves out: of 32, 16, 95, 32 and 192 GiB a program gets 30.75, 15.75, 95.74, 31.25 and 2 x 94.75
+("Ran out of memory in memory space hbm. Used ... of 31.25G hbm", public logs, read 2026-11-30)."""
 COMMUNICATOR_BYTES = 0.3e9
 """NCCL's channels and buffers for one group of devices (recalled: 16-24 channels of 4-10 MiB per peer)."""
 
@@ -358,6 +369,8 @@ class HeldBytes:
     optimizer: FloatArray
     step_peak: FloatArray
     """Extra bytes of the optimizer step, when no activations are kept."""
+    step_blocks: FloatArray
+    """Blocks that the optimizer's step leaves unused in the allocator at its peak."""
     gathered: FloatArray
     """Whole weights and gradients of layers that ZeRO 3 shards."""
     unsynced: FloatArray
@@ -422,6 +435,7 @@ def _held_states(
         "grads": "grad",
         "optimizer": "optimizer",
         "step_peak": "step",
+        "step_blocks": "step_blocks",
     }
     bytes_of = {
         name: sum(
@@ -489,9 +503,9 @@ def _largest(
 
 def _gathered(job: TrainingJob, plan: TrainingPlan, params: Params, counts: IntArray) -> FloatArray:
     """ZeRO 3: gathered weights of the active layers, one layer's full gradients in 16 bits and, during reduction, in
-    the reduction's type, and the tables of embedding and head, which stay gathered; in lockstep weights and gradients
-    of one block. ZeRO 2 with fp32 shards: those gradients of one layer, which the reduction copies
-    (``foreach_reduce`` of torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py)."""
+    the reduction's type, and the tables of embedding and head, all the time or each where it is used; in lockstep
+    weights and gradients of one block. ZeRO 2 with fp32 shards: those gradients of one layer, which the reduction
+    copies (``foreach_reduce`` of torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py)."""
     is_3 = np.greater_equal(plan.zero_stage, 3)
     copied = np.equal(plan.zero_stage, 2) & job.trainer.memory.wide_weights
     if not (is_3 | copied).any():
@@ -499,14 +513,17 @@ def _gathered(job: TrainingJob, plan: TrainingPlan, params: Params, counts: IntA
     width, habits = weight_bytes(job), job.trainer.memory
     if job.trainer.lockstep:
         return np.where(is_3, _largest_block(params, plan, counts) * (width + job.trainer.grad_dtype.bytes), 0.0)
-    outer = sum(counts[..., i] * 1.0 * p.dense for i, (block, p) in enumerate(params) if block.layer is None)
+    tables = [counts[..., i] * 1.0 * p.dense for i, (block, p) in enumerate(params) if block.layer is None]
+    outer = sum(tables) if habits.keeps_tables else np.max(np.broadcast_arrays(*tables), axis=0)
     grads = (width + job.trainer.grad_dtype.bytes) if job.trains_weights else 0.0
     layer = _largest(params, plan, counts, single_expert=False)
     live = np.maximum(layer * habits.layers_gathered / 2, habits.most_gathered)
     weights = np.minimum(layer * habits.layers_gathered, live)
     graded = _largest(params, plan, counts, single_expert=False, trained=True)
     of_grads = graded * habits.layers_graded * grads
-    return np.where(is_3, weights * width + of_grads + outer * width, np.where(copied, of_grads, 0.0))
+    layers = weights * width + of_grads
+    whole = layers + outer * width if habits.keeps_tables else np.maximum(layers, outer * width)
+    return np.where(is_3, whole, np.where(copied, of_grads, 0.0))
 
 
 def _unsynced(job: TrainingJob, plan: TrainingPlan, params: Params, counts: IntArray) -> FloatArray:
@@ -539,6 +556,6 @@ def context_bytes(plan: TrainingPlan, gpu: Gpu) -> Floats:
     if gpu.accelerator is not None:
         return np.asarray(0.0)
     if gpu.generation.startswith("tpu"):
-        return np.asarray(TPU_CONTEXT_BYTES)
+        return np.asarray(TPU_CONTEXT_BYTES.get(gpu.generation, 0.0))
     groups = sum(np.greater(degree, 1).astype(int) for degree in (d.tp, d.pp, d.dp, d.cp, d.ep))
     return CONTEXT_BYTES.get(gpu.generation, OTHER_CONTEXT_BYTES) + COMMUNICATOR_BYTES * groups

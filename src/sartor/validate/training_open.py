@@ -21,13 +21,15 @@ import numpy as np
 from sartor.ask.alternatives import open_fields
 from sartor.hardware.gpu import Gpu
 from sartor.model.shape import TransformerShape
-from sartor.model.training import Recompute, RecomputeModule, TrainingJob, TrainingPlan
+from sartor.model.training import OffloadModule, Recompute, RecomputeModule, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims, PipelineSchedule
+from sartor.plans.fixed import SWITCHED, job_choices, settings
 from sartor.plans.space import broken, rows_of
 from sartor.records.rows import Unexpressed
 from sartor.run.fields import Run
 from sartor.step.results import Footprint, StepEstimate
 from sartor.units import Floats, ceil_div
+from sartor.validate.training_setup import is_partial, is_stated
 
 MOST_SEQUENCES = 64
 """Largest microbatch, in sequences, assumed for a blank cell."""
@@ -56,19 +58,45 @@ def open_runs(row: Mapping[str, str], run: Run, job: TrainingJob, plan: Training
     beside something else, since what fits depends on it."""
     sizes, experts = _microbatches(row, plan), _experts(row, plan, job.shape)
     pipelines, jobs = list(_pipelines(row, run, job, plan)), _jobs(run, job, plan, gpu)
-    if len(sizes) * len(experts) * len(pipelines) * len(jobs) == 1:
+    if len(sizes) * len(experts) * len(pipelines) * len(jobs) == 1 and not is_partial(row):
         return ()
-    again = _recomputations(row, job, plan)
-    ways = [(again, job.recompute_modules)]
-    if len(again) > 1 and job.trainer.recomputes_parts and not job.trainer.always_again:
-        ways.append(([(int(Recompute.SELECTIVE), -1)], _CHEAP.intersection(job.recomputable)))
     return tuple(
-        OpenRun(job=replace(changed, recompute_modules=modules), plans=plans)
+        OpenRun(job=replace(changed, recompute_modules=way.modules, offload_modules=way.offload), plans=plans)
         for schedule, chunks, layers in pipelines
-        for recomputed, modules in ways
-        for plans in _grid(plan, schedule, chunks, layers, itertools.product(sizes, experts, recomputed))
+        for way in _ways(row, job, plan)
+        for plans in _grid(plan, schedule, chunks, layers, itertools.product(sizes, experts, way.recomputed))
         for changed in jobs
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Remat:
+    """Kinds of recomputation with layers of a stage, and the modules that are recomputed and offloaded."""
+
+    recomputed: list[tuple[int, int]]
+    modules: frozenset[RecomputeModule]
+    offload: frozenset[OffloadModule]
+
+
+def _ways(row: Mapping[str, str], job: TrainingJob, plan: TrainingPlan) -> Iterator[_Remat]:
+    """Every kind of recomputation that the row allows. A trainer that keeps named tensors (it always recomputes the
+    rest) keeps those of attention or none, on the device or in host memory."""
+    again, modules, offload = _recomputations(row, job, plan), job.recompute_modules, job.offload_modules
+    yield _Remat(recomputed=again, modules=modules, offload=offload)
+    if len(again) == 1 and not is_partial(row):
+        return
+    some = [(int(Recompute.SELECTIVE), -1)]
+    if not job.trainer.always_again:
+        if job.trainer.recomputes_parts and not is_partial(row):
+            yield _Remat(recomputed=some, modules=_CHEAP.intersection(job.recomputable), offload=offload)
+        return
+    if not is_partial(row):
+        return
+    kept = {*job.trainer.always_again, *_PARTS.intersection(job.recomputable)}
+    inputs = frozenset({OffloadModule.LAYER_INPUT}.intersection(job.offloadable))
+    yield _Remat(recomputed=[(int(Recompute.FULL), -1)], modules=modules, offload=inputs)
+    yield _Remat(recomputed=some, modules=frozenset(kept), offload=offload)
+    yield _Remat(recomputed=some, modules=frozenset(kept), offload=inputs | _OF_ATTENTION.intersection(job.offloadable))
 
 
 def more_sharded(row: Mapping[str, str], runs: Sequence[OpenRun]) -> tuple[tuple[OpenRun, ...], ...]:
@@ -77,12 +105,39 @@ def more_sharded(row: Mapping[str, str], runs: Sequence[OpenRun]) -> tuple[tuple
     return tuple(tuple(replace(run, plans=replace(run.plans, zero_stage=stage)) for run in runs) for stage in stages)
 
 
-def resorts(row: Mapping[str, str], runs: Sequence[OpenRun]) -> Iterator[tuple[tuple[OpenRun, ...], float]]:
-    """Where to look next if no run fits, with the factor on the device's memory: further ZeRO stages, then all of them
-    within ``MEMORY_DOUBT``."""
+def resorts(row: Mapping[str, str], runs: Sequence[OpenRun], gpu: Gpu) -> Iterator[tuple[tuple[OpenRun, ...], float]]:
+    """Where to look next if no run fits, with the factor on the device's memory: further ZeRO stages, switches that
+    save memory, layers in host memory, then the first two kinds within ``MEMORY_DOUBT``."""
     sharded = more_sharded(row, runs)
-    yield from ((further, 1.0) for further in sharded)
+    yield from ((further, 1.0) for further in (*sharded, *_saving(row, runs, gpu), *_offloaded(row, runs)))
     yield from ((further, MEMORY_DOUBT) for further in (tuple(runs), *sharded))
+
+
+def _saving(row: Mapping[str, str], runs: Sequence[OpenRun], gpu: Gpu) -> Iterator[tuple[OpenRun, ...]]:
+    """The runs with their trainer's switches that save memory and the row does not state, one more after the other."""
+    first = runs[0].job
+    for name in first.trainer.saving:
+        if is_stated(row, name) or not SWITCHED[name].affects(first, rows_of(_at(runs[0].plans, 0))).any():
+            continue
+        word = next(word for word in ("on", "off") if word != settings(first)[name])
+        runs = tuple(replace(run, job=job_choices(run.job, [gpu], {name: word})[0][0].job) for run in runs)
+        yield tuple(runs)
+
+
+def _offloaded(row: Mapping[str, str], runs: Sequence[OpenRun]) -> Iterator[tuple[OpenRun, ...]]:
+    """A single run with eighths of its layers in host memory, if its trainer can and the row does not say what is."""
+    run = runs[0]
+    job, plan = run.job, _at(run.plans, 0)
+    stated = any(is_stated(row, name) for name in ("offload_modules", "offload_layers"))
+    several = len(runs) * np.size(run.plans.microbatch_size) > 1
+    if stated or several or job.offload_modules or OffloadModule.LAYER not in job.offloadable:
+        return
+    layers = {int(job.shape.num_layers) * eighths // 8 for eighths in range(1, 9)} - {0}
+    moved = frozenset({OffloadModule.LAYER})
+    jobs = (replace(job, offload_modules=moved, offload_layers=count) for count in sorted(layers))
+    usual = set(broken(job, plan))
+    if able := tuple(OpenRun(job=other, plans=run.plans) for other in jobs if usual.issuperset(broken(other, plan))):
+        yield able
 
 
 def _grid(
@@ -176,15 +231,21 @@ def _experts(row: Mapping[str, str], plan: TrainingPlan, shape: TransformerShape
 
 def _recomputations(row: Mapping[str, str], job: TrainingJob, plan: TrainingPlan) -> list[tuple[int, int]]:
     """Kinds of recomputation with the recomputed layers of a stage (-1: all): eighths of them where the trainer can."""
-    if row.get("recompute", "").strip().lower() not in ("", "unknown"):
+    word = row.get("recompute", "").strip().lower()
+    if word not in ("", "unknown") and not is_partial(row):
         return [(int(plan.recompute), int(plan.recompute_layers))]
     depth = int(ceil_div(job.shape.num_layers, plan.dims.pp))
     some = sorted({depth * eighths // 8 for eighths in range(1, 8)} - {0}) if job.trainer.recomputes_some_layers else []
-    return [*((int(kind), -1) for kind in Recompute), *((int(Recompute.FULL), layers) for layers in some)]
+    kinds = [Recompute.FULL] if is_partial(row) else list(Recompute)
+    return [*((int(kind), -1) for kind in kinds), *((int(Recompute.FULL), layers) for layers in some)]
 
 
 _CHEAP = frozenset((RecomputeModule.LAYERNORM, RecomputeModule.MLA_UP_PROJ, RecomputeModule.MOE_ACT))
 """Modules that cost only memory traffic or one small GEMM to compute again."""
+
+
+_PARTS = frozenset((RecomputeModule.MLP, RecomputeModule.MOE))
+_OF_ATTENTION = frozenset((OffloadModule.CORE_ATTN, OffloadModule.ATTN_PROJ))
 
 
 _TAKEN = ("context_parallel", "deepep", "ep_overlap")
@@ -289,9 +350,17 @@ def settled_words(chosen: Settled, runs: Sequence[OpenRun]) -> tuple[str, ...]:
     words = [phrase for phrase, values in facts if np.unique(np.concatenate([np.ravel(v) for v in values])).size > 1]
     if len({run.job.context_parallel for run in runs}) > 1:
         words.append(f"context parallelism {job.context_parallel.value}")
-    if any(run.job.trainer != job.trainer for run in runs):
+    usual = runs[0].job
+    if any(run.job.trainer.dispatch_once != job.trainer.dispatch_once for run in runs):
         once = "once per node" if job.trainer.dispatch_once else "once per expert"
         words.append(f"tokens sent {once}{', beside compute' if job.trainer.ep_overlap else ''}")
+    words += [
+        f"{name} {word}"
+        for name, word in settings(job).items()
+        if name in usual.trainer.saving and word != settings(usual)[name]
+    ]
+    if job.offload_layers != usual.offload_layers:
+        words.append(f"{job.offload_layers} layers in host memory")
     if int(plan.zero_stage) != int(runs[0].plans.zero_stage):
         words.append(f"ZeRO {int(plan.zero_stage)}")
     return tuple(f"{word}: the fastest that fits" for word in words)

@@ -28,14 +28,14 @@ from sartor.cost.gpu.rates import peak_flops_per_s
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.json_types import JsonMap
-from sartor.model.training import Recompute
+from sartor.model.training import Recompute, TrainingJob, TrainingPlan
 from sartor.run.fields import Run
 from sartor.step.coefficients import coefficients_for
 from sartor.step.footprint import every_stage, fit_probability, footprint
 from sartor.step.results import Footprint, StepEstimate
 from sartor.step.step import step
 from sartor.units import FloatArray, Floats, format_seconds
-from sartor.validate.training_open import OpenRun, Settled, fastest, more_sharded, resorts, settled_words
+from sartor.validate.training_open import OpenRun, Settled, fastest, more_sharded, needed_bytes, resorts, settled_words
 from sartor.validate.training_rows import TrainingCase
 from sartor.validate.training_setup import recorded
 
@@ -188,17 +188,25 @@ _WORTH_SAYING = 0.01
 def settled(case: TrainingCase, table: JsonMap | None = None) -> tuple[TrainingCase, float]:
     """The case with a single run: the fastest that fits of those the row leaves open, and the seconds of the slowest
     plausible one relative to it."""
-    if not case.open_runs or case.cluster is None:
+    if case.cluster is None or case.job is None or case.plan is None:
         return case, 1.0
-    chosen = _settle(case, case.open_runs, 1.0, table)
+    if not case.open_runs and (case.out_of_memory or _fits(*case.priceable)):
+        return case, 1.0
+    runs = case.open_runs or (OpenRun(job=case.job, plans=case.plan),)
+    chosen = _settle(case, runs, 1.0, table)
     if not chosen.fits and not case.out_of_memory:
-        further = (_settle(case, runs, factor, table) for runs, factor in resorts(case.words, case.open_runs))
+        resort = resorts(case.words, runs, case.cluster.gpu)
+        further = (_settle(case, others, factor, table) for others, factor in resort)
         chosen = next((settled for settled in further if settled.fits), chosen)
-    elif chosen.recomputes and np.unique(np.concatenate([run.plans.recompute for run in case.open_runs])).size > 1:
-        sharded = (_settle(case, runs, 1.0, table) for runs in more_sharded(case.words, case.open_runs))
+    elif chosen.recomputes and np.unique(np.concatenate([run.plans.recompute for run in runs])).size > 1:
+        sharded = (_settle(case, others, 1.0, table) for others in more_sharded(case.words, runs))
         chosen = min((chosen, *sharded), key=lambda settled: settled.step_s)
-    words = settled_words(chosen, case.open_runs)
+    words = settled_words(chosen, runs)
     return replace(case, job=chosen.job, plan=chosen.plan, open_runs=(), settled=words), chosen.slowest
+
+
+def _fits(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> bool:
+    return _one(needed_bytes(footprint(job, plan, cluster))) <= cluster.gpu.hbm_bytes
 
 
 def _settle(case: TrainingCase, runs: Sequence[OpenRun], factor: float, table: JsonMap | None) -> Settled:

@@ -161,6 +161,15 @@ def recompute_of(row: Mapping[str, str], layers_per_stage: int) -> tuple[Recompu
     return Recompute.FULL, -1, () if word == "full" else (f"{word[:30]}: as full",)
 
 
+def is_partial(row: Mapping[str, str]) -> bool:
+    """Whether the row says that a part is recomputed, without saying how much: some blocks, or tensors of a policy
+    that keeps or offloads the others."""
+    return bool(_SOME.search(row.get("recompute", "").strip().lower()))
+
+
+_SOME = re.compile(r"^partial(?!.*\d+[ _-]*layers?\b)|selective_block|_offloaded$")
+
+
 _MODULES = re.compile(
     r"full|block|uniform|all|every|layer|checkpoint|attn|attention|mlp|ffn|moe|expert|proj|qkv|norm|act|method|save|offload"
 )

@@ -5,10 +5,12 @@ Counted as compute, with the communication that is repeated.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sartor.errors import InputError
 from sartor.model.training import OffloadModule, PipelineSchedule, Recompute, TrainingJob
 from sartor.step.mechanisms.mechanism import COMPUTE, Condition, Limits, Mechanism, StageShare
 from sartor.step.stages import summed
@@ -107,10 +109,20 @@ def _limits(job: TrainingJob) -> Limits:
         )
 
 
+def _job_limits(job: TrainingJob) -> Iterator[InputError]:
+    trainer, habits = job.trainer, job.trainer.memory
+    switched = {"fp8_act_store": habits.narrow_act, "fp8_transpose_cache": not habits.keeps_transposes}
+    for name, is_switched in switched.items():
+        if is_switched and name not in trainer.saving:
+            word, usual = ("on", "off") if name == "fp8_act_store" else ("off", "on")
+            yield InputError(name, word, f"{trainer.called} has no such switch", usual)
+
+
 RECOMPUTING = Mechanism(
     name="recompute",
     part=COMPUTE,
     fields=("recompute", "recompute_layers", "recompute_modules"),
     limits={"recompute": _limits},
+    job_limits=_job_limits,
     at_stage=_at_stage,
 )

@@ -29,6 +29,7 @@ HABITS = MemoryHabits(
     keeps_outputs=True,
     layers_gathered=2 / 3,
     most_gathered=1e9,
+    score_bytes=2.0,
     layers_graded=1 / 3,
     buffer_bytes=3e9,
 )

@@ -2,8 +2,9 @@
 
 Eager cross-entropy holds 16-bit logits, their log-softmax, and two fp32 gradients (recalled from
 torch.nn.functional.cross_entropy); with a split vocabulary also two fp32 temporaries
-(torch.distributed.tensor.parallel.loss). Expandable segments leave little unused memory. Gradients are reduced in 16
-bits (accelerate's set_mixed_precision; reduce_dtype defaults to param_dtype) and kept as fp32 shards.
+(torch.distributed.tensor.parallel.loss). Hugging Face's mixtures weigh experts' outputs in 16 bits. Expandable segments
+leave little unused memory. Gradients are reduced in 16 bits (accelerate's set_mixed_precision; reduce_dtype defaults to
+param_dtype) and kept as fp32 shards.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ HABITS = MemoryHabits(
     logit_bytes=14.0,
     split_logit_bytes=22.0,
     kept_logit_bytes=6.0,
+    score_bytes=2.0,
     fragmentation=1.02,
     steps_in_own_blocks=False,
 )

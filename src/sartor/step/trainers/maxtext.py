@@ -1,7 +1,9 @@
 """MaxText and other JAX trainers, on TPUs and GPUs: XLA compiles the whole step.
 
-Buffers are planned ahead, without fragmentation; logits and their gradient are fp32; matrices are gathered and their
-gradients scattered one by one. A gather and its GEMM are split into pieces that overlap (Wang et al. 2023, ASPLOS,
+Buffers are planned ahead, without fragmentation; matrices are gathered and their gradients scattered one by one. The
+products with the head read and write 16 bits: casts to fp32 are fused into the loss (``logits_dot_in_fp32`` is off).
+Activations between layers are sharded over the tensor axis too (base.yml, logical_axis_rules: ``activation_embed``;
+recalled 2026-11-29). A gather and its GEMM are split into pieces that overlap (Wang et al. 2023, ASPLOS,
 "Overlap communication with dependent computation via decomposition").
 """
 
@@ -37,9 +39,12 @@ MAXTEXT = Trainer(
         narrow_inputs=False,
         narrow_weights=False,
         dummy_wgrad=False,
-        logit_bytes=8.0,
-        kept_logit_bytes=4.0,
+        splits_stream=True,
+        names_kept=True,
+        logit_bytes=4.0,
+        kept_logit_bytes=2.0,
         layers_gathered=2 / 3,
+        keeps_tables=False,
         layers_graded=1 / 3,
         fragmentation=1.0,
         steps_in_own_blocks=False,

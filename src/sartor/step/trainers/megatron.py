@@ -22,6 +22,7 @@ OFFLOADS = tuple(module for module in OffloadModule if module is not OffloadModu
 NOT_ON = ("Google",)
 """Megatron-Core calls CUDA directly and knows no XLA (NVIDIA/Megatron-LM, issue 1511, 2025-03); AMD, Intel and AWS have
 ported it to their devices."""
+SAVING = ("fp8_act_store", "fp8_transpose_cache")
 
 MEGATRON = Trainer(
     name="megatron",
@@ -53,6 +54,7 @@ MEGATRON = Trainer(
         "overlaps_recomputed": False,
         "recomputes_by_chunk": True,
         "optimizers": (Optimizer.ADAM, Optimizer.SGD, Optimizer.MUON),
+        "saving": (),
     },
     drops_out=True,
     varies=(
@@ -65,6 +67,7 @@ MEGATRON = Trainer(
         "fp8_param_gather",
         "split_experts",
     ),
+    saving=SAVING,
     source="Megatron-LM arguments.py and optimizer_config.py: Muon under ZeRO 1 at most, moments in 16 bits where it "
     "shards, dropout of 0.1, vocabulary divisible by 128 x tp; expert_tensor_parallel_size is tp's own unless set "
     "(megatron/core/parallel_state.py, 0.16.1, read 2026-11-29); Transformer Engine 2.14 logs "

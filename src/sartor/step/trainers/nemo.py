@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from sartor.model.training import MemoryHabits, Release, Trainer
 from sartor.operators import DType
-from sartor.step.trainers.megatron import ADAM_AND_SGD, MEGATRON, NOT_ON, OFFLOADS, UNFUSED
+from sartor.step.trainers.megatron import ADAM_AND_SGD, MEGATRON, NOT_ON, OFFLOADS, SAVING, UNFUSED
 
 NEMO = Trainer(
     name="nemo",
@@ -42,6 +42,7 @@ NEMO = Trainer(
     usual_zero_stage=1,
     drops_out=True,
     varies=MEGATRON.varies,
+    saving=SAVING,
     source="performance recipes reduce gradients in 16 bits, gather FP8 weights and keep experts whole "
     "(grad_reduce_in_fp32, fp8_param, expert_tensor_parallel_size=1; recalled)",
 )
@@ -52,7 +53,7 @@ MEGATRON_BRIDGE = replace(
     title="Megatron Bridge",
     precedence=4,
     words=("bridge",),
-    in_files=MEGATRON.in_files,
+    in_files={**MEGATRON.in_files, "saving": SAVING[:1]},
     source="grad_reduce_in_fp32 is off in its performance recipes (recalled)",
 )
 """NVIDIA Megatron Bridge: NeMo's kernels and constants, gradients reduced in 16 bits."""

@@ -95,15 +95,22 @@ INTERNEVO = Trainer(
     hides_tp_backward=False,
     broadcasts_shards=True,
     vocab_multiple=0,
-    memory=MemoryHabits(grad_bytes=2.0, dummy_wgrad=False, fp16_step_bytes=10.0, bf16_step_bytes=10.0),
+    memory=MemoryHabits(
+        grad_bytes=2.0, fp16_step_bytes=12.0, bf16_step_bytes=12.0, step_block_bytes=6.0, dummy_wgrad=False
+    ),
     schedules=COMMON_SCHEDULES,
     optional_sequence_parallel=False,
     usual_zero_stage=1,
-    source="hybrid_zero_optim.py: gradients reduced as they are, parameters broadcast by their owner; its step "
-    "flattens the shard's 16-bit gradients (2 bytes), casts them to fp32 (4), and AdamW takes the root of the second "
-    "moments (4; torch/optim/adamw.py; recalled 2026-11-29)",
+    source="hybrid_zero_optim.py: gradients reduced as they are, parameters broadcast by their owner; memory: below",
 )
-"""InternEvo: layers like Megatron's; its ZeRO assigns whole tensors to ranks."""
+"""InternEvo: layers like Megatron's; its ZeRO assigns whole tensors to ranks.
+
+Its step holds fp32 gradients (4 bytes) and the two temporaries of PyTorch's Adam, the root of the second moment and the
+denominator (8; torch 2.0). Before, the norm reads fp32 copies of all gradients (4), and the flat optimizer of ZeRO 1
+copies them into one 16-bit buffer (2): blocks that the flat fp32 tensors cannot use. ZeRO 3 is PyTorch's FSDP with an
+optimizer of single tensors, which can (solver/optimizer: hybrid_zero_optim.py, fsdp_optimizer.py, compute_norm in
+utils.py; read 2026-11-29).
+"""
 
 LLM_FOUNDRY = replace(
     FSDP,

@@ -1,4 +1,7 @@
-"""torchtitan: PyTorch's FSDP2, tensor, pipeline and expert parallelism; 8-bit layers are torchao's."""
+"""torchtitan: PyTorch's FSDP2, tensor, pipeline and expert parallelism; 8-bit layers are torchao's.
+
+Experts' outputs are weighed in fp32 (models/common/token_dispatcher.py, ``combine``; read 2026-11-30).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from sartor.model.workload import ContextParallel, Loss, Optimizer, PipelineSche
 from sartor.operators import DType
 from sartor.step.trainers.fsdp import FSDP, HABITS
 
-PIPELINED = replace(HABITS, keeps_outputs=True, buffers_each_microbatch=True, most_chunks_gathered=3)
+PIPELINED = replace(HABITS, keeps_outputs=True, buffers_each_microbatch=True, most_chunks_gathered=3, score_bytes=4.0)
 """torch/distributed/pipelining of 2.13 (read 2026-11-29): stage.py makes a receive buffer for every microbatch and
 keeps outputs in ``fwd_cache`` until their backward; schedules.py (``_add_unshard_reshard``) has three chunks gathered
 at once."""
