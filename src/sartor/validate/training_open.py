@@ -291,7 +291,7 @@ def fastest(
     runs: Sequence[OpenRun], estimates: Sequence[StepEstimate], memories: Sequence[Footprint], capacity_bytes: float
 ) -> Settled:
     """The fastest run that fits, the smallest if none does."""
-    needed = np.concatenate([np.ravel(needed_bytes(memory)) for memory in memories])
+    needed = np.concatenate([np.ravel(memory.device_bytes) for memory in memories])
     seconds = np.concatenate([np.ravel(estimate.step_s) for estimate in estimates])
     places = [(run, i) for run in runs for i in range(np.size(run.plans.microbatch_size))]
     fits = needed <= capacity_bytes
@@ -306,11 +306,6 @@ def fastest(
         step_s=float(seconds[best]) if fits.any() else np.inf,
         slowest=slowest,
     )
-
-
-def needed_bytes(memory: Footprint) -> Floats:
-    """Allocated bytes plus context: an allocator frees cached gaps before it runs out of memory."""
-    return memory.device_bytes - memory.reserved_bytes + memory.allocated_bytes
 
 
 def _at(plans: TrainingPlan, index: int) -> TrainingPlan:

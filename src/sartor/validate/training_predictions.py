@@ -31,11 +31,11 @@ from sartor.json_types import JsonMap
 from sartor.model.training import Recompute, TrainingJob, TrainingPlan
 from sartor.run.fields import Run
 from sartor.step.coefficients import coefficients_for
-from sartor.step.footprint import every_stage, fit_probability, footprint
+from sartor.step.footprint import every_stage, fit_probability, footprint, usable_bytes
 from sartor.step.results import Footprint, StepEstimate
 from sartor.step.step import step
 from sartor.units import FloatArray, Floats, format_seconds
-from sartor.validate.training_open import OpenRun, Settled, fastest, more_sharded, needed_bytes, resorts, settled_words
+from sartor.validate.training_open import OpenRun, Settled, fastest, more_sharded, resorts, settled_words
 from sartor.validate.training_rows import TrainingCase
 from sartor.validate.training_setup import recorded
 
@@ -148,7 +148,7 @@ def _weighed(case: TrainingCase, calibration: Calibration) -> Weighed:
         case.shape or job.shape,
         *case.priceable,
         calibration,
-        limit_bytes=cluster.gpu.hbm_bytes,
+        limit_bytes=usable_bytes(cluster),
         record=partial(recorded, case.words, job, cluster.gpu),
     )
 
@@ -206,16 +206,16 @@ def settled(case: TrainingCase, table: JsonMap | None = None) -> tuple[TrainingC
 
 
 def _fits(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> bool:
-    return _one(needed_bytes(footprint(job, plan, cluster))) <= cluster.gpu.hbm_bytes
+    return _one(footprint(job, plan, cluster).device_bytes) <= usable_bytes(cluster)
 
 
 def _settle(case: TrainingCase, runs: Sequence[OpenRun], factor: float, table: JsonMap | None) -> Settled:
-    """The fastest of the runs that fit ``factor`` times the device's memory."""
+    """The fastest of the runs that fit ``factor`` times the device's usable memory."""
     *_, cluster = case.priceable
     constants = coefficients_for(runs[0].job, cluster.gpu, table)
     estimates = [step(run.job, run.plans, cluster, None, constants) for run in runs]
     memories = [footprint(run.job, run.plans, cluster) for run in runs]
-    return fastest(runs, estimates, memories, factor * cluster.gpu.hbm_bytes)
+    return fastest(runs, estimates, memories, factor * usable_bytes(cluster))
 
 
 def _calibration(cluster: Cluster, by_gpu: dict[str, Calibration]) -> Calibration:
