@@ -205,7 +205,7 @@ def test_a_plan_written_and_read_back_is_the_same_plan(
             same_again(read_launch(folder, shape=job.shape), job, plan)
 
     law()
-    assert counted[True] > counted.total() / 5, "too few of the plans could be written to say much"
+    assert counted[True] > counted.total() / 10, "too few of the plans could be written to say much"
 
 
 OF_MEGATRON = (LaunchKind.MEGATRON, LaunchKind.MEGATRON_BRIDGE)

@@ -391,13 +391,17 @@ def _tuples(value: object) -> Any:
     return tuple(_tuples(entry) for entry in value) if isinstance(value, list) else value
 
 
-@cache
 def table_of(name: str) -> JsonDict | None:
     """A file of the package's calibrations as a table, or None where there is none of that name."""
-    file = resources.files("sartor.cost.correction").joinpath("data").joinpath(name)
-    return tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    return _read(name)
 
 
 def has_table(name: str) -> bool:
     """Whether the package's calibrations have a file of that name, which is not read: parsing one takes 2 ms."""
     return resources.files("sartor.cost.correction").joinpath("data").joinpath(name).is_file()
+
+
+@cache
+def _read(name: str) -> JsonDict | None:
+    file = resources.files("sartor.cost.correction").joinpath("data").joinpath(name)
+    return tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
