@@ -190,7 +190,7 @@ def _feasible(answer: PlanAnswer, best: PricedPlan) -> list[d.PageBlock]:
         d.figure_block(
             "plans", "Circles on a line: Pareto front. Discs: the best plan for each set of parallel degrees."
         ),
-        *d.cut_blocks(top, ROWS),
+        *d.cut_blocks(top, ROWS - 1),
     ]
     return [
         d.opening(lines),

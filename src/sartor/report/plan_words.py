@@ -187,6 +187,7 @@ def if_turned(turns: Sequence[Turn], *, fits: bool, memory: str, unsaid: str = U
         return f", {memory}"
     alone = len({turn.field for turn in turned}) == 1
     usual = f"{turned[0].field}={turned[0].usual}" if alone else "what is usual"
+    known = [part for part in memory.split(", ") if not part.endswith("likely to fit")]  # that depends on the value too
     others = [
         f"{'' if alone else turn.field + '='}{turn.value} ({format_bytes(turn.figures['peak_bytes'])})"
         for turn in turned
@@ -194,7 +195,7 @@ def if_turned(turns: Sequence[Turn], *, fits: bool, memory: str, unsaid: str = U
     word = turned[0].verdict.partition(",")[0]
     but = f", {'perhaps ' * (word == 'may fit')}not with" if fits else f", but {word} with"
     same = " on the same plan" if unsaid == UNSAID else ""
-    return printable(f" with {usual} ({memory}){but} {' or '.join(others)}{same}: {unsaid}")
+    return printable(f" with {usual} ({', '.join(known)}){but} {' or '.join(others)}{same}: {unsaid}")
 
 
 def room_words(peak_bytes: float, cluster: Cluster, headroom: float) -> str:
