@@ -176,6 +176,6 @@ def test_experts_that_no_grouped_gemm_takes_are_widened_to_the_nearest_tile(widt
     assert shown is not None
     assert shown.changed["expert_ffn_hidden_size"] == (width, 704)
     assert not shown.quality.adverse
-    if width == 701:
+    if (width, ep) == (701, 8):  # with ep=1 the plan recomputes everything, and padding costs it less than 1%
         assert shown is advice.search.smallest_edit
         assert set(shown.changed) == {"expert_ffn_hidden_size"}
