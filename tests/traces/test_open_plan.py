@@ -216,7 +216,7 @@ def test_a_trace_with_a_model_but_no_plan_names_what_is_open(tmp_path: Path) -> 
         ("AMD Instinct MI325X", "mi325x"),
         ("NVIDIA L40S", "l40s"),
         ("Tesla V100-SXM2-16GB", "v100"),
-        ("NVIDIA A10G", None),
+        ("NVIDIA A10G", "a10g"),
         ("", None),
     ],
 )
