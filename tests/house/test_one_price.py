@@ -294,7 +294,7 @@ def test_a_candidate_of_advise_is_priced_as_estimate_prices_it(model: Model, gpu
         (BLOOM, "a40", {}),
         ("phi-2", "a100", {}),
         ("gpt2", "h100", {"dtype": "fp32"}),
-        ("gpt2", "h100", {"pp": 4, "framework": "torchtitan"}),
+        ("phi-2", "h100", {"pp": 4, "framework": "torchtitan"}),
         ("gpt3-2.7b", "a100", {"pp": 4}),
         ("pythia-2.8b", "mi300x", {"microbatch_size": 1}),
     ],
