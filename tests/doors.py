@@ -21,14 +21,15 @@ from sartor import api
 from sartor.answers.diagnosis import LogDiagnosis
 from sartor.answers.estimate import ModelEstimate
 from sartor.api import Model
+from sartor.ask.complete import stated_axes
 from sartor.cli import run as sartor_command
 from sartor.errors import InputError
 from sartor.hardware.accelerator_catalog import load_device
 from sartor.hardware.cluster_catalog import CLUSTERS, usual_cluster
 from sartor.launch.files import save_files
-from sartor.plans.fixed import SWITCHED, settings
+from sartor.plans.fixed import SWITCHED, searched_settings, settings
 from sartor.run.fields import FIELDS
-from sartor.step.serving.served import cache_bytes, server_weight_bytes
+from sartor.step.serving.served import cache_bytes, server_memory
 from sartor.validate.training_predictions import predict_training
 from sartor.validate.training_rows import read_training
 from sartor.web.work import Answerer
@@ -273,6 +274,8 @@ def in_a_grid(asked: Asked, answer: ModelEstimate, folder: Path) -> Price | None
         assert held is not None
         axes = {name: fact.value for name, fact in answer.question.run.facts.items() if name in held.axes}
         words, size = {**_sizes(asked, answer), **axes}, held.axes["microbatch_size"]
+        if searched_settings(held.job, answer.question.run, stated_axes(answer.question.run)):  # the estimate chose
+            words["fix"] = {**words.get("fix", {}), "split_experts": settings(held.job)["split_experts"]}
     else:
         words, size = dict(asked.words), int(answer.question.workload.microbatch_size)
         words |= {"tp": int(answer.question.dims.tp)}
@@ -392,7 +395,7 @@ def served(asked: Asked, answer: ModelEstimate, folder: Path) -> Price | None:
     first = api.estimate(asked.subject, asked.gpu, phase="prefill", **one)
     assert token.serving is not None
     held = (float(token.serving.memory.param_bytes), float(token.serving.memory.kv_cache_bytes))
-    here = (server_weight_bytes(server.server), cache_bytes(server.server, prompt, half + 1))
+    here = (float(server_memory(server.server).param_bytes), cache_bytes(server.server, prompt, half + 1))
     assert here == held, f"bytes {here} and not {held}"
     passes = [(load.tpot_s, load.prompt_s) for load in server.loads]
     assert passes == [(token.time_s, first.time_s)] * server.fits, f"{passes} and not {token.time_s, first.time_s}"

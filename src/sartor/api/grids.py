@@ -29,7 +29,7 @@ from sartor.model.plan import AXES, SEARCHED
 from sartor.model.shape import TransformerShape
 from sartor.model.training import TrainingJob
 from sartor.model.workload import ModelReading, ParallelDims, Phase, settled_seq_len
-from sartor.plans.fixed import named_values, with_recompute
+from sartor.plans.fixed import named_values, searched_settings, with_recompute
 from sartor.plans.grid import grid_plans
 from sartor.plans.space import take
 from sartor.run.fields import Origin, Run, check_names
@@ -121,7 +121,39 @@ def _steps(reading: ModelReading, run: Run, arrays: Values, cluster: Cluster, ow
 def _of_job(
     reading: ModelReading, run: Run, plans: Values, cluster: Cluster, own: Calibration | None, *, explained: bool
 ) -> EstimateGrid:
-    """The plans of one job, on an axis of points; ``explained``: with what stays open of the fastest that fits."""
+    """The plans of one job, on an axis of points, each with the fastest of the settings that an estimate tries."""
+    job, settled, _ = settled_job(run, reading, cluster)
+    tried = searched_settings(job, settled, {*stated_axes(run), *plans})
+    runs = [run.with_(Origin.STATED, "tried", **{name: word}) for name, words in tried.items() for word in words]
+    return _fastest([_of_setting(reading, r, plans, cluster, own, explained=explained) for r in runs or [run]])
+
+
+def _fastest(grids: Sequence[EstimateGrid]) -> EstimateGrid:
+    """Of grids of the same points, the fastest that fits of every point; else the first that is possible."""
+    if len(grids) == 1:
+        return grids[0]
+    fits, time_s = np.stack([grid.fits for grid in grids]), np.stack([grid.time_s for grid in grids])
+    first = np.argmax(np.isfinite(time_s), axis=0)
+    best = np.where(fits.any(axis=0), np.argmin(np.where(fits, time_s, np.inf), axis=0), first)[None]
+
+    def of_best(columns: Sequence[Array]) -> Any:
+        return np.take_along_axis(np.stack(columns), best, 0)[0]
+
+    plan = {name: of_best([grid.plan[name] for grid in grids]) for name in grids[0].plan}
+    figures: dict[str, Any] = {name: of_best([getattr(grid, name) for grid in grids]) for name in _OF_POINTS}
+    return replace(grids[0], plan=plan, **figures)
+
+
+_OF_POINTS = (
+    "time_s", "low_s", "high_s", "tokens_per_s", "tokens_per_s_per_device", "mfu", "peak_bytes", "usable_bytes",
+    "cannot_run",
+)  # fmt: skip
+
+
+def _of_setting(
+    reading: ModelReading, run: Run, plans: Values, cluster: Cluster, own: Calibration | None, *, explained: bool
+) -> EstimateGrid:
+    """`_of_job` with the switches of ``run``; ``explained``: with what stays open of the fastest that fits."""
     (count,) = device_counts(run.get("num_devices"), cluster)
     job, run, notes = settled_job(run, reading, cluster)
     try:
