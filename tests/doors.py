@@ -21,14 +21,13 @@ from sartor import api
 from sartor.answers.diagnosis import LogDiagnosis
 from sartor.answers.estimate import ModelEstimate
 from sartor.api import Model
-from sartor.ask.complete import stated_axes
 from sartor.cli import run as sartor_command
 from sartor.errors import InputError
 from sartor.hardware.accelerator_catalog import load_device
 from sartor.hardware.cluster_catalog import CLUSTERS, usual_cluster
 from sartor.launch.files import save_files
-from sartor.plans.fixed import SWITCHED, searched_settings, settings
-from sartor.run.fields import FIELDS
+from sartor.plans.fixed import SWITCHED, settings
+from sartor.run.fields import FIELDS, Origin
 from sartor.step.serving.served import cache_bytes, server_memory
 from sartor.validate.training_predictions import predict_training
 from sartor.validate.training_rows import read_training
@@ -236,8 +235,8 @@ def _fixed(asked: Asked, answer: ModelEstimate) -> Any:
 def _fix(asked: Asked, answer: ModelEstimate) -> Any:
     held = answer.question.held
     assert held is not None
-    fix = {**asked.words.get("fix", {}), **held.axes}
-    return api.plan(asked.subject, asked.cluster, **{**_sizes(asked, answer), "fix": fix})
+    sizes = _sizes(asked, answer)
+    return api.plan(asked.subject, asked.cluster, **{**sizes, "fix": {**sizes.get("fix", {}), **held.axes}})
 
 
 def _sizes(asked: Asked, answer: ModelEstimate) -> dict[str, Any]:
@@ -245,7 +244,10 @@ def _sizes(asked: Asked, answer: ModelEstimate) -> dict[str, Any]:
     held = answer.question.held
     assert held is not None
     axes = [name for name, row in FIELDS.items() if row.axis]
-    sizes = {"num_devices": held.num_devices, "global_batch_size": held.job.global_batch_size}
+    sizes: dict[str, Any] = {"num_devices": held.num_devices, "global_batch_size": held.job.global_batch_size}
+    facts = answer.question.run.facts.items()
+    searched = {name: fact.value for name, fact in facts if name in SWITCHED and fact.origin is Origin.SEARCHED}
+    sizes |= {"fix": {**asked.words.get("fix", {}), **searched}} if searched else {}
     return {**asked.without("phase", *axes), **sizes}
 
 
@@ -274,8 +276,6 @@ def in_a_grid(asked: Asked, answer: ModelEstimate, folder: Path) -> Price | None
         assert held is not None
         axes = {name: fact.value for name, fact in answer.question.run.facts.items() if name in held.axes}
         words, size = {**_sizes(asked, answer), **axes}, held.axes["microbatch_size"]
-        if searched_settings(held.job, answer.question.run, stated_axes(answer.question.run)):  # the estimate chose
-            words["fix"] = {**words.get("fix", {}), "split_experts": settings(held.job)["split_experts"]}
     else:
         words, size = dict(asked.words), int(answer.question.workload.microbatch_size)
         words |= {"tp": int(answer.question.dims.tp)}

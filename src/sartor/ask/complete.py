@@ -75,6 +75,7 @@ def complete(run: Run, reading: ModelReading, cluster: Cluster, calibration: Cal
     assert held.searched is not None
     plan, limit_bytes = held.searched.plan, held.limit_bytes
     tried = searched_settings(job, run, stated_axes(run))
+    run = run.with_(Origin.SEARCHED, "the fastest setting", **{name: settings(held.job)[name] for name in tried})
     open_run = weighed(
         run, reading.shape, held.job, plan, held.cluster, calibration, limit_bytes=limit_bytes, closed=tried
     )
