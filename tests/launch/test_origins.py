@@ -12,7 +12,7 @@ from tests.launch.test_launch_roundtrip import plans, written
 
 from sartor import api
 from sartor.launch.files import read_launch, save_files
-from sartor.launch.origins import facts_of, with_origins
+from sartor.launch.options import facts_of, with_origins
 from sartor.launch.plan import WRITTEN, LaunchKind
 from sartor.model.training import TrainingJob, TrainingPlan
 from sartor.run.fields import Origin, Run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sartor.json_types import JsonDict
-from sartor.model.stored import StoredTypes
+from sartor.model.workload import StoredTypes
 from sartor.operators import DType, Role
 from sartor.read.huggingface import read_model
 

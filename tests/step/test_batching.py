@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from sartor.hardware.catalog import load_gpu
 from sartor.model.counts import count_params
-from sartor.model.stored import ATTENTION
-from sartor.model.workload import Phase, Workload
+from sartor.model.workload import ATTENTION, Phase, Workload
 from sartor.model.zoo import load_model
 from sartor.operators import Collective, DType, Gemm, GroupedGemm, MemoryBound, MemoryBoundKind, Part, Role
 from sartor.step.serving.batching import (

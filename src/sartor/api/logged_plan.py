@@ -147,8 +147,7 @@ class AskedPlan:
         """The plan of a launch file, or of the log's own dump of arguments."""
         from sartor.launch.files import read_launch
         from sartor.launch.megatron_dialects import read_dump
-        from sartor.launch.options import options_of
-        from sartor.launch.origins import origin_words, with_origins
+        from sartor.launch.options import options_of, origin_words, with_origins
 
         devices = self.run.number("num_devices") or 0
         if self.launch is None:
@@ -233,7 +232,7 @@ class AskedPlan:
 
     def _assembled_run(self, job: TrainingJob, plan: TrainingPlan, conventions: Mapping[str, int | str]) -> Run:
         """Every fact of job and plan: from options and the log, by rules, else those of a typical run."""
-        from sartor.launch.origins import DEGREES, facts_of
+        from sartor.launch.options import DEGREES, facts_of
 
         facts = facts_of(job, plan)
         rules = {"num_devices": "the cluster's", "global_batch_size": "tokens per step / seq_len", "dp": DEGREES}
@@ -473,7 +472,7 @@ def launched_question(
     from sartor.answers.estimate import Question as Asked
     from sartor.ask.alternatives import template_words
     from sartor.launch.files import read_launch
-    from sartor.launch.origins import origin_words, with_origins
+    from sartor.launch.options import origin_words, with_origins
     from sartor.plans.search import HeldPlan
     from sartor.plans.space import axes_of, broken, running
     from sartor.rules.plan import lint_plan

@@ -513,7 +513,7 @@ def lint_launch(
     """
     from sartor.api.logged_plan import launched_on
     from sartor.launch.files import read_launch
-    from sartor.launch.origins import origin_words, with_origins
+    from sartor.launch.options import origin_words, with_origins
     from sartor.plans.search import checked_headroom, usual_headroom
 
     check_names(options, TrainingOptions)

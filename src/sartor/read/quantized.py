@@ -17,7 +17,7 @@ from types import MappingProxyType
 from sartor.json_types import JsonDict, JsonMap
 from sartor.model.layer import LatentAttentionMixer, Layer, Linear, MoeFfn, Split, StateSpaceMixer
 from sartor.model.shape import TransformerShape
-from sartor.model.stored import WIDE_BYTES, StoredTypes
+from sartor.model.workload import WIDE_BYTES, StoredTypes
 from sartor.operators import DType, Role
 
 NAMED: Mapping[str, DType] = MappingProxyType(

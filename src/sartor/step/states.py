@@ -13,12 +13,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sartor.hardware.gpu import Gpu
-from sartor.model.lower.optimizer import expert_params, layer_params, outer_params, stack_params
+from sartor.model.lower.optimizer import (
+    adapter_params,
+    expert_params,
+    largest_matrix,
+    layer_params,
+    outer_params,
+    stack_params,
+)
 from sartor.model.lower.setting import Kernels, Setting
 from sartor.model.shape import Block, BlockKind, Stack, TransformerShape, blocks, text_stacks
 from sartor.model.training import Optimizer, Recipe, Trainer, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims, Workload
-from sartor.step.adapters import adapter_params, largest_matrix
 from sartor.step.stages import distinct_rows, entries
 from sartor.units import GIB, BoolArray, Bools, FloatArray, Floats, IntArray, Ints, remembered, round_up
 

@@ -27,7 +27,7 @@ from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower.setting import EngineKernels, Kernels
 from sartor.model.shape import TransformerShape
-from sartor.model.stored import StoredTypes, with_wide_attention
+from sartor.model.workload import StoredTypes, with_wide_attention
 from sartor.operators import CollectiveLibrary, DType
 from sartor.units import GIB, MIB, Floats, Ints
 

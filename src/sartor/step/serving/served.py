@@ -17,8 +17,7 @@ from sartor.hardware.gpu import Gpu
 from sartor.model.lower import lower
 from sartor.model.lower.setting import feasible
 from sartor.model.shape import TransformerShape
-from sartor.model.stored import StoredTypes
-from sartor.model.workload import AttentionKernel, ParallelDims, Phase, Workload
+from sartor.model.workload import AttentionKernel, ParallelDims, Phase, StoredTypes, Workload
 from sartor.operators import DType, GroupedGemm, OperatorGraph
 from sartor.step.serving.engines import USUAL_ENGINE, Engine
 from sartor.step.serving.inference import WIDTHS, InferenceMemory, Room, kv_cache_bytes, longest_sequence
