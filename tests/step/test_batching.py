@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sartor.hardware.catalog import load_gpu
 from sartor.model.counts import count_params
-from sartor.model.workload import ATTENTION, Phase, Workload
+from sartor.model.workload import ATTENTION_ROLES, Phase, Workload
 from sartor.model.zoo import load_model
 from sartor.operators import Collective, DType, Gemm, GroupedGemm, MemoryBound, MemoryBoundKind, Part, Role
 from sartor.step.serving.batching import (
@@ -245,7 +245,7 @@ def test_memory_holds_the_weights_that_a_pass_reads(name: str, dtype: DType) -> 
     server = Server(shape=load_model(name), gpu=load_gpu("gb200"), dtype=dtype)
     graph = served_graph(server, server.workload(Phase.PREFILL, 8192, 2048))
     linears = [op for op in graph.operators if isinstance(op, Gemm) and op.part is Part.LAYER]
-    attention = [op for op in linears if op.role in ATTENTION]
+    attention = [op for op in linears if op.role in ATTENTION_ROLES]
     assert {op.dtype for op in attention} == {dtype if name == "llama-3.1-70b" else DType.BF16}
     read = sum(float(op.batch * op.n * op.k * op.count) * op.dtype.bytes for op in linears)
     experts = [op for op in graph.operators if isinstance(op, GroupedGemm)]

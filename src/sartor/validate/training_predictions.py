@@ -111,10 +111,11 @@ def _outcome(
     try:
         calibration = _calibration(case.cluster, calibrations)
         constants = coefficients_for(case.job, case.cluster.gpu, table)
+        unaided, _ = settled(case, table, ran=False)
         case, slowest = settled(case, table)
         job, plan, cluster = case.priceable
         estimate = step(job, plan, cluster, calibration, constants)
-        memory = footprint(job, plan, cluster)
+        memory = footprint(*unaided.priceable)
         open_run = _weighed(case, calibration) if intervals else Weighed(run=Run(facts={}))
         low, high = _interval(estimate, slowest, open_run.alternatives)
     except InputError as error:
@@ -134,8 +135,8 @@ def _outcome(
         naive_s=naive_s,
         parts=parts,
         still_open=tuple(_open_words(open_run, _one(estimate.step_s))),
-        predicted_bytes=_bytes(case, memory),
-        fit_probability=_fit_probability(case, memory),
+        predicted_bytes=_bytes(unaided, memory),
+        fit_probability=_fit_probability(unaided, memory),
     )
 
 
@@ -185,16 +186,18 @@ _WORTH_SAYING = 0.01
 """Smallest relative change of the step for which a value that was not taken is named."""
 
 
-def settled(case: TrainingCase, table: JsonMap | None = None) -> tuple[TrainingCase, float]:
+def settled(case: TrainingCase, table: JsonMap | None = None, *, ran: bool = True) -> tuple[TrainingCase, float]:
     """The case with a single run: the fastest that fits of those the row leaves open, and the seconds of the slowest
-    plausible one relative to it."""
+    plausible one relative to it. ``ran``: that a run did not run out of memory says more of what its row does not
+    state; its memory is predicted without."""
     if case.cluster is None or case.job is None or case.plan is None:
         return case, 1.0
-    if not case.open_runs and (case.out_of_memory or _fits(*case.priceable)):
+    ran = ran and not case.out_of_memory
+    if not case.open_runs and (not ran or _fits(*case.priceable)):
         return case, 1.0
     runs = case.open_runs or (OpenRun(job=case.job, plans=case.plan),)
     chosen = _settle(case, runs, 1.0, table)
-    if not chosen.fits and not case.out_of_memory:
+    if not chosen.fits and ran:
         resort = resorts(case.words, runs, case.cluster.gpu)
         further = (_settle(case, others, factor, table) for others, factor in resort)
         chosen = next((settled for settled in further if settled.fits), chosen)
