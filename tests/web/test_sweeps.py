@@ -29,7 +29,7 @@ def asked(**words: Any) -> dict[str, Any]:
     return {**empty, **ASKED, **words}
 
 
-@pytest.mark.parametrize("model", ["gpt2-xl", "phi-2", "mixtral-8x7b"])
+@pytest.mark.parametrize("model", ["gpt2-xl", "llama-2-70b", "mixtral-8x7b"])
 def test_a_sweeps_times_are_those_of_single_questions(model: str) -> None:
     """Under the plan of the model as it is: a sweep compares shapes, not plans."""
     body = shape_body(asked(model=model))

@@ -24,7 +24,7 @@ from sartor.report.fit_words import memory_words
 from sartor.report.points import roofline_points
 from sartor.report.verdict import takes
 from sartor.rules.rule import largest_split
-from sartor.shapes.evaluate import WORKLOAD_FIELDS, Laid, Sweep, lay, price_sweeps, sweep
+from sartor.shapes.evaluate import WORKLOAD_FIELDS, Laid, Sweep, lay, price_sweeps
 from sartor.step.coefficients import InRun
 from sartor.units import largest_power_of_two_dividing
 from sartor.web.arguments import device_of, model_of, question_key, question_of
@@ -137,13 +137,19 @@ def _sweeps_of(question: Question, around: JsonMap, run: InRun | None = None) ->
 
 
 def _laid(question: Question, field: str, around: object, run: InRun | None) -> Laid | None:
-    kernels = run.kernels if run else question.kernels
     try:
-        return lay(
-            question.workload, question.dims, field=field, values=_values(question, field, around), kernels=kernels
-        )
+        return _placed(question, field, _values(question, field, around), run)
     except (InputError, OverflowError):
         return None  # fixed by the model's structure (head dimension of latent attention), or too large: no slider
+
+
+def _placed(question: Question, field: str, values: Integers, run: InRun | None) -> Laid:
+    """A sweep under the question's plan, whose stages need a layer each."""
+    kernels, held = run.kernels if run else question.kernels, question.held
+    laid = lay(question.workload, question.dims, field=field, values=values, kernels=kernels)
+    if held is None or field != "num_layers":
+        return laid
+    return replace(laid, possible=laid.possible & (laid.values >= held.axes["pp"] * held.axes["virtual_stages"]))
 
 
 def sweep_answer(body: JsonMap) -> JsonDict:
@@ -152,15 +158,7 @@ def sweep_answer(body: JsonMap) -> JsonDict:
     field, values = body["field"], body["values"]
     chosen = _values(question, field, None) if values is None else _given(field, values)
     run = api.answer_question(question).run
-    result = sweep(
-        question.workload,
-        [question.gpu],
-        question.dims,
-        field=field,
-        values=chosen,
-        calibrations=_known(question, run),
-        kernels=run.kernels if run else question.kernels,
-    )
+    (result,) = price_sweeps([_placed(question, field, chosen, run)], [question.gpu], _known(question, run))
     return _sweep_body(question, result)
 
 
