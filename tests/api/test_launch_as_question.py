@@ -56,16 +56,16 @@ def test_what_would_change_a_launch_is_said_by_every_command(
         assert first in " ".join(capsys.readouterr().out.split()), command
 
 
-TRAINER = """deepspeed --num_gpus 8 train.py --per_device_train_batch_size 1 --gradient_accumulation_steps 2 \\
+TRAINER = """deepspeed --num_gpus 8 train.py --per_device_train_batch_size {batch} --gradient_accumulation_steps 2 \\
     --max_seq_length 4096 --gradient_checkpointing {again} --bf16 {bf16} --deepspeed ds.json
 """
 ZERO_3 = {"zero_optimization": {"stage": 3}, "bf16": {"enabled": "auto"}}
 
 
-def trainer_script(folder: Path, *, again: str = "True", bf16: str = "True") -> str:
+def trainer_script(folder: Path, *, again: str = "True", bf16: str = "True", batch: int = 1) -> str:
     """The launch of a Hugging Face Trainer under DeepSpeed."""
     (folder / "ds.json").write_text(json.dumps(ZERO_3))
-    (folder / "train.sh").write_text(TRAINER.format(again=again, bf16=bf16))
+    (folder / "train.sh").write_text(TRAINER.format(again=again, bf16=bf16, batch=batch))
     return (folder / "train.sh").as_posix()
 
 
@@ -75,10 +75,10 @@ SINGLE = "the most of any single change"
 def test_a_change_says_whether_it_is_the_best_plan_or_the_best_single_change(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["llama-3-8b", "--launch", trainer_script(tmp_path), "--cluster", CLUSTER]
-    run(["plan", *words])
-    said = " ".join(capsys.readouterr().out.split())
-    assert any(f"of the step, {end}." in said for end in ("as the best plan on these devices", SINGLE))
+    for batch, end in ((4, "as the best plan on these devices"), (1, SINGLE)):
+        words = ["llama-3-8b", "--launch", trainer_script(tmp_path, batch=batch), "--cluster", CLUSTER]
+        run(["plan", *words])
+        assert f"of the step, {end}." in " ".join(capsys.readouterr().out.split())
     run(["estimate", *words])
     assert f"of the step, {SINGLE} (`sartor plan" in " ".join(capsys.readouterr().out.split())
 

@@ -125,7 +125,9 @@ def _of_job(
     job, settled, _ = settled_job(run, reading, cluster)
     tried = searched_settings(job, settled, {*stated_axes(run), *plans})
     runs = [run.with_(Origin.STATED, "tried", **{name: word}) for name, words in tried.items() for word in words]
-    return _fastest([_of_setting(reading, r, plans, cluster, own, explained=explained) for r in runs or [run]])
+    found = _fastest([_of_setting(reading, r, plans, cluster, own, explained=explained) for r in runs or [run]])
+    words = tuple(f"{name}: the faster of {' and '.join(either)} at every point" for name, either in tried.items())
+    return replace(found, assumptions=(*found.assumptions, *words))
 
 
 def _fastest(grids: Sequence[EstimateGrid]) -> EstimateGrid:
