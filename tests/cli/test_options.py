@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -117,3 +118,51 @@ def test_every_size_is_read_as_those_of_a_run(sartor: Callable[..., Any]) -> Non
     of_design = ("design", "--model", "gpt2", "--num-devices", 8, "--global-batch-size")
     tokens = "'4M' counts sequences, not tokens: divide the tokens by seq_len; nearest: 1024, if tokens"
     assert tokens in sartor(*of_design, "4M", "--json").refusal()
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("pl", {"plan", "place"}),
+        ("estimate gpt2 --gpu h100_p", {"h100_pcie", "h100_pcie_80gb"}),
+        ("plan gpt2 --cluster dgx-h", {"dgx-h100", "dgx-h200"}),
+        ("plan gpt2 --cluster b200", {"b200", "b200_sxm", "b200_180gb"}),
+        ("plan llama-3.1-", {"llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b"}),
+        ("plan gpt2 --set num_h", {"num_heads="}),
+        ("plan gpt2 --fix micro", {"microbatch_size="}),
+        ("plan gpt2 --recompute s", {"selective"}),
+        ("plan gpt2 --framework torcht", {"torchtitan", "torchtune"}),
+        ("estimate gpt2 --phase ", {"train", "prefill", "decode"}),
+        ("estimate gpt2 --dtype mx", {"mxfp8", "mxfp4"}),
+        ("lint gpt2 --allow ragged_v", {"ragged_vocab"}),
+        ("catalog clusters dgx-h", {"dgx-h100", "dgx-h200"}),
+        ("plan gpt2 --gpus nonsense --clus", {"--cluster"}),
+        ("plan --launch ", set()),  # the shell offers files
+    ],
+)
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_a_shell_completes_names_fields_and_words(
+    shell: str, typed: str, offered: set[str], sartor: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["sartor", *typed.split(" ")]
+    monkeypatch.setenv("_SARTOR_COMPLETE", f"complete_{shell}")
+    monkeypatch.setenv("COMP_WORDS", "\n".join(words))
+    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+    monkeypatch.setenv("_TYPER_COMPLETE_ARGS", " ".join(words))
+    ran = sartor()
+    assert (ran.code, ran.err) == (0, "")
+    if shell == "bash":
+        assert set(ran.out.split()) == offered
+    else:
+        assert set(re.findall(r'(?<![^\s(])"([^"]+)"', ran.out)) == offered
+        assert offered or ran.out == "_files\n"
+
+
+@pytest.mark.parametrize(("instruction", "code"), [("source_bash", 0), ("source_zsh", 0), ("complete_tcsh", 1)])
+def test_a_completion_script_is_no_internal_error(
+    instruction: str, code: int, sartor: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_SARTOR_COMPLETE", instruction)
+    ran = sartor()
+    assert ran.code == code
+    assert "internal error" not in ran.err

@@ -6,9 +6,12 @@ import csv
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+import warnings
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,8 @@ import pytest
 
 import sartor.cli
 from sartor.cli import run
+from sartor.engine.schema import StudyWarning
+from sartor.engine.store import open_study
 
 SPACE = """
 num_tensor_cores = [1, 2, 4]
@@ -110,6 +115,39 @@ def test_a_file_that_is_no_study_exits_with_2(tmp_path: Path, capsys: pytest.Cap
     file.write_text("notes")
     assert run(["study", str(file)]) == 2
     assert "not an SQLite file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", ["no bytes", "no tables", "no search"])
+def test_a_study_stopped_at_its_start_is_empty_and_is_begun_again(
+    content: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = tmp_path / "study.db"
+    if content == "no search":
+        with open_study(study, "serial"):
+            pass
+    else:
+        with closing(sqlite3.connect(study)) as connection:
+            connection.execute("PRAGMA journal_mode=WAL" if content == "no tables" else "PRAGMA user_version")
+    assert (study.stat().st_size == 0) == (content == "no bytes")
+    assert run(["study", str(study)]) == 2
+    assert "is empty: it was stopped at its start" in capsys.readouterr().err
+    assert ask(words, capsys)[0] == 0
+
+
+@pytest.mark.parametrize("table", ["sessions", "history", "points", "kept", "bounds"])
+def test_a_study_with_every_row_of_a_table_damaged_is_shown_without_them(
+    table: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = tmp_path / "study.db"
+    assert ask(words, capsys)[0] == 0
+    with closing(sqlite3.connect(study, isolation_level=None)) as connection:
+        connection.create_function("row_sum", -1, lambda *_: 0)
+        connection.execute(f"UPDATE {table} SET row_sum = 7")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", StudyWarning)
+        assert run(["study", str(study)]) == 0
+        assert ("to be continued (unknown)" in capsys.readouterr().out) == (table == "sessions")
+        assert ask(["study", str(study)], capsys)[0] == 0
 
 
 def test_ctrl_c_while_c_code_is_loaded_is_an_interrupt_too(monkeypatch: pytest.MonkeyPatch) -> None:

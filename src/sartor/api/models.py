@@ -180,3 +180,13 @@ def catalog_entries(shelf: str, name: str | None = None) -> list[JsonDict]:
     module, *functions = _FILES[shelf]
     names, entry = (attrgetter(function)(import_module(module)) for function in functions)
     return [entry(item) for item in ([name] if name else names())]
+
+
+def catalog_names(shelf: str) -> list[str]:
+    """Names and other names of a catalogue's entries, as a shell completes them."""
+    if shelf == "rules":
+        return [str(row["name"]) for row in catalog_entries(shelf)]
+    module = import_module(_FILES[shelf][0])
+    folder = getattr(module, shelf.upper(), None)
+    others = folder.aliases() if folder else module.model_aliases() if shelf == "models" else ()
+    return [*attrgetter(_FILES[shelf][1])(module)(), *sorted(others)]

@@ -124,6 +124,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 INTERNAL = 70
 """Exit code of an internal error (EX_SOFTWARE of sysexits.h)."""
+COMPLETING = "_SARTOR_COMPLETE"
+"""Set by a shell that asks for completions."""
 INTERRUPTED = 128 + signal.SIGINT
 GONE = 128 + 13
 """Exit code if the reader of stdout has gone: 128 + SIGPIPE, as shells report for any filter ended by a pipe. Never 1,
@@ -152,6 +154,8 @@ def run(words: list[str]) -> int:
         if _comes_from(error, BrokenPipeError):  # typer turns it into an exit with 1
             _hush(sys.__stdout__)  # nobody reads any more
             return GONE
+        if isinstance(error, SystemExit) and (not error.code or COMPLETING in os.environ):
+            return int(bool(error.code))  # typer has answered a shell at TAB, or printed its script
         of_machine = _machines(error)
         if of_machine:
             return _complain(of_machine, 2, words)

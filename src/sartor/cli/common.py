@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -163,7 +164,42 @@ class _Converted:
         for param in params:
             if not isinstance(param.process_value, partial):
                 param.process_value = partial(_process_value, param, param.process_value)  # type: ignore[method-assign]
+                param.shell_complete = partial(_completions, param, param.shell_complete)  # type: ignore
         return params
+
+
+def _completions(
+    param: TyperOption, usual: Callable[[typer.Context, str], Sequence[object]], ctx: typer.Context, typed: str
+) -> Sequence[object]:
+    """What a shell offers at TAB for a value: known words that begin as typed, else typer's own (files)."""
+    words = (word for word in _values(param, ctx) if word.startswith(typed))
+    return [SimpleNamespace(value=word, type="plain", help=None) for word in words] or usual(ctx, typed)
+
+
+def _values(param: TyperOption, ctx: typer.Context) -> Sequence[str]:
+    """Known values of an option or argument: names of a catalogue, fields, or the words that its metavar lists."""
+    from sartor.api.models import catalog_names
+    from sartor.model.editing import EDITABLE
+    from sartor.operators import DType
+    from sartor.run.fields import FIELDS
+    from sartor.step.trainers import TRAINERS
+
+    metavar, name = str(param.metavar or ""), str(param.name)
+    if shelf := ctx.params.get("what") if (ctx.command.name, name) == ("catalog", "name") else SHELF_OF.get(metavar):
+        return catalog_names(shelf) + (catalog_names("gpus") if shelf == "clusters" else [])
+    if metavar == "FIELD=VALUE":
+        return [f"{field}=" for field in EDITABLE]
+    if metavar in ("KEY=VALUE,...", "AXIS=VALUE,..."):
+        return [f"{field}=" for field, row in FIELDS.items() if row.axis]
+    if name in FIELDS and FIELDS[name].choices:
+        return FIELDS[name].choices
+    if name in ("framework", "dtype"):
+        return list(TRAINERS) if name == "framework" else [dtype.value for dtype in DType]
+    return metavar.split("|") if "|" in metavar and metavar.islower() else ()
+
+
+SHELF_OF = {"GPU": "gpus", "CLUSTER": "clusters", "MODEL": "models", "MODULE_OR_MODEL": "models", "RULE": "rules"}
+"""Catalogues by the metavar of an option that takes their names."""
 
 
 def _process_value(param: TyperOption, convert: Callable[..., object], ctx: typer.Context, value: object) -> object:
@@ -193,7 +229,8 @@ class Command(_Converted, TyperCommand):
     """A command that takes each subject once, unless it may be repeated, and checks its output files before it runs."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        _refuse_repeated(self.params, args)  # type: ignore[arg-type]
+        if not ctx.resilient_parsing:  # a shell completes what will be typed
+            _refuse_repeated(self.params, args)  # type: ignore[arg-type]
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:

@@ -95,7 +95,7 @@ def _study_view(record: StudyRecord) -> RenderableType:
         ("evaluated", f"{done}, {seconds:.1f} s"),
         ("best so far", "none" if best is None else f"{best.objective:,.6g} (candidate {best.candidate})"),
         ("none above", "not known" if record.bound is None else f"{record.bound:,.6g}"),
-        ("state", "complete" if record.complete else f"to be continued ({record.sessions[-1].ending})"),
+        ("state", "complete" if record.complete else f"to be continued ({record.ending})"),
     ]
     others = (
         (len(record.ways), "other ways to choose"),

@@ -236,11 +236,13 @@ def connect(path: Path, *, for_reading: bool) -> sqlite3.Connection:
         try:
             fresh = _is_fresh(path)
             if for_reading and fresh:
-                raise InputError("study", str(path), "there is no such study" if not path.exists() else "is empty")
+                raise InputError("study", str(path), EMPTY if path.exists() else "there is no such study")
             connection = unless_it_is_a_study.enter_context(closing(_open(path, for_reading=for_reading)))
             if not for_reading:
                 connection.execute("PRAGMA synchronous=FULL")
-            if not for_reading and (fresh or _has_no_tables(connection)):
+            if _has_no_tables(connection):
+                if for_reading:
+                    raise InputError("study", str(path), EMPTY)
                 _create(connection)
             _check(path, connection)
             if not for_reading:
@@ -249,6 +251,9 @@ def connect(path: Path, *, for_reading: bool) -> sqlite3.Connection:
             raise cannot(path, error) from None
         unless_it_is_a_study.pop_all()
     return connection
+
+
+EMPTY = "is empty: it was stopped at its start, or the disk was full; `sartor design` with its question begins it again"
 
 
 def cannot(path: Path, error: Exception) -> InputError:
@@ -305,7 +310,8 @@ def _ready(connection: sqlite3.Connection) -> sqlite3.Connection:
 
 
 def _has_no_tables(connection: sqlite3.Connection) -> bool:
-    """Whether an earlier process was killed before it created the tables; another program's file would have tables."""
+    """Whether the file is new, or an earlier process was stopped before it created the tables; another program's file
+    would have tables."""
     return not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from sartor.designs.candidates import Baseline, Ranked
 from sartor.designs.point import ModelOutcome
-from sartor.engine.schema import architecture_dict, cannot, connect, from_text, is_locked, sound_rows
+from sartor.engine.schema import EMPTY, architecture_dict, cannot, connect, from_text, is_locked, sound_rows
 from sartor.errors import InputError
 from sartor.files import check_writable, pyarrow, write_atomic
 from sartor.json_types import JsonDict, JsonMap
@@ -111,9 +111,14 @@ class StudyRecord:
         return self.history[-1].bound if self.history else None
 
     @property
+    def ending(self) -> str:
+        """How the last session ended; ``unknown`` if no session's row is readable."""
+        return self.sessions[-1].ending if self.sessions else "unknown"
+
+    @property
     def complete(self) -> bool:
         """Whether the last session completed the search."""
-        return bool(self.sessions) and self.sessions[-1].ending == "complete"
+        return self.ending == "complete"
 
 
 def read_study(path: str | Path, scope: str = MAIN) -> StudyRecord:
@@ -139,6 +144,8 @@ def _read(path: Path, connection: sqlite3.Connection, scope: str) -> StudyRecord
     if search is None and len(searches) < connection.execute("SELECT count(*) FROM searches").fetchone()[0]:
         must = "is damaged where it says what was asked (searches); `sartor design` with the same question mends it"
         raise InputError("study", str(path), must)
+    if not scopes:
+        raise InputError("study", str(path), EMPTY)
     if search is None:
         raise InputError("scope", scope, "is not a search of this study", ", ".join(scopes))
     mine, last = search["id"], dict[tuple[int, float], JsonDict]()
