@@ -120,6 +120,8 @@ class Role(StrEnum):
     OVER_VALUE = "over_value"
     ATTENTION = "attention"
     """The fused attention kernel."""
+    INDEX = "index"
+    """The scores of sparse attention's indexer, and its choice of keys."""
     ATTENTION_OUTPUT = "attention_output"
     STATE_SPACE_IN = "state_space_in"
     CONVOLUTION = "convolution"

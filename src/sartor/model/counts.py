@@ -29,7 +29,7 @@ from sartor.model.layer import (
 )
 from sartor.model.shape import LayerRun, Stack, TransformerShape
 from sartor.operators import attention_pairs
-from sartor.units import Floats, Ints
+from sartor.units import Floats, Ints, plain
 
 
 class AttentionSquare(Enum):
@@ -303,7 +303,9 @@ def _stack_attention_flops(
             keys = _source_tokens(shape, stack, seq_len) if mixer.cross else tokens
             pairs = tokens * keys if square is AttentionSquare.FULL else _masked_pairs(mixer, tokens, keys)
             if isinstance(mixer, AttentionMixer) and mixer.pooled:
-                pairs = pairs + tokens * (keys // mixer.pooled)
+                seen = keys // mixer.pooled
+                most = seen if mixer.selection is None else np.minimum(seen, mixer.selection.keys)
+                pairs = pairs + tokens * (seen if square is AttentionSquare.FULL else plain(most))
             total = total + run.count * mixer.num_heads * pairs * 2 * (mixer.head_dim + mixer.value_dim)
     return total
 
@@ -313,7 +315,8 @@ def _masked_pairs(mixer: AttentionMixer | LatentAttentionMixer, tokens: Ints, ke
         chunks, rest = tokens // mixer.window, tokens % mixer.window
         return (chunks * mixer.window * (mixer.window + 1) + rest * (rest + 1)) / 2
     causal = mixer.causal and not mixer.cross
-    pairs: Floats = attention_pairs(tokens, keys, causal, mixer.window)
+    chosen = mixer.selection.keys if mixer.selection and not getattr(mixer, "pooled", 0) else 0
+    pairs: Floats = attention_pairs(tokens, keys, causal, mixer.window or chosen)
     return pairs
 
 

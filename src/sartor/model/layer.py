@@ -107,6 +107,21 @@ class Norm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Sparse attention: each query attends to ``keys`` of the keys it may see, those that an indexer scores highest."""
+
+    keys: int
+    heads: int = 0
+    """The indexer's query heads, on every tensor-parallel device; 0: an earlier layer's choice is reused."""
+    head_dim: int = 0
+    """Of the indexer, which has one key for all of its heads."""
+    pool: int = 1
+    """Tokens per indexed key; with an attention that pools its keys, of those as well."""
+    narrow: bool = True
+    """Indexed keys are cached and multiplied in 8 bits, with an fp32 scale each (DeepSeek-V3.2)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionMixer:
     """Multi-head, multi-query or grouped-query attention with its own head dimension.
 
@@ -141,6 +156,7 @@ class AttentionMixer:
     """Further linear layers: output gates, indexers, low-rank adapters."""
     pooled: int = 0
     """Additional keys, one per this many tokens, next to the sequence's own (DeepSeek-V4's compressors)."""
+    selection: Selection | None = None
     own_linears: tuple[Linear, ...] | None = None
     """All linear layers, if they are not the usual four (bottlenecks, grouped projections)."""
     name: str = "attention"
@@ -215,6 +231,7 @@ class LatentAttentionMixer:
     vectors: tuple[Vectors, ...] = ()
     projections: tuple[Linear, ...] = ()
     """Further linear layers (a sparse-attention indexer, an output gate)."""
+    selection: Selection | None = None
     name: str = "attention"
     cross = False
     shares_kv = False

@@ -319,7 +319,7 @@ def _collectives(priced: list[_Priced], axis: Axis, way: str) -> list[_Priced]:
     ]
 
 
-_CORE = (Role.ATTENTION, Role.SCORE, Role.SOFTMAX, Role.OVER_VALUE)
+_CORE = (Role.INDEX, Role.ATTENTION, Role.SCORE, Role.SOFTMAX, Role.OVER_VALUE)
 """What recomputing the attention core runs again: flash attention, or the GEMMs and kernels of an unfused one."""
 
 

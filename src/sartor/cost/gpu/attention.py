@@ -206,10 +206,12 @@ def _prefill(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float) -> 
 
 def _partial_bytes(op: Attention) -> Floats:
     """Traffic of gradients that blocks add up in memory: dQ in fp32 is set to zero, written and read again by a kernel
-    that narrows it; where heads share keys, dK and dV of every query head are written and read again by another."""
+    that narrows it; where heads share keys, dK and dV of every query head are written and read again by another, but
+    for latent attention, whose heads are rows of one tile."""
     queries = 3.0 * op.seq_q * op.head_dim * DType.FP32.bytes
     shared = 2.0 * op.seq_kv * (op.head_dim + op.v_head_dim) * op.dtype.bytes
-    partial: Floats = op.batch * op.num_heads * (queries + np.greater(op.num_heads, op.num_kv_heads) * shared)
+    apart = np.greater(op.num_heads, op.num_kv_heads) & (not op.latent)
+    partial: Floats = op.batch * op.num_heads * (queries + apart * shared)
     return partial
 
 

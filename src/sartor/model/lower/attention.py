@@ -4,6 +4,9 @@ Ring (Liu et al. 2023, arXiv 2310.01889): keys and values travel around a ring; 
 time. All-to-all (DeepSpeed Ulysses, Jacobs et al. 2023, arXiv 2309.14509): each device trades its part of the sequence
 for whole sequences of fewer heads, and back. All-gather (Llama 3, arXiv 2407.21783, sec. 3.3.2): keys and values are
 gathered first. Under a causal mask, parts of the sequence are assigned so that all devices see the same number of keys.
+
+Sparse (DeepSeek-V3.2, arXiv 2512.02556, sec. 2): an indexer scores every key that a query may see, and the query
+attends to the best ``Selection.keys``.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from sartor.operators import (
     MemoryBoundKind,
     Pass,
     Role,
+    attention_pairs,
 )
 from sartor.units import Floats, Ints, ceil_div, plain
 
@@ -181,7 +185,8 @@ def latent_attention(setting: Setting, mixer: LatentAttentionMixer) -> Piece:
     norms = chain(*(norm(setting, setting.outer_tokens, width, name) for name, width in _latent_norms(mixer)))
     query = linears[Role.Q_UP if Role.Q_UP in linears else Role.QKV]
     up = linear_group(setting, query.name, [query])
-    inner = _absorbed(setting, mixer) if setting.decoding else _expanded(setting, mixer, linears[Role.KV_UP])
+    attended = _absorbed(setting, mixer) if setting.decoding else _expanded(setting, mixer, linears[Role.KV_UP])
+    inner = chain(_indexer(setting, mixer), attended)
     turned = _rotary(setting, setting.tokens, (ceil_div(mixer.num_heads, setting.tp) + 1) * mixer.qk_rope_head_dim)
     out = linear_group(setting, "attn_out", [linears[Role.ATTENTION_OUTPUT]])
     others = chain(*(linear_group(setting, linear.name, [linear]) for linear in mixer.projections))
@@ -247,7 +252,60 @@ def _scores(setting: Setting, mixer: AttentionMixer, prefix: str) -> Piece:
     full = _core(setting, name, mixer, heads, kv_heads, setting.seq_q, setting.seq_kv, causal=mixer.causal)
     if mixer.chunked and mixer.window:
         return chain(*(_kernels(setting, block) for block in _chunks(setting, full, mixer.window)))
-    return _shared(setting, _windowed(full, mixer.window))
+    indexed, selection = _indexer(setting, mixer), mixer.selection
+    if mixer.pooled:
+        keys = selection.keys if selection else 0
+        pooled = replace(_pooled(full, mixer.pooled, keys), name=f"{name}_pooled")
+        return chain(indexed, _shared(setting, _windowed(full, mixer.window)), _shared(setting, pooled))
+    chosen = _chosen(setting, full, selection.keys) if selection and setting.flash else _windowed(full, mixer.window)
+    return chain(indexed, _shared(setting, chosen))
+
+
+def _chosen(setting: Setting, full: Attention, keys: int) -> Attention:
+    """The same over at most ``keys`` keys per query: as many pairs as in a window of that length. Decoding reads the
+    chosen ones alone."""
+    if setting.decoding:
+        return replace(full, seq_kv=_least(full.seq_kv, keys))
+    return replace(full, window=keys if np.any(np.less(keys, full.seq_kv)) else 0)
+
+
+def _pooled(full: Attention, pool: int, keys: int = 0) -> Attention:
+    """The same over keys of ``pool`` tokens each, as many as a query sees on average, at most ``keys`` (0: all)."""
+    seen = attention_pairs(full.seq_q, full.seq_kv, full.causal, keys * pool) / full.seq_q / pool
+    return replace(full, seq_kv=_whole_number(np.maximum(np.ceil(seen), 1)), causal=False, window=0)
+
+
+def _least(sizes: Ints, most: int) -> Ints:
+    return min(sizes, most) if isinstance(sizes, int) else np.minimum(sizes, most)
+
+
+def _indexer(setting: Setting, mixer: AttentionMixer | LatentAttentionMixer) -> Piece:
+    """Scores of every key that a query may see, and the choice of the best, on every tensor-parallel device. Scores are
+    written and read once in fp32. Backward, the indexer learns from the chosen keys alone (DeepSeek-V3.2, sec. 2.1.1),
+    in 16 bits."""
+    index = mixer.selection
+    if index is None or not index.heads:
+        return Piece()
+    whole = replace(
+        _core(setting, "index_scores", mixer, index.heads, 1, setting.seq_q, setting.seq_kv, mixer.causal),
+        role=Role.INDEX,
+        head_dim=index.head_dim,
+        v_head_dim=0,
+        latent=True,
+        dtype=DType.FP8 if index.narrow else setting.wide,
+    )
+    scores = _share(setting, whole if index.pool == 1 else _pooled(whole, index.pool))
+    keys = _whole_number(np.ceil(scores.pairs / scores.seq_q * scores.count))
+    moved = 2 * DType.FP32.bytes
+    choice = streamed(
+        setting, "index_choice", MemoryBoundKind.SOFTMAX, setting.tokens, keys, moved, flops=2, role=Role.INDEX
+    )  # fmt: skip
+    learned = replace(
+        _share(setting, replace(whole, dtype=setting.wide, window=index.keys)),
+        name="index_scores.backward",
+        pass_=Pass.BACKWARD,
+    )
+    return Piece(forward=(scores, *choice.forward), backward=(learned,) if setting.training else ())
 
 
 def _shared(setting: Setting, whole: Attention, prefix: str = "") -> Piece:
@@ -394,25 +452,45 @@ def _latent_norms(mixer: LatentAttentionMixer) -> Iterator[tuple[str, Ints]]:
 
 
 def _expanded(setting: Setting, mixer: LatentAttentionMixer, kv_up: Linear) -> Piece:
+    """Attention over expanded keys. Where keys are chosen and that is less work, over their latents, as in decoding:
+    one kernel for all heads of a query, whose up-projections cost as much as expanding its own key."""
     heads = ceil_div(mixer.num_heads, setting.tp)
     core = _core(setting, "attention", mixer, heads, heads, setting.seq_q, setting.seq_kv, mixer.causal)
     rows = setting.batch * ceil_div(setting.seq_kv, setting.dims.cp)
-    return chain(linear_group(setting, "kv_up", [kv_up], rows=rows), _shared(setting, _windowed(core, mixer.window)))
+    dense = chain(linear_group(setting, "kv_up", [kv_up], rows=rows), _shared(setting, _windowed(core, mixer.window)))
+    if mixer.selection is None or not setting.flash:
+        return dense
+    chosen = replace(
+        _of_latents(core, mixer), num_heads=ceil_div(heads, HEADS_AT_ONCE) * HEADS_AT_ONCE, window=mixer.selection.keys
+    )
+    sparser = np.less(chosen.flops, core.flops)
+    up = linear_group(setting, "kv_up", [kv_up])
+    sparse = chain(up, _shared(setting, chosen))
+    if np.all(sparser) or not np.any(sparser):
+        return sparse if np.any(sparser) else dense
+    return chain(repeat(dense, 1 - sparser.astype(int)), repeat(sparse, sparser.astype(int)))
+
+
+HEADS_AT_ONCE = 64
+"""Query heads of a sparse kernel's tile, which holds one query (FlashMLA's sparse prefill takes 64 or 128; recalled,
+2025-09-29, when its README stated 640 TFLOP/s on H800 for it)."""
+
+
+def _of_latents(core: Attention, mixer: LatentAttentionMixer) -> Attention:
+    """Attention with one key/value head, the latent with its rotary part, for all query heads."""
+    width = mixer.kv_lora_rank + mixer.qk_rope_head_dim
+    return replace(core, num_kv_heads=1, head_dim=width, v_head_dim=mixer.kv_lora_rank, latent=True)
 
 
 def _absorbed(setting: Setting, mixer: LatentAttentionMixer) -> Piece:
     heads, latent = ceil_div(mixer.num_heads, setting.tp), mixer.kv_lora_rank
     absorb_q = product(setting, "q_absorb", Role.KV_UP, setting.tokens, latent, mixer.qk_nope_head_dim, setting.wide)
     absorb_v = product(setting, "v_absorb", Role.KV_UP, setting.tokens, mixer.v_head_dim, latent, setting.wide)
-    core = replace(
-        _core(setting, "attention", mixer, heads, 1, setting.seq_q, setting.seq_kv, mixer.causal),
-        head_dim=latent + mixer.qk_rope_head_dim,
-        v_head_dim=latent,
-        latent=True,
-    )
-    return chain(
-        _per_head(absorb_q, heads), Piece(forward=(_windowed(core, mixer.window),)), _per_head(absorb_v, heads)
-    )
+    core = _core(setting, "attention", mixer, heads, 1, setting.seq_q, setting.seq_kv, mixer.causal)
+    core = _windowed(_of_latents(core, mixer), mixer.window)
+    if mixer.selection is not None:
+        core = _chosen(setting, core, mixer.selection.keys)
+    return chain(_per_head(absorb_q, heads), Piece(forward=(core,)), _per_head(absorb_v, heads))
 
 
 def _per_head(piece: Piece, heads: Ints) -> Piece:

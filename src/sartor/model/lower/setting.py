@@ -440,7 +440,7 @@ def _is_reduce(op: Operator) -> bool:
 def _of_engine(op: Operator, workload: Workload, engine: EngineKernels) -> Operator:
     """The operator with the cache's type, the engine's all-reduce library, and, if that moves fewer bytes, all-gather
     and reduce-scatter of the tokens instead of sending them to every chosen expert."""
-    if isinstance(op, Attention) and workload.phase is Phase.DECODE:
+    if isinstance(op, Attention) and op.role is Role.ATTENTION and workload.phase is Phase.DECODE:
         return replace(op, kv_dtype=workload.cache_dtype)
     if not isinstance(op, Collective):
         return op

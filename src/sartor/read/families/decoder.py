@@ -7,7 +7,7 @@ the config's fields. Most model types are one row in ``decoders.py``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache
 from math import gcd
@@ -24,6 +24,7 @@ from sartor.model.layer import (
     Mixer,
     MoeFfn,
     Norm,
+    Selection,
     SharedWidth,
     VectorRole,
     Vectors,
@@ -268,7 +269,35 @@ def attention(f: Fields, sizes: Sizes, family: Family, span: Reach) -> Attention
             *(family.attention_vectors(f, sizes) if family.attention_vectors else ()),
         ),
         projections=family.attention_linears(f, sizes) if family.attention_linears else (),
+        selection=None if span.window else _selected_blocks(f, sizes),
     )
+
+
+SPARSE_SECTIONS = ("sparse_config", "sparse_attention_config", "nsa_config", "moba_config")
+BLOCK_LENGTH = ("moba_chunk_size", "nsa_block_size", "block_size", "chunk_size")
+BLOCKS_PER_QUERY = ("moba_topk", "nsa_topk", "topk", "block_counts", "top_k", "topk_blocks")
+OF_NO_COUNT = ("kernel_size", "dense_len", "use_nope")
+"""How InfLLM-V2 makes a block's key, and the context up to which it attends to all keys."""
+BLOCKS_ALWAYS, KEYS_ALWAYS = ("init_blocks", "local_blocks"), ("window_size", "sliding_window")
+
+
+def _selected_blocks(f: Fields, sizes: Sizes) -> Selection | None:
+    """Sparse attention over blocks of keys, chosen by attention's own queries against one key per block: MoBA (arXiv
+    2502.13189), NSA (arXiv 2502.11089), InfLLM-V2 (MiniCPM 4). Names as in the configs of those models."""
+    sections = (name for name in SPARSE_SECTIONS if isinstance(f.given(name), dict))
+    section = next(sections, "")
+    inner = replace(f, raw=f.given(section), path=f"{f.path}{section}.") if section else f
+    names = BLOCKS_PER_QUERY if section else BLOCKS_PER_QUERY[:2]
+    length, blocks = inner.optional_size(*BLOCK_LENGTH[: None if section else 2]), inner.optional_size(*names)
+    if length is None or blocks is None:
+        return None
+    always = sum(inner.optional_size(name, least=0) or 0 for name in BLOCKS_ALWAYS) if section else 0
+    near = (inner.optional_size(*KEYS_ALWAYS, least=0) or 0) if section else 0
+    stride = (inner.optional_size("kernel_stride") or length) if section else length
+    _ = [inner.given(name) for name in OF_NO_COUNT]
+    keys = (blocks + always) * length + near
+    f.ledger.note(f"sparse attention: {blocks + always} blocks of {length} keys and {near} near ones per query")
+    return Selection(keys=keys, heads=sizes.heads, head_dim=sizes.head_dim, pool=stride, narrow=False)
 
 
 def _rotary_dim(f: Fields, family: Family, head_dim: int) -> int:

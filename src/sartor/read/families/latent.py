@@ -17,6 +17,7 @@ from sartor.model.layer import (
     Linear,
     Mixer,
     MoeFfn,
+    Selection,
     SharedWidth,
     Split,
     VectorRole,
@@ -61,14 +62,26 @@ def _indexer(f: Fields, hidden: int) -> tuple[tuple[Linear, ...], tuple[Vectors,
     return linears, (Vectors(name="index_norm", fixed=2 * d),)
 
 
+def _selection(f: Fields, most: str = "index_topk") -> Selection:
+    """How many keys the indexer leaves, said in the answer: it changes no parameter count."""
+    keys, heads, d = f.size(most), f.size("index_n_heads"), f.size("index_head_dim")
+    f.ledger.note(
+        f"sparse attention: {keys:,} keys per query ({f.path}{most}), chosen by an indexer that scores every key with "
+        f"{heads} heads of {d}"
+    )
+    return Selection(keys=keys, heads=heads, head_dim=d)
+
+
 def sparse_latent(f: Fields) -> TransformerShape:
     """DeepSeek-V3.2 and GLM-5: latent attention over the keys an indexer chose; some layers reuse the choice."""
     sizes = read_sizes(f, SPARSE)
     plain = latent_attention(f, sizes, SPARSE, Reach())
     linears, vectors = _indexer(f, sizes.hidden)
-    choosing = replace(plain, projections=linears, vectors=(*plain.vectors, *vectors))
+    selection = _selection(f)
+    reusing = replace(plain, selection=Selection(keys=selection.keys))
+    choosing = replace(plain, projections=linears, vectors=(*plain.vectors, *vectors), selection=selection)
     kinds = _indexer_kinds(f, sizes.layers)
-    mixers = [choosing if kind == "full" else plain for kind in kinds]
+    mixers = [choosing if kind == "full" else reusing for kind in kinds]
     return assemble(f, SPARSE, sizes.hidden, layers_of(f, SPARSE, sizes, mixers))
 
 
@@ -102,8 +115,10 @@ def hy_v4(f: Fields) -> TransformerShape:
     gate = Linear(name="gate", d_in=h, d_out=sizes.heads * int(plain.v_head_dim), gates=True)
     linears, vectors = _indexer(f, h)
     sink = Vectors(name="sinks", role=VectorRole.SINKS, fixed=sizes.heads)
-    reusing = replace(plain, projections=(gate,), vectors=(*plain.vectors, sink))
-    choosing = replace(reusing, projections=(gate, *linears), vectors=(*reusing.vectors, *vectors))
+    selection = _selection(f)
+    reused = Selection(keys=selection.keys)
+    reusing = replace(plain, projections=(gate,), vectors=(*plain.vectors, sink), selection=reused)
+    choosing = replace(reusing, projections=(gate, *linears), vectors=(*reusing.vectors, *vectors), selection=selection)
     kinds = f.words("indexer_types", length=sizes.layers) or [
         "full" if i == 0 or (i - 1) % 4 == 0 else "shared" for i in range(sizes.layers)
     ]
@@ -147,7 +162,12 @@ def dots3_note_text(f: Fields) -> TransformerShape:
         gate = parts.gate(h, kind_sizes.heads)
         rope = Vectors(name="rope_norm", fixed=int(mixer.qk_rope_head_dim))
         extra = (linears, vectors) if kind == "indexed_attention" else ((), ())
-        built[kind] = replace(mixer, projections=(gate, *extra[0]), vectors=(*mixer.vectors, rope, *extra[1]))
+        built[kind] = replace(
+            mixer,
+            projections=(gate, *extra[0]),
+            vectors=(*mixer.vectors, rope, *extra[1]),
+            selection=_selection(f) if kind == "indexed_attention" else None,
+        )
     layers = layers_of(f, family, sizes, [built[kind] for kind in kinds])
     return assemble(f, family, h, layers)
 
@@ -203,6 +223,7 @@ def deepseek_v4(f: Fields) -> TransformerShape:
             head_dim=d,
             window=window,
             pooled=_rate(f, kind),
+            selection=replace(_selection(f), pool=_rate(f, kind)) if kind == "compressed_sparse_attention" else None,
             shares_k_as_v=True,
             own_linears=parts.with_roles((*_v4_linears(f, h, sizes.heads * d, d, rank), *linears)),
             vectors=(
@@ -297,12 +318,14 @@ def glm5_next_text(f: Fields) -> TransformerShape:
     narrow, pool = f.size("index_head_dim"), f.optional_size("index_kpool_compress_ratio", "index_kpool_ratio") or 16
     pooled = (*linears, parts.plain("index_pool_gate", h, narrow))
     table = Vectors(name="index_pool", fixed=pool * narrow)
-    choosing = replace(plain, projections=pooled, vectors=(*plain.vectors, *vectors, table))
+    selection = replace(_selection(f), pool=pool)
+    choosing = replace(plain, projections=pooled, vectors=(*plain.vectors, *vectors, table), selection=selection)
+    reusing = replace(plain, selection=Selection(keys=selection.keys))
     kinds = f.words("layer_types", length=n) or ["indexed" if i % 4 == 3 else "linear_attention" for i in range(n)]
     owners = _indexer_kinds(replace(f, model_type="glm_moe_dsa"), n)
     two = [_hyper_connections(h, streams, (2 + streams) * streams, 3, x) for x in ("attention_streams", "ffn_streams")]
     mixers: list[Mixer] = [
-        delta if kind == "linear_attention" else choosing if owner == "full" else plain
+        delta if kind == "linear_attention" else choosing if owner == "full" else reusing
         for kind, owner in zip(kinds, owners, strict=True)
     ]
     linears_of, vectors_of = tuple(x for x, _ in two), tuple(v for _, v in two)
@@ -394,6 +417,9 @@ def mistral_large4_text(f: Fields) -> TransformerShape:
     with_rope = latent_attention(quiet, sizes, family, Reach())
     whole = int(with_rope.qk_nope_head_dim) + int(with_rope.qk_rope_head_dim)
     without = replace(with_rope, qk_nope_head_dim=whole, qk_rope_head_dim=0)
-    mixers = [replace(mixer, projections=linears, vectors=(*mixer.vectors, *vectors)) for mixer in (without, with_rope)]
+    mixers = [
+        replace(mixer, projections=linears, vectors=(*mixer.vectors, *vectors), selection=_selection(f))
+        for mixer in (without, with_rope)
+    ]
     layers = layers_of(f, family, sizes, (mixers[1 if has_rope else 0] for has_rope in rotary))
     return assemble(f, family, h, layers)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from sartor.errors import Stated
-from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, MoeFfn, SharedWidth, Vectors
+from sartor.model.layer import AttentionMixer, DenseFfn, Layer, Linear, MoeFfn, Selection, SharedWidth, Vectors
 from sartor.model.shape import TransformerShape
 from sartor.read.families import parts
 from sartor.read.families.decoder import (
@@ -275,15 +275,21 @@ def minimax_m3_text(f: Fields) -> TransformerShape:
     )
     sizes = read_sizes(f, family)
     sparse_config = f.given("sparse_attention_config")
-    inner = replace(f, raw=sparse_config) if isinstance(sparse_config, dict) else f
+    section = f"{f.path}sparse_attention_config."
+    inner = replace(f, raw=sparse_config, path=section) if isinstance(sparse_config, dict) else f
     types = f.words("layer_types", length=sizes.layers)
     freq = inner.sizes("sparse_attention_freq", length=sizes.layers, least=0) if inner is not f else None
     indexed = [t == "minimax_m3_sparse" for t in types] if types else [bool(x) for x in freq or [0] * sizes.layers]
     num = inner.optional_size("sparse_num_index_heads", "index_n_heads") or 4
     d = inner.optional_size("sparse_index_dim", "index_head_dim") or 128
+    block = inner.optional_size("sparse_block_size", "index_block_size") or 128
+    blocks = inner.optional_size("sparse_topk_blocks", "index_topk_blocks") or 16
+    if any(indexed):
+        f.ledger.note(f"sparse attention: {blocks} blocks of {block} keys per query, chosen by {num} heads of {d}")
     plain = attention(f, sizes, family, Reach())
     indexer = replace(
         plain,
+        selection=Selection(keys=blocks * block, heads=num, head_dim=d, narrow=False),
         vectors=(*plain.vectors, Vectors(name="index_norms", fixed=2 * d)),
         projections=(parts.plain("index_q", sizes.hidden, num * d), parts.plain("index_k", sizes.hidden, d)),
     )

@@ -256,25 +256,31 @@ def _cached(
         return (state + float(mixer.conv_channels) * mixer.conv_size * element) / tp
     cached = np.minimum(tokens, mixer.window) if mixer.window else tokens
     if isinstance(mixer, LatentAttentionMixer):
-        return cached * _latent_bytes(mixer, element)
+        return cached * _latent_bytes(mixer, element) + tokens * _index_bytes(mixer, element)
     if mixer.shares_kv or not (mixer.causal or mixer.cross):
         return 0.0
     pooled = tokens // mixer.pooled if mixer.pooled else 0
     width = float(mixer.head_dim) + (0.0 if mixer.shares_k_as_v else float(mixer.value_dim))
-    return (cached + pooled) * ceil_div(mixer.num_kv_heads, tp) * width * element
+    kept = (cached + pooled) * ceil_div(mixer.num_kv_heads, tp) * width * element
+    return kept + tokens * _index_bytes(mixer, element)
 
 
 def _latent_bytes(mixer: LatentAttentionMixer, element: float) -> float:
-    """One token's latent and rotary part; with an indexer also its key (an 8-bit vector with an fp32 scale), beside
-    which an 8-bit latent has a scale per 128 elements and a 16-bit rotary part (vLLM's ``fp8_ds_mla``)."""
+    """One token's latent and rotary part. Where keys are chosen, an 8-bit latent has a scale per 128 elements and a
+    16-bit rotary part (vLLM's ``fp8_ds_mla``)."""
     latent, rotary = float(mixer.kv_lora_rank), float(mixer.qk_rope_head_dim)
-    keys = [float(linear.d_out) for linear in mixer.projections if linear.name == "index_k"]
-    if not keys:
+    if mixer.selection is None or element >= WIDE_BYTES:
         return (latent + rotary) * element
-    indexed = sum(key + SCALE_BYTES for key in keys)
-    if element >= WIDE_BYTES:
-        return (latent + rotary) * element + indexed
-    return latent * element + SCALE_BYTES * latent / SCALED_ELEMENTS + rotary * WIDE_BYTES + indexed
+    return latent * element + SCALE_BYTES * latent / SCALED_ELEMENTS + rotary * WIDE_BYTES
+
+
+def _index_bytes(mixer: AttentionMixer | LatentAttentionMixer, element: float) -> float:
+    """One token's share of the indexer's keys, on every device: 8-bit vectors with an fp32 scale, or as wide as the
+    cache."""
+    index = mixer.selection
+    if index is None or not index.heads:
+        return 0.0
+    return (index.head_dim + SCALE_BYTES if index.narrow else index.head_dim * element) / index.pool
 
 
 SCALE_BYTES, SCALED_ELEMENTS = 4.0, 128
