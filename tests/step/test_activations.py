@@ -220,6 +220,31 @@ def test_eager_kernels_keep_experts_outputs_in_the_type_in_which_they_are_weighe
     assert _kept_by("torchtitan", job).whole - _kept_by("fsdp", job).whole == (4 - 2) * rows
 
 
+def test_a_compiled_layer_keeps_no_output_that_only_enters_the_residual_stream() -> None:
+    """Llama 3.1 8B by operator: the fourth and the last product, of attention and feed-forward, are the two outputs;
+    eager torchtitan keeps the last one, as it is the seventh."""
+    job = TrainingJob(shape=load_model("llama-3.1-8b"), seq_len=8192, global_batch_size=8)
+    layer, trainer = job.shape.main.runs[0].layer, TRAINERS["torchtitan"]
+    eager, compiled = (
+        layer_activations(rows_of(replace(job, trainer=t), TrainingPlan()), layer, 4096).operators
+        for t in (trainer, as_launched(trainer))
+    )
+    assert eager - compiled == 8192 * 4096 * 2
+
+
+def test_experts_weighed_in_fp32_need_three_copies_of_their_rows_in_backward() -> None:
+    """The gradient of a weighed row, and its products with the score and with the row: 6 rows of 2048 a token. A layer
+    of torchtitan 0.3.0 (DeepSeek-V2-Lite, 4 x 4096 tokens, ep 8) on fake tensors peaked 2.22e9 bytes above what it kept
+    (2026-11-30)."""
+    job = TrainingJob(shape=load_model("deepseek-v2-lite"), seq_len=4096, global_batch_size=32)
+    rows = rows_of(
+        replace(job, trainer=TRAINERS["torchtitan"]), TrainingPlan(dims=ParallelDims(dp=8, ep=8), microbatch_size=4)
+    )
+    backward = float(layer_activations(rows, job.shape.main.runs[1].layer, 2048).backward)
+    assert backward == 4 * 4096 * 2048 * (3 * 6 * 4 + 2)
+    assert backward == pytest.approx(2.22e9, rel=0.13)
+
+
 LAWFUL = ("llama-3.1-8b", "gemma-2-9b", "deepseek-v2-lite", "nemotron-3-nano", "mixtral-8x7b")
 FIELDS = ("whole", "selective", "operators", "inputs", "backward")
 

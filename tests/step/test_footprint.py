@@ -294,6 +294,23 @@ def test_a_stage_of_torchtitan_has_a_buffer_for_what_each_microbatch_brings() ->
     assert (moving(32) - moving(16)).tolist() == [16 * activation * sides for sides in (1, 2, 2, 1)]
 
 
+def test_fsdp_reserves_gradients_and_a_unit_of_gathered_weights_beside_activations() -> None:
+    """FSDP's streams keep their free blocks: sharded gradients that come while activations go are allocated after, but
+    reserved beside them, and so are the flat weights of the largest unit, here both tables of Llama 3.1 8B."""
+    job = _job(shape=load_model("llama-3.1-8b"), trainer=TRAINERS["torchtitan"])
+    every = every_stage(job, _plan({"dp": 8}, zero_stage=3, num_microbatches=1), CLUSTER)
+    gaps = 0.02 * (every.allocated - every.held.states + every.held.grads)
+    beside = every.reserved - every.allocated
+    expected = every.held.grads + 2 * 2 * 128256 * 4096
+    assert float(beside[0, 0]) == pytest.approx(float((expected + gaps)[0, 0]), rel=0.03)
+
+
+def test_a_pipeline_of_fsdp_reserves_shards_beside_whole_gradients() -> None:
+    job = _job(shape=load_model("llama-3.1-8b"), trainer=TRAINERS["torchtitan"])
+    every = every_stage(job, _plan({"dp": 2, "pp": 4}, num_microbatches=8, zero_stage=2), CLUSTER)
+    assert float((every.held.apart - every.held.grads / 2)[1, 0]) == pytest.approx(2 * 218.1e6, rel=0.01)
+
+
 def test_xla_gathers_a_table_only_where_it_is_used() -> None:
     """FSDP keeps embedding and head of Llama 3.1 8B gathered beside two layers; XLA needs the larger of a matrix with
     its gradient and one table."""

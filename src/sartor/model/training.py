@@ -123,6 +123,8 @@ class MemoryHabits:
     keeps_tables: bool = True
     """The tables of embedding and head stay gathered under ZeRO 3 (FSDP's outermost unit); else each is only while it
     is used."""
+    own_streams: bool = False
+    """Weights are gathered and gradients reduced in streams of their own, whose free blocks no kernel gets (FSDP)."""
     layers_graded: float = 1.0
     """Layers of full gradients held at once under ZeRO 3."""
     narrow_primary: bool = False

@@ -282,7 +282,8 @@ def _ffn_not_kept(rows: Rows, part: DenseFfn | MoeFfn, hidden_size: Ints) -> Flo
 def _operators(rows: Rows, layer: Layer, hidden_size: Ints) -> Floats:
     """Bytes of the layer's input and of the outputs of its first, third, fifth ... GEMM, of its attention and of the
     exchanges of tokens with experts; routers and experts' GEMMs are run again (torchtitan 0.3.0,
-    distributed/activation_checkpoint.py: its list of operators has no grouped product)."""
+    distributed/activation_checkpoint.py: its list of operators has no grouped product). A compiled layer keeps none
+    that only enters the residual stream, as no gradient needs it (the compiler's partitioner)."""
     stashed: Floats = rows.outer * hidden_size * rows.wide
     products: list[tuple[Linear, Ints]] = [
         (x, 1) for part in layer.all_ffns for x in part.linears(hidden_size) if x.role is not Role.ROUTER
@@ -293,6 +294,8 @@ def _operators(rows: Rows, layer: Layer, hidden_size: Ints) -> Floats:
         if not isinstance(mixer, StateSpaceMixer):
             stashed = stashed + rows.tokens * ceil_div(mixer.num_heads, rows.tp) * (mixer.value_dim * rows.wide + 4)
     for linear, heads in products[::2]:
+        if linear.split is Split.ROW and not rows.eager:
+            continue
         tokens = rows.outer if linear.split is Split.REPLICATED else rows.tokens
         stashed = stashed + tokens * linear.count * local_width(linear, rows.tp, heads) * rows.wide
     mixtures = [part for part in layer.all_ffns if isinstance(part, MoeFfn)]
@@ -322,6 +325,9 @@ def _mixer(rows: Rows, mixer: Mixer, hidden_size: Ints) -> Floats:
     stashed = sum(_core_inputs(rows, mixer))
     if isinstance(mixer, LatentAttentionMixer):
         latent = mixer.q_lora_rank + mixer.kv_lora_rank
+        if rows.eager:  # values are a view of the up-projection, so what became keys stays with them
+            keys = ceil_div(mixer.num_heads, rows.tp) * (mixer.head_dim - mixer.qk_rope_head_dim)
+            stashed = stashed + rows.tokens * keys * rows.wide
         return stashed + rows.outer * (latent * (rows.wide + rows.narrow) + mixer.qk_rope_head_dim * rows.wide)
     if mixer.norms_heads:
         heads, kv_heads = ceil_div(mixer.num_heads, rows.tp), ceil_div(mixer.num_kv_heads, rows.tp)
@@ -390,6 +396,8 @@ def _ffn_backward(rows: Rows, part: DenseFfn | MoeFfn, hidden_size: Ints) -> Flo
         routed = _routed(rows, part)
         expert_peaks = _peaks(rows, part.expert, routed, routed * hidden_size, routed * hidden_size, rows.expert_tp)
         expert_peaks = np.maximum(expert_peaks, 2 * routed * hidden_size * rows.wide)  # on their way between devices
+        if rows.score_bytes > rows.wide:  # all rows at once: their gradient, and its products with scores and rows
+            expert_peaks = np.maximum(expert_peaks, 3 * _sent(rows, part) * hidden_size * rows.score_bytes)
         if part.shared is None:
             return expert_peaks
         return np.maximum(expert_peaks, _ffn_backward(rows, part.shared, hidden_size))

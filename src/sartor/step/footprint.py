@@ -175,12 +175,18 @@ def stage_bytes(
     ``plan`` are flat arrays of equal length with a single pp and number of virtual stages."""
     held = held_bytes(job, plan, cluster.gpu, params_of(job, plan), counts.sum(axis=1)[:, None])
     kept = kept_bytes(job, plan, cluster.gpu, microbatch_of(job, plan), [(counts, device)], [0, held.grads.shape[1]])
-    late = held.grads * kept.fresh
-    passing = kept.layers_kept + kept.head_kept + np.maximum(kept.layer_peak, kept.head_peak)
-    passing = np.maximum(passing, late + kept.last_peak) + held.gathered + held.placeholders
-    passing = passing + held.unsynced * (1 - kept.fresh)
-    base = held.states - late + held.buckets + kept.moving
-    reserved = _reserved_bytes(job, cluster, base, passing, held.step_peak, held.step_blocks, held.context)
+    late, starts = held.grads * kept.fresh, kept.layers_kept + kept.head_kept
+    starts = starts + np.maximum(kept.layer_peak, kept.head_peak)
+    whole = held.gathered + held.placeholders + held.unsynced * (1 - kept.fresh)
+    reserved = _reserved_bytes(
+        job,
+        cluster,
+        held.states - late + held.buckets + kept.moving,
+        np.maximum(starts, late + kept.last_peak) + whole,
+        (np.maximum(starts, late * (1 - held.is_apart) + kept.last_peak) + whole, held.apart + late * held.is_apart),
+        (held.step_peak, held.step_blocks),
+        held.context,
+    )
     return StageBytes(device=device, held=held, kept=kept, reserved=reserved)
 
 
@@ -189,17 +195,18 @@ def _reserved_bytes(
     cluster: Cluster,
     base: FloatArray,
     passing: FloatArray,
-    step_peak: FloatArray,
-    step_blocks: FloatArray,
+    pools: tuple[FloatArray, FloatArray],
+    step: tuple[FloatArray, FloatArray],
     context: FloatArray,
 ) -> FloatArray:
     """Bytes reserved by the allocator: states and buffers (``base``), activations and temporaries (``passing``) with
-    fragmentation, and separate blocks for the optimizer's step; near the device's limit the allocator frees idle blocks
-    first."""
-    habits = job.trainer.memory
+    fragmentation, and separate blocks for the optimizer's ``step`` (peak, unused blocks). ``pools`` are the largest
+    parts of ``passing`` in the stream of kernels, and blocks of other streams, which do not share theirs; near the
+    device's limit the allocator frees idle blocks first."""
+    habits, (step_peak, step_blocks) = job.trainer.memory, step
     tight = min(habits.fragmentation, TIGHT_FRAGMENTATION)
     full = (usable_of(cluster.gpu) - context) * (1 - 1e-9)
-    tight_bytes, loose = passing * tight, passing * habits.fragmentation
+    tight_bytes, loose = passing * tight, pools[0] * habits.fragmentation + pools[1]
     if np.any(step_peak):
         tight_bytes = np.maximum(tight_bytes, step_peak)
         loose = np.maximum(loose + step_peak + step_blocks if habits.steps_in_own_blocks else loose, step_peak)
@@ -400,16 +407,18 @@ def _fullest_of(
     for k, h, pipeline in rows:
         base = kept.moving.take(k, axis=1) + lasting.take(h, axis=1)
         busy, context = at_peak.take(k, axis=1), held.context[0].take(h)
+        pool, apart = busy, held.apart.take(h, axis=1)
         if has_fresh:
-            late = held.grads.take(h, axis=1) * kept.fresh.take(k, axis=1)
-            at_end = late + kept.last_peak.take(k, axis=1)
-            base, busy, is_end = base - late, np.maximum(busy, at_end), at_end > busy
+            late, is_apart = held.grads.take(h, axis=1) * kept.fresh.take(k, axis=1), held.is_apart.take(h)
+            last, apart = kept.last_peak.take(k, axis=1), apart + late * is_apart
+            base, is_end = base - late, late + last > busy
+            busy, pool = np.maximum(busy, late + last), np.maximum(busy, late * (1 - is_apart) + last)
         whole = gathered.take(h, axis=1)
         if has_waiting:
             whole = whole + held.unsynced.take(h, axis=1) * (1 - kept.fresh.take(k, axis=1))
-        busy = busy + whole
+        busy, pool = busy + whole, pool + whole
         step, blocks = (part.take(h, axis=1) if has_peak else nothing for part in (held.step_peak, held.step_blocks))
-        fullest, full = _largest(_reserved_bytes(job, cluster, base, busy, step, blocks, context))
+        fullest, full = _largest(_reserved_bytes(job, cluster, base, busy, (pool, apart), (step, blocks), context))
         of_kept, of_held = fullest * at_peak.shape[1] + k, fullest * lasting.shape[1] + h
         moving, stash, peak = (part.take(of_kept) for part in (kept.moving, *passing))
         params, grads, optimizer = (part.take(of_held) for part in states)

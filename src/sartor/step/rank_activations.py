@@ -271,7 +271,7 @@ def _head(
     logits = microbatch.logits
     if not job.trainer.fused_loss.keeps_logits:
         logits = np.minimum(logits, rows.tokens * h) * (0 if job.trainer.fused_loss is Loss.CUT else 1)
-    logit_stash = 2 * rows.outer * h * rows.wide + habits.kept_logit_bytes * logits
+    logit_stash = (rows.outer + rows.entering) * h * rows.wide + habits.kept_logit_bytes * logits
     width = weight_bytes(job)
     split = habits.split_logit_bytes or habits.logit_bytes
     logit_peak = np.where(np.greater(plan.dims.tp, 1), split, habits.logit_bytes)

@@ -385,6 +385,10 @@ class HeldBytes:
     placeholders: FloatArray
     """Stand-ins for weight gradients that were added to the main gradient."""
     buckets: FloatArray
+    apart: FloatArray
+    """Reserved beyond what is allocated: blocks that other streams than the kernels' free for themselves alone."""
+    is_apart: FloatArray
+    """[plans]: 1 where sharded gradients are in such blocks."""
     context: FloatArray
     """CUDA context, libraries and NCCL: outside the framework's allocator."""
 
@@ -401,12 +405,14 @@ def held_bytes(job: TrainingJob, plan: TrainingPlan, gpu: Gpu, params: Params, c
     """Bytes of pipeline ranks that hold ``counts`` [devices, plans, blocks]; ``plan`` has flat arrays."""
     shape = (len(counts), len(plan.zero_stage))  # type: ignore[arg-type]
     habits, several = job.trainer.memory, np.greater(plan.dims.dp, 1)
+    states = _held_states(job, plan, gpu, params, counts)
     return HeldBytes(
-        **_held_states(job, plan, gpu, params, counts),
+        **states,
         gathered=_gathered(job, plan, params, counts),
         unsynced=_unsynced(job, plan, params, counts),
         placeholders=_placeholders(job, plan, params, counts),
         buckets=np.broadcast_to(np.where(several, habits.buffer_bytes, 0.0), shape),
+        **_apart(job, plan, params, counts, states["grads"]),
         context=np.broadcast_to(context_bytes(plan, gpu), shape),
     )
 
@@ -530,6 +536,24 @@ def _gathered(job: TrainingJob, plan: TrainingPlan, params: Params, counts: IntA
     layers = weights * width + of_grads
     whole = layers + outer * width if habits.keeps_tables else np.maximum(layers, outer * width)
     return np.where(is_3, whole, np.where(copied, of_grads, 0.0))
+
+
+def _apart(
+    job: TrainingJob, plan: TrainingPlan, params: Params, counts: IntArray, grads: FloatArray
+) -> dict[str, FloatArray]:
+    """FSDP gathers weights and reduces gradients in streams of its own, and the allocator gives a stream's free blocks
+    to no other: reserved are also the flat weights of the largest unit, the sharded gradients while none is there, and
+    under a pipeline the shards beside the whole gradients (``foreach_all_gather`` and ``foreach_reduce`` of
+    torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py, 2.13; ``_post_backward_hook`` of fsdp/_runtime_utils.py;
+    read 2026-11-30)."""
+    shards = shard_devices(plan, plan.dims.dp * plan.dims.cp)
+    shard = np.greater_equal(plan.zero_stage, 2) & np.greater(shards, 1) & job.trainer.memory.own_streams
+    if not shard.any():
+        return {"apart": np.zeros((len(counts), shard.size)), "is_apart": np.zeros(shard.size)}
+    outer = sum(counts[..., i] * 1.0 * p.dense for i, (block, p) in enumerate(params) if block.layer is None)
+    unit = np.maximum(_largest(params, plan, counts, single_expert=False), outer) * weight_bytes(job)
+    beside = np.where(_shards_gradients(plan.zero_stage, plan.dims.pp), 0.0, grads / shards)
+    return {"apart": np.where(shard, unit + beside, 0.0), "is_apart": np.asarray(shard, dtype=np.float64)}
 
 
 def _unsynced(job: TrainingJob, plan: TrainingPlan, params: Params, counts: IntArray) -> FloatArray:

@@ -22,6 +22,7 @@ HABITS = MemoryHabits(
     gathers_input=False,
     casts_weights=True,
     fresh_grads=True,
+    own_streams=True,
     wide_table_moments=True,
     logit_bytes=14.0,
     split_logit_bytes=22.0,
