@@ -225,7 +225,8 @@ def same_again(reading: LaunchReading, job: TrainingJob, plan: TrainingPlan) -> 
     assert (again.recipe, again.optimizer) == (job.recipe, job.optimizer)
     if plan.dims.cp > 1:
         assert again.context_parallel is job.context_parallel
-    if job.shape.moe_ffn is not None and plan.dims.tp > 1 and reading.kind in (*OF_MEGATRON, LaunchKind.TORCHTITAN):
+    says = reading.kind in OF_MEGATRON or (reading.kind is LaunchKind.TORCHTITAN and plan.dims.ep > 1)
+    if says and job.shape.moe_ffn is not None and plan.dims.tp > 1:
         assert again.trainer.splits_experts is job.trainer.splits_experts
 
 

@@ -497,11 +497,13 @@ class ModelEstimate(Answer):
         held = self.question.held
         if self.serving is not None:
             return float(self.serving.memory.usable_bytes)
-        return (1 - self.question.headroom) * usable_of(self.question.gpu) if held is None else held.limit_bytes
+        return (1 - self.question.headroom) * usable_of(self.question.gpu) if held is None else held.room_bytes
 
     @property
     def fits(self) -> bool:
-        return self.peak_bytes <= self.usable_bytes
+        """Whether a run is as likely to fit as it must be."""
+        held = self.question.held
+        return self.peak_bytes <= (self.usable_bytes if held is None else held.limit_bytes)
 
     @property
     def infeasible(self) -> bool:

@@ -90,14 +90,12 @@ class EstimateGrid(Answer):
     """Peak memory of the fullest device."""
     usable_bytes: FloatArray
     """Memory of a device that may be used."""
+    fits: BoolArray
+    """Whether a run is as likely to fit as it must be."""
     cannot_run: Array
     """Why a point has no figures, in words: a degree does not divide the model. Empty for all others."""
     assumptions: tuple[str, ...] = ()
     """What was not stated; in training also which facts are open beside the plan, and what other values change."""
-
-    @property
-    def fits(self) -> BoolArray:
-        return np.asarray(self.peak_bytes <= self.usable_bytes)
 
     @property
     def num_points(self) -> int:

@@ -31,6 +31,7 @@ from sartor.model.training import TrainingJob
 from sartor.model.workload import ModelReading, ParallelDims, Phase, settled_seq_len
 from sartor.plans.fixed import named_values, searched_settings, with_recompute
 from sartor.plans.grid import grid_plans
+from sartor.plans.search import room_bytes
 from sartor.plans.space import take
 from sartor.run.fields import Origin, Run, check_names
 from sartor.step.question import as_trained
@@ -114,6 +115,7 @@ def _steps(reading: ModelReading, run: Run, arrays: Values, cluster: Cluster, ow
         axes={name: tuple(values) for name, values in arrays.items()},
         plan={name: whole([part.plan[name] for part in parts]) for name in parts[0].plan if name not in arrays},
         cannot_run=whole([part.cannot_run for part in parts]),
+        fits=whole([part.fits for part in parts]),
         **{name: whole([getattr(part, name) for part in parts]) for name in EstimateGrid.FIGURES},
     )
 
@@ -148,7 +150,7 @@ def _fastest(grids: Sequence[EstimateGrid]) -> EstimateGrid:
 
 _OF_POINTS = (
     "time_s", "low_s", "high_s", "tokens_per_s", "tokens_per_s_per_device", "mfu", "peak_bytes", "usable_bytes",
-    "cannot_run",
+    "fits", "cannot_run",
 )  # fmt: skip
 
 
@@ -190,7 +192,8 @@ def _of_setting(
         tokens_per_s_per_device=grid.figures["tokens_per_s_per_device"],
         mfu=mfu,
         peak_bytes=grid.figures["device_bytes"],
-        usable_bytes=np.full(step_s.size, grid.limit_bytes),
+        usable_bytes=np.full(step_s.size, room_bytes(cluster, grid.headroom)),
+        fits=grid.figures["device_bytes"] <= grid.limit_bytes,
         cannot_run=_why_not(job, values, possible),
     )
 
@@ -273,6 +276,7 @@ def _passes(reading: ModelReading, run: Run, arrays: Values, gpu: Gpu, own: Cali
         axes={name: tuple(values) for name, values in arrays.items()},
         plan={},
         cannot_run=np.broadcast_to(words, shape),
+        fits=np.broadcast_to(splits & np.asarray(memory.fits), shape),
         **{name: np.broadcast_to(np.where(splits, figure, np.nan), shape) for name, figure in figures.items()},
     )
 

@@ -37,6 +37,8 @@ class _GridPlans:
     """Index of each plan's pipeline."""
     limit_bytes: float
     """Memory that a plan may take of each device."""
+    headroom: float
+    """Share of it that stays free."""
 
 
 def grid_plans(
@@ -59,6 +61,7 @@ def grid_plans(
         splits=[None],
         split=np.zeros(points, dtype=np.int64),
         limit_bytes=pricer.limit_bytes,
+        headroom=pricer.headroom,
     )
     space = plan_space(job, num_devices, values)
     rows = with_switches(job, space, structures(job, space).rows, {})

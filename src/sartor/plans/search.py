@@ -280,8 +280,13 @@ class HeldPlan:
 
     @property
     def limit_bytes(self) -> float:
-        """Bytes that the plan may use on a device."""
+        """Bytes that the predicted peak may have on a device."""
         return (1 - self.headroom) * usable_bytes(self.cluster)
+
+    @property
+    def room_bytes(self) -> float:
+        """Bytes of a device that the run may fill."""
+        return room_bytes(self.cluster, self.headroom)
 
     def split(self, **degrees: int) -> HeldPlan:
         """The same plan with other degrees of tensor, expert and pipeline parallelism, and as many replicas."""
@@ -358,6 +363,11 @@ def make_pricer(
 def usual_headroom(cluster: Cluster) -> float:
     """Default headroom: what a plan on GPUs leaves free to fit with the usual probability; 0 for a user's own chips."""
     return margin(FIT_PROBABILITY) if cluster.gpu.accelerator is None else 0.0
+
+
+def room_bytes(cluster: Cluster, headroom: float) -> float:
+    """Bytes of a device that a run may fill: the usual headroom is for the error of the peak alone."""
+    return usable_bytes(cluster) * (1.0 if headroom == usual_headroom(cluster) else 1 - headroom)
 
 
 def checked_headroom(headroom: float) -> float:

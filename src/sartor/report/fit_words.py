@@ -31,7 +31,7 @@ from sartor.report.plan_words import (
 from sartor.report.words import count_text, interval_text, printable, unread_text
 from sartor.rules.rule import ragged
 from sartor.run.fields import FIELDS, Origin
-from sartor.step.footprint import FIT_PROBABILITY
+from sartor.step.footprint import FIT_PROBABILITY, usable_bytes
 from sartor.units import GIB, format_bytes, format_change, format_count, format_seconds, format_share, room_text
 
 if TYPE_CHECKING:
@@ -81,7 +81,8 @@ def _unsaid(answer: ModelEstimate) -> str:
 def memory_words(answer: ModelEstimate) -> str:
     """``It does not fit: 89.3 GiB of 79.2 GiB per device.``"""
     verdict = "It fits" if answer.fits else "It may not fit" if answer.near_limit else "It does not fit"
-    return f"{verdict}: {_of_room(answer)} per device."
+    sizes, _, likely = _of_room(answer).partition(", ")
+    return f"{verdict}: {sizes} per device{likely and ', '}{likely}."
 
 
 def _of_room(answer: ModelEstimate) -> str:
@@ -93,9 +94,8 @@ def _of_room(answer: ModelEstimate) -> str:
 
 
 def _room(answer: ModelEstimate) -> str:
-    return room_text(
-        answer.usable_bytes, answer.question.headroom if answer.question.held is None else answer.question.held.headroom
-    )
+    held, free = answer.question.held, answer.question.headroom
+    return room_text(answer.usable_bytes, free if held is None else 1 - held.room_bytes / usable_bytes(held.cluster))
 
 
 def _would_fit(answer: ModelEstimate) -> str:

@@ -9,7 +9,7 @@ from sartor.answers.plan import PARTS
 from sartor.model.plan import phrases
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
 from sartor.plans.next import CLOSE, RIGHT
-from sartor.plans.search import usual_headroom
+from sartor.plans.search import room_bytes
 from sartor.report.words import count_text, interval_text, printable, three_digits, unread_text
 from sartor.run.fields import Origin
 from sartor.step.footprint import in_doubt, likely_text, usable_bytes
@@ -201,9 +201,8 @@ def if_turned(turns: Sequence[Turn], *, fits: bool, memory: str, unsaid: str = U
 def room_words(peak_bytes: float, cluster: Cluster, headroom: float) -> str:
     """``61.2 GiB of 79.2 GiB, 98% likely to fit``; ``headroom``, the share of memory that stays free, is said where it
     is not the usual one."""
-    free = 0.0 if headroom == usual_headroom(cluster) else headroom
-    room = usable_bytes(cluster) * (1 - free)
-    words = f"{format_bytes(peak_bytes)} of {room_text(room, free)}"
+    room = room_bytes(cluster, headroom)
+    words = f"{format_bytes(peak_bytes)} of {room_text(room, 1 - room / usable_bytes(cluster))}"
     if cluster.gpu.accelerator is not None or not (peak_bytes <= room or in_doubt(peak_bytes, cluster)):
         return words
     return f"{words}, {likely_text(peak_bytes, cluster)}"
