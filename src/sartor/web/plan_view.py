@@ -16,7 +16,7 @@ from sartor.answers.diagnosis import LogDiagnosis, TraceDiagnosis, part_words
 from sartor.answers.estimate import TOTALS, ModelEstimate
 from sartor.answers.field import to_json
 from sartor.answers.plan import PlanAnswer
-from sartor.bounded import parse_toml
+from sartor.bounded import parse_toml, unpacked
 from sartor.cost.uncertainty import compare
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
@@ -171,12 +171,16 @@ def _diagnosed(body: JsonMap) -> LogDiagnosis | TraceDiagnosis:
     request = _asked(body)
     with tempfile.TemporaryDirectory(prefix="sartor-run-") as folder:
         path = Path(folder) / f"run{''.join(end for end in REPORTS if name.endswith(end))}"
-        path.write_bytes(_decoded(body["run"]))
+        path.write_bytes(unpacked(_decoded(body["run"]), "run", name, limit=MOST_UNPACKED))
         try:
             return replace(api.diagnose(path, **request), path=name)
         except InputError as error:
             value = name if str(error.value) == str(path) else error.value
             raise InputError(error.field, value, error.must.replace(str(path), name), error.nearest) from None
+
+
+MOST_UNPACKED = 100_000_000
+"""Largest run that is read over HTTP [bytes, unpacked]: its events fill a worker's memory, and take 10 s to read."""
 
 
 def _decoded(text: str) -> bytes:
