@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.launch.files import launch_files, read_launch, save_files
 from sartor.launch.torchtitan_source import flavor_of, flavors, read_source
+from sartor.model.counts import count_params
 from sartor.model.editing import edit
+from sartor.model.shape import Numerics, Value
 from sartor.model.training import ContextParallel, Recompute, Trainer, TrainingJob, TrainingPlan
 from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
@@ -81,12 +84,83 @@ def test_a_flavor_that_computes_otherwise_is_said_or_refused() -> None:
         launch_files("torchtitan", job, plan, CLUSTER, "0.2.2")
 
 
-def test_a_model_nobody_has_is_left_to_the_user() -> None:
-    job, plan = asked("llama-3.1-8b")
-    job = replace(job, shape=edit(job.shape, num_layers=20))
+OF_NOBODY: dict[str, dict[str, Any]] = {
+    "llama-3.1-8b": {"num_layers": 20},
+    "llama-3.2-1b": {"hidden_size": 1024, "num_heads": 16, "num_kv_heads": 4, "ffn_hidden_size": 3072},
+    "tinyllama-1.1b": {"num_layers": 21},
+    "qwen3-8b": {"num_layers": 30, "num_heads": 40},
+    "qwen3-30b-a3b": {"num_experts": 64, "expert_ffn_hidden_size": 1536},
+    "deepseek-v3": {"num_layers": 30, "num_experts": 128},
+    "deepseek-v2-lite": {"num_layers": 20, "vocab_size": 102_656},
+    "kimi-k2": {"num_layers": 20},
+    "gpt-oss-20b": {"num_heads": 32, "num_kv_heads": 4, "hidden_size": 1440, "num_experts": 16},
+}
+"""Sizes that no flavor of torchtitan has, in families that it has."""
+
+
+def of_nobody(name: str) -> tuple[TrainingJob, TrainingPlan]:
+    job, plan = asked(name, recompute=Recompute.FULL)
+    return replace(job, shape=replace(edit(job.shape, **OF_NOBODY[name]), mtp_layers=0)), plan
+
+
+@pytest.mark.parametrize("name", OF_NOBODY)
+def test_a_model_of_any_sizes_is_built_from_its_familys_classes_and_read_back(name: str, tmp_path: Path) -> None:
+    job, plan = of_nobody(name)
     made = launch_files("torchtitan", job, plan, CLUSTER)
-    assert "no flavor of this model" in made.notes[0]
+    assert "custom_model" not in made.files[0].text
+    save_files(made, tmp_path)
+    again = read_launch(tmp_path)
+    assert again.unknown == ()
+    assert again.shape is not None
+    assert again.shape.fields() == job.shape.fields()
+    assert again.shape.tied_embeddings is job.shape.tied_embeddings
+    assert count_params(again.shape) == count_params(job.shape)
+
+
+BUILT = """
+import json, sys
+import torch
+from torchtitan.config.manager import ConfigManager
+out = {{}}
+for name in {names!r}:
+    sys.path.insert(0, {folder!r} + "/" + name)
+    sys.modules.pop("sartor_config", None)
+    config = ConfigManager().parse_args(["--module", "sartor_config", "--config", "train"])
+    with torch.device("meta"):
+        out[name] = sum(p.numel() for p in config.model_spec.model.build().parameters())
+    sys.path.pop(0)
+print(json.dumps(out))
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.skipif(not all(map(find_spec, ("torch", "torchtitan"))), reason="wants torchtitan: make test-torch")
+def test_torchtitan_builds_as_many_parameters_as_sartor_counts(tmp_path: Path) -> None:
+    for name in OF_NOBODY:
+        save_files(launch_files("torchtitan", *of_nobody(name), CLUSTER), tmp_path / name)
+    source = BUILT.format(names=list(OF_NOBODY), folder=str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    built = json.loads(done.stdout.splitlines()[-1])
+    assert built == {name: int(count_params(of_nobody(name)[0].shape).total) for name in OF_NOBODY}
+
+
+def test_a_model_with_other_parts_is_left_to_the_user() -> None:
+    job, plan = asked("gemma-2-9b")
+    job = replace(job, shape=replace(job.shape, numerics=None))
+    made = launch_files("torchtitan", job, plan, CLUSTER)
+    assert any("no family with these parts" in note for note in made.notes)
     assert "from custom_model import model_registry" in made.files[0].text
+
+
+def test_plain_rotary_embeddings_are_written_to_a_flavor_that_scales_them() -> None:
+    job, plan = asked("llama-3.1-8b")
+    values: dict[str, Value] = {"activation": "silu", "norm_eps": 1e-5, "rope_theta": 500000.0}
+    job = replace(job, shape=replace(job.shape, numerics=Numerics(values=values)))
+    text = launch_files("torchtitan", job, plan, CLUSTER).files[0].text
+    assert "'scaling': 'none'" in text
+    assert "model_registry('8B')" in text
 
 
 def test_every_flavor_is_found_by_its_sizes() -> None:

@@ -503,4 +503,9 @@ def _effective(shape: TransformerShape, numerics: Numerics) -> dict[str, Value]:
 def _without_effect(name: str, traits: set[str]) -> bool:
     """Whether a field concerns a part that the model does not have."""
     of_experts = name.startswith(("router_", "aux_loss", "z_loss"))
-    return (of_experts and "moe" not in traits) or (name.startswith("rope_") and "rope" not in traits)
+    of_rope, of_scaling = name.startswith("rope_"), name.startswith(SCALING) and not traits & SCALED
+    return (of_experts and "moe" not in traits) or (of_rope and "rope" not in traits) or of_scaling
+
+
+SCALING = ("rope_factor", "rope_low_", "rope_high_", "rope_original_", "rope_beta_", "rope_truncate", "rope_mscale")
+SCALED = {"llama3", "yarn", "linear", "dynamic", "longrope", "su", "ntk"}

@@ -33,7 +33,7 @@ from sartor.launch.plan import (
     stages_of,
 )
 from sartor.launch.script import launch_script
-from sartor.launch.torchtitan_source import Flavor, flavor_of
+from sartor.launch.torchtitan_source import Flavor, flavor_of, own_flavor
 from sartor.model.shape import Numerics, TransformerShape
 from sartor.model.training import PipelineSchedule, Recipe, Recompute, TrainingJob, TrainingPlan
 from sartor.units import ceil_div
@@ -80,17 +80,17 @@ Made = tuple[LaunchFile, list[Argument], list[str]]
 
 def _python(about: str, job: TrainingJob, plan: TrainingPlan) -> Made:
     """The configuration of torchtitan 0.3 and newer."""
-    flavor = flavor_of(job.shape)
+    flavor = flavor_of(job.shape) or own_flavor(job.shape)
     beside, notes = numeric_arguments(KIND, job.shape, flavor.computes if flavor else None)
     if flavor is None:
-        notes += ["torchtitan has no flavor of this model: put model_registry of one into custom_model.py"]
+        notes += ["torchtitan has no family with these parts: put model_registry of one into custom_model.py"]
     name = (flavor.module, flavor.flavor) if flavor else ("", job.shape.name or "custom")
     values, traits = quantities(job, plan), traits_of(job, plan)
     values["sequence_parallel"] = bool(plan.dims.tp == 1 or plan.dims.sequence_parallel)
     values["tp_overlap"] = job.trainer.tp_overlap and bool(plan.dims.tp > 1)
     code = {**_shared(job, plan, "lm_head"), "training.disable_cuda_graphs": not job.trainer.cuda_graphs}
     tables = written_fields(KIND, "config", values, traits, code, PYTHON_CONFIGS)
-    text = _python_text(about, job, plan, name, beside, tables)
+    text = _python_text(about, job, plan, name, beside, tables, flavor if flavor and flavor.family else None)
     arguments: list[Argument] = [("--module", "sartor_config"), ("--config", "train")]
     return LaunchFile(name="sartor_config.py", text=text), arguments, notes
 
@@ -264,8 +264,10 @@ def _python_text(
     model: tuple[str, str],
     beside: list[Argument],
     tables: Mapping[str, JsonDict],
+    own: Flavor | None,
 ) -> str:
-    """A module with one function, ``train``, that torchtitan calls by ``--module sartor_config --config train``."""
+    """A module with a function, ``train``, that torchtitan calls by ``--module sartor_config --config train``, and with
+    ``own`` another that builds a model of these sizes."""
     module, flavor = model
     package = f"torchtitan.models.{module}" if module else "custom_model"
     sets, mtp = _settings(beside), bool(job.shape.mtp_layers)
@@ -278,7 +280,8 @@ def _python_text(
         ("torchtitan.config", ["CompileConfig", "ParallelismConfig", "TrainingConfig"]),
         ("torchtitan.distributed.activation_checkpoint", [policy] if policy else []),
         ("torchtitan.hf_datasets.text_datasets", ["HuggingFaceTextDataLoader"]),
-        ("torchtitan.models.common", sorted(name for name in sets if name in CLASSES)),
+        ("torchtitan.models", [module] if own else []),
+        ("torchtitan.models.common", sorted({*(name for name in sets if name in CLASSES), *_parts_of(own)})),
         ("torchtitan.models.common.config_utils", ["decoder_vocab_size"]),
         ("torchtitan.models.deepseek_v3.model", ["Attention"] if "Attention" in sets else []),
         (package, [*(["MTPLoss"] if mtp else []), "model_registry"]),
@@ -286,13 +289,64 @@ def _python_text(
     ]
     lines = [f'"""{about}\n\nWritten by sartor plan --write.\n"""\n']
     lines += [f"from {where} import {', '.join(names)}" for where, names in imports if names]
-    lines += ["", *(f"{_constant(name)} = {values!r}" for name, values in sets.items()), "", ""]
+    lines += ["", *(f"{_constant(name)} = {values!r}" for name, values in sets.items())]
+    lines += [*(_model_lines(own, job) if own else []), "", ""]
     lines += ["def train() -> Trainer.Config:", f"    spec = model_registry({_registry(job, flavor, converter)})"]
     for name in sets:
         lines += [f"    for _, part, _, _ in spec.model.traverse({name}.Config, recurse=True):"]
         lines += [f"        for field, value in {_constant(name)}.items():", "            setattr(part, field, value)"]
     lines += ["    return Trainer.Config(", *(f"        {line}" for line in _trainer(tables, policy, mtp)), "    )", ""]
     return "\n".join(lines)
+
+
+def _parts_of(own: Flavor | None) -> tuple[str, ...]:
+    """Classes that a model of one's own sizes is put together from."""
+    return ("Embedding", "Linear", "RMSNorm", own.family.rope) if own and own.family else ()
+
+
+def _model_lines(own: Flavor, job: TrainingJob) -> list[str]:
+    """The function ``model``, and its registration as a flavor of the family."""
+    family, sizes, shape = own.family, own.sizes, job.shape
+    assert family is not None
+    module = family.module
+    model = {"dim": sizes["hidden_size"], "vocab_size": sizes["vocab_size"]}
+    model |= {"enable_weight_tying": True} if shape.tied_embeddings else {}
+    layers = {key: sizes[name] for key, name in family.sizes.items()}
+    layers |= {key: sizes[key] for key in family.router if key in sizes} | dict(family.fixed)
+    embedding = "_EMBEDDING_SKIP_INIT" if shape.tied_embeddings and module in ("llama3", "qwen3") else "_EMBEDDING_INIT"
+    mixture, mtp = shape.moe_ffn is not None, module == "deepseek_v3"
+    backends = [*(['moe_comm_backend="standard"'] if mixture else []), *(["num_mtp_layers=0"] if mtp else [])]
+    passed = (
+        "**LAYERS, dim=dim, rope=rope, " + ("moe_comm_backend=moe_comm_backend, " if mixture else "") + "**backends"
+    )
+    rotary = sizes.get("qk_rope_head_dim", sizes["head_dim"])
+    head = family.head_init
+    lines = [f"MODEL = {model!r}", f"LAYERS = {layers!r}"]
+    lines += [f"HEADS = { {key: sizes[name] for key, name in family.heads.items()}!r}"] if family.attention else []
+    lines += ["", "", f"def model({', '.join([*backends, '**backends'])}) -> {module}.{family.model}.Config:"]
+    lines += [f'    """{shape.name or "A model"}, built by the configuration classes of torchtitan\'s {module}."""']
+    lines += ['    dim, vocab_size = MODEL["dim"], MODEL["vocab_size"]']
+    lines += [
+        f"    rope = {family.rope}.Config(dim={rotary}, max_seq_len={max(shape.max_positions, int(job.seq_len))})"
+    ]
+    lines += [f"    layers = {module}.{family.layers}({passed})"]
+    if family.attention:
+        lines += ["    for i, layer in enumerate(layers):"]
+        lines += [f"        layer.attention = {module}.{family.attention}("]
+        lines += ["            **HEADS, dim=dim, layer_id=i, rope=rope, **backends,"]
+        lines += ["            sliding_window_size=128 if i % 2 == 0 else None,", "        )"]
+    lines += [f"    return {module}.{family.model}.Config(", "        **MODEL,"]
+    lines += ["        tok_embeddings=Embedding.Config("]
+    lines += [
+        f"            num_embeddings=vocab_size, embedding_dim=dim, param_init={module}.{embedding}",
+        "        ),",
+    ]
+    lines += [f"        norm=RMSNorm.Config(normalized_shape=dim, param_init={module}._NORM_INIT),"]
+    lines += [f"        lm_head=Linear.Config(in_features=dim, out_features=vocab_size, param_init={module}.{head}),"]
+    lines += ["        layers=layers,"]
+    mtp_layers = f"{module}._build_mtp_layers(layers[-1], dim=dim, num_mtp_layers=num_mtp_layers)"
+    lines += [f"        mtp_layers={mtp_layers},"] if mtp else []
+    return [*lines, "    )", "", "", f'{module}.{family.configs}["{own.flavor}"] = model']
 
 
 def _constant(name: str) -> str:

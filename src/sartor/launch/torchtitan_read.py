@@ -23,7 +23,7 @@ from sartor.launch.stated import (
     unset_arguments,
 )
 from sartor.launch.torchtitan import KIND
-from sartor.launch.torchtitan_source import Flavor, RecipeSource, named_flavor
+from sartor.launch.torchtitan_source import Flavor, RecipeSource, named_flavor, own_flavor_of
 from sartor.model.shape import Numerics, TransformerShape
 from sartor.model.training import ContextParallel, Optimizer, PipelineSchedule, Recipe, Recompute, TrainingPlan
 from sartor.model.workload import AttentionKernel, Loss, ParallelDims
@@ -66,7 +66,7 @@ def read_torchtitan_python(
         _table(config.raw, "parallelism")["enable_async_tensor_parallel"] = True
     if config.count("parallelism.expert_parallel_degree", 1) > 1:  # it reuses the ranks of tp: experts stay whole
         _table(config.raw, "parallelism")["expert_tensor_parallel_degree"] = 1
-    flavor, shape = named_flavor(source.module, source.flavor), options.shape
+    flavor, shape = own_flavor_of(source) or named_flavor(source.module, source.flavor), options.shape
     if shape is None and flavor:
         shape = _with_settings(flavor, source)
     reading = _reading(config, command, shape, f"{source.module} {source.flavor}".strip())

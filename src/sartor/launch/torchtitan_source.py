@@ -10,13 +10,15 @@ from __future__ import annotations
 import ast
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 from sartor.bounded import packaged_toml, printable
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
+from sartor.model.editing import EDITABLE, edit
+from sartor.model.layer import Layer, MoeFfn
 from sartor.model.shape import Numerics, TransformerShape, Value
 from sartor.model.zoo import load_model
 
@@ -198,21 +200,49 @@ def _last(node: ast.expr) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FlavorFamily:
+    """The configuration classes that build a model of any sizes: a row ``family`` of torchtitan_flavors.toml."""
+
+    module: str
+    zoo: str
+    model: str
+    configs: str
+    layers: str
+    rope: str
+    head_init: str
+    sizes: Mapping[str, str]
+    attention: str = ""
+    heads: Mapping[str, str] = field(default_factory=dict)
+    """Arguments of ``attention``, which configures a layer's attention where ``layers`` fixes its heads."""
+    router: Mapping[str, str] = field(default_factory=dict)
+    fixed: Mapping[str, Value] = field(default_factory=dict)
+    computes: Mapping[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Flavor:
-    """A torchtitan model, with the zoo's name for the same sizes, and the numerics in which it differs."""
+    """A torchtitan model, with the zoo's name for the same sizes, and the numerics in which it differs; with ``family``
+    one of other sizes, which a file registers itself."""
 
     module: str
     flavor: str
     zoo: str
     numerics: Mapping[str, Value] = field(default_factory=dict)
+    family: FlavorFamily | None = None
+    sizes: JsonDict = field(default_factory=dict)
+    """Sizes by sartor's names, and arguments of the router by torchtitan's."""
 
     @property
     def shape(self) -> TransformerShape:
-        return load_model(self.zoo)
+        return load_model(self.zoo) if self.family is None else _resized(load_model(self.zoo), self.sizes)
 
     @property
     def computes(self) -> Numerics:
         """What the flavor computes beyond its sizes."""
+        if self.family is not None:
+            router: JsonDict = {name: self.sizes.get(key) for key, name in self.family.router.items()}
+            router = {name: value for name, value in router.items() if value is not None}
+            return Numerics(values={**self.family.computes, **router, **self.numerics})
         numerics = self.shape.numerics
         return Numerics(values={**(numerics.values if numerics else {}), **self.numerics})
 
@@ -225,6 +255,114 @@ def flavor_of(shape: TransformerShape) -> Flavor | None:
         if flavor_shape.fields() == sizes and flavor_shape.tied_embeddings is shape.tied_embeddings:
             return flavor
     return None
+
+
+OWN_FLAVOR = "sartor"
+"""The name under which a written file registers a model of its own sizes."""
+OF_LATENT = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+
+
+def own_flavor(shape: TransformerShape) -> Flavor | None:
+    """A model of these sizes built by the configuration classes of a family that has the same parts, or None."""
+    values, numerics = _sizes_of(shape), shape.numerics or Numerics()
+    for family in families():
+        router: JsonDict = {key: numerics.get(name) or USUAL_ROUTER.get(key) for key, name in family.router.items()}
+        router = {k: v for k, v in router.items() if v is not None}
+        router |= {k: int(v) if v > 1 else None for k, v in router.items() if k.endswith("_groups")}
+        sizes = {**values, **router}
+        flavor = Flavor(module=family.module, flavor=OWN_FLAVOR, zoo=family.zoo, family=family, sizes=sizes)
+        if _same_parts(flavor, family, shape):
+            return flavor
+    return None
+
+
+USUAL_ROUTER = {"router_score_func": "softmax", "router_route_scale": 1.0, "router_route_norm": False}
+
+
+def own_flavor_of(source: RecipeSource) -> Flavor | None:
+    """The model that a written file registers: its dictionaries LAYERS, MODEL and HEADS."""
+    layers = source.settings.get("LAYERS")
+    if source.flavor != OWN_FLAVOR or layers is None:
+        return None
+    model, heads = source.settings.get("MODEL", {}), source.settings.get("HEADS", {})
+    for family in families():
+        names = {**family.sizes, **family.heads}
+        given = {names.get(key, key): value for key, value in {**layers, **heads}.items()}
+        ranked = bool(layers.get("q_lora_rank")) == ("q_lora_rank" in load_model(family.zoo).fields())
+        if family.module == source.module and ranked and family.sizes.keys() <= layers.keys() | {"q_lora_rank"}:
+            sizes = {**given, "hidden_size": model.get("dim", 0), "vocab_size": model.get("vocab_size", 0)}
+            sizes.setdefault("head_dim", model.get("dim", 0) // max(layers.get("n_heads", 1), 1))
+            sizes["tied_embeddings"] = bool(model.get("enable_weight_tying", False))
+            return Flavor(module=family.module, flavor=OWN_FLAVOR, zoo=family.zoo, family=family, sizes=sizes)
+    return None
+
+
+def _sizes_of(shape: TransformerShape) -> JsonDict:
+    """Every size that a family's arguments may name."""
+    mixer, runs = shape.attention, shape.main.runs
+    latent = {name: int(getattr(mixer, name)) for name in OF_LATENT} if hasattr(mixer, OF_LATENT[0]) else {}
+    dense = sum(int(run.count) for run in runs if not isinstance(run.layer.ffn, MoeFfn))
+    fields = {name: int(value) for name, value in shape.fields().items()}
+    return {"q_lora_rank": 0, **fields, **latent, "num_dense_layers": dense, "tied_embeddings": shape.tied_embeddings}
+
+
+def _resized(base: TransformerShape, sizes: JsonDict) -> TransformerShape:
+    """A zoo model with other sizes: of two kinds of layers, dense ones come first, and windows take turns. Raises
+    `InputError` for sizes that it does not have."""
+    fixed = {"head_dim", "num_kv_heads"} if hasattr(base.attention, OF_LATENT[0]) else set[str]()
+    dense, layers, two = int(sizes.get("num_dense_layers", 0)), int(sizes["num_layers"]), len(base.main.runs) == 2
+    fixed |= {"num_layers", "num_full_layers"} if two else set()
+    names = [name for name in base.fields() if name in EDITABLE and name not in fixed]
+    shape = edit(base, **{name: int(sizes[name]) for name in names if sizes.get(name)})
+    if two:
+        in_turn = bool(base.main.runs[0].positions)
+        where = [tuple(range(i, layers, 2)) if in_turn else () for i in range(2)]
+        counts = [len(positions) for positions in where] if in_turn else [dense, layers - dense]
+        runs = tuple(
+            replace(run, count=count, positions=positions, layer=_with_head_dims(run.layer, sizes))
+            for run, count, positions in zip(shape.main.runs, counts, where, strict=True)
+            if count
+        )
+        shape = replace(shape, stacks=(replace(shape.main, runs=runs),))
+    return replace(shape, tied_embeddings=bool(sizes.get("tied_embeddings")))
+
+
+def _with_head_dims(layer: Layer, sizes: JsonDict) -> Layer:
+    dims: JsonDict = {name: int(sizes[name]) for name in OF_LATENT if name in sizes}
+    return replace(layer, mixers=tuple(replace(mixer, **dims) for mixer in layer.mixers))
+
+
+def _same_parts(flavor: Flavor, family: FlavorFamily, shape: TransformerShape) -> bool:
+    """Whether a family's model is this one, layer by layer, but for the groups that its router is told of."""
+    sizes = flavor.sizes
+    if "head_dim" not in {*family.sizes.values(), *family.heads.values(), *OF_LATENT} & sizes.keys():
+        split = sizes["num_heads"] * sizes["head_dim"] == sizes["hidden_size"]  # the family has no width of a head
+        if OF_LATENT[0] not in sizes and not split:
+            return False
+    try:
+        other = flavor.shape
+    except InputError:
+        return False
+    return (
+        other.fields() == shape.fields()
+        and other.tied_embeddings is shape.tied_embeddings
+        and other.main.norms == shape.main.norms
+        and _by_position(other) == _by_position(shape)
+        and len(shape.stacks) == 1
+    )
+
+
+def _by_position(shape: TransformerShape) -> list[tuple[int, Layer]]:
+    """Every run of equal layers at the positions it has, without routing groups."""
+    out, first = list[tuple[int, Layer]](), 0
+    for run in shape.main.runs:
+        positions = run.positions or range(first, first + int(run.count))
+        first += int(run.count)
+        ffn = run.layer.ffn
+        plain = replace(ffn, routing_groups=1, groups_per_token=1) if isinstance(ffn, MoeFfn) else ffn
+        layer = replace(run.layer, ffn=plain, name="")
+        out += [(position, layer) for position in positions]
+    return sorted(out, key=lambda pair: pair[0])
 
 
 def named_flavor(module: str, flavor: str) -> Flavor | None:
@@ -250,6 +388,14 @@ def _config_names(module: str) -> list[str]:
 def flavors() -> tuple[Flavor, ...]:
     """Every torchtitan model that is in the zoo."""
     return tuple(Flavor(**row) for row in _flavor_table()["flavor"])
+
+
+@cache
+def families() -> tuple[FlavorFamily, ...]:
+    """The families whose configuration classes build models of any sizes."""
+    rows = {row["zoo"]: row for row in _flavor_table()["family"]}
+    whole = [{**rows.get(row.get("like", ""), {}), **row} for row in rows.values()]
+    return tuple(FlavorFamily(**{key: value for key, value in row.items() if key != "like"}) for row in whole)
 
 
 @cache
