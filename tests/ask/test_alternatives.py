@@ -16,6 +16,7 @@ from sartor.ask.alternatives import Weighed, weighed
 from sartor.cli import run as sartor_command
 from sartor.errors import InputError
 from sartor.model.plan import AXES
+from sartor.model.workload import AttentionKernel
 from sartor.plans.fixed import SWITCHED
 from sartor.rules.rule import Context
 from sartor.rules.shape import RULES
@@ -150,14 +151,24 @@ def test_a_launch_that_several_people_train_may_fit(name: str, shared_dir: Path)
     assert answer.status == "unknown"
 
 
-def test_a_gpu_without_flash_kernels_leaves_attention_open(shared_dir: Path) -> None:
-    folder = shared_dir / "cases"
-    if not (folder / "v100_126m.sh").exists():
-        pytest.skip("the shared reference has no such case here")
-    answer = api.lint_launch(folder / "v100_126m.sh", folder / "v100s_box.toml", search=False)
-    (turn,) = [turn for turn in answer.depends_on if turn.field == "attention"]
-    assert turn.figures["ratio"] > 1.5
-    assert answer.priced.high_s >= turn.figures["time_s"]
+def test_a_gpu_without_flash_kernels_runs_megatrons_attention_unfused(tmp_path: Path) -> None:
+    (tmp_path / "launch.sh").write_text(
+        "torchrun --nproc_per_node=1 pretrain_gpt.py --fp16 --micro-batch-size 8 --num-layers 12 --hidden-size 768"
+        " --num-attention-heads 8 --seq-length 2048 --max-position-embeddings 2048 --vocab-size 50257\n"
+    )
+    unfused, flash = (
+        api.lint_launch(tmp_path / "launch.sh", gpu, search=False) for gpu in ("v100_pcie_32gb", "a100_sxm")
+    )
+    assert (unfused.job.attention_kernel, flash.job.attention_kernel) == tuple(AttentionKernel)[::-1]
+    assert any("no kernels for GPUs of the generation volta" in words for words in unfused.assumptions)
+    stated = api.lint_launch(tmp_path / "launch.sh", "v100_pcie_32gb", search=False, attention="flash")
+    assert unfused.priced.step_s > 1.4 * stated.priced.step_s
+
+
+def test_pytorchs_own_attention_on_such_a_gpu_is_open() -> None:
+    answer = api.estimate("gpt2", "v100_sxm_32gb", num_devices=1, global_batch_size=8, framework="fsdp")
+    (turn,) = [turn for turn in answer.to_dict()["depends_on"] if turn["field"] == "attention"]
+    assert turn["ratio"] > 1.2
 
 
 def test_the_files_of_megatron_leave_no_switch_open(shared_dir: Path) -> None:

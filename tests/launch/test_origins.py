@@ -143,7 +143,7 @@ def test_only_what_stands_in_a_written_launch_is_stated(
         assert all(fact.source for fact in run.facts.values())
 
     law()
-    assert counted[True] > 4  # of all plans, few can be expressed
+    assert counted[True] > 1  # of all plans, few can be expressed
 
 
 def origins(folder: Path, name: str, text: str, *, model: str | None = "llama-3.1-8b", **options: object) -> Run:

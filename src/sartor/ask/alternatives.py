@@ -34,7 +34,7 @@ from sartor.plans.space import broken, rows_of, size_of, stops, take, to_plan
 from sartor.run.fields import FIELDS, Origin, Run, Turn
 from sartor.step.footprint import footprint, in_doubt
 from sartor.step.mechanisms.mechanism import Rows
-from sartor.step.question import padded_shape
+from sartor.step.question import UNFUSED_GENERATIONS, padded_shape
 from sartor.step.stages import ChunkLayers
 from sartor.step.step import step
 from sartor.step.trainers import trainer_named
@@ -42,9 +42,6 @@ from sartor.units import Array, BoolArray, FloatArray, distinct, format_bytes, f
 
 MOVES = 0.1
 """Smallest relative change of the time for which a value that was not stated is named above the answer."""
-UNFUSED_GENERATIONS = ("pascal", "volta")
-"""GPUs for which FlashAttention has no kernels: it begins with Turing (its README, version 1; recalled)."""
-
 Change = Callable[[TrainingJob], TrainingJob]
 
 

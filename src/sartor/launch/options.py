@@ -21,17 +21,17 @@ from sartor.launch.stated import LEFT_TO_PROGRAM, NOT_IN_FILE, Options
 from sartor.model.plan import AXES
 from sartor.model.shape import Value
 from sartor.model.training import TrainingJob, TrainingPlan
+from sartor.model.workload import AttentionKernel
 from sartor.plans.fixed import named_values, settings, with_switches
 from sartor.plans.space import axes_of, plan_at
 from sartor.run.fields import Origin, Run, check_batch
-from sartor.step.question import training_job
+from sartor.step.question import training_job, usual_attention
 from sartor.step.trainers import record_named, trainer_named
 
 if TYPE_CHECKING:
     from sartor.hardware.gpu import Gpu
     from sartor.launch.plan import LaunchReading
     from sartor.model.shape import TransformerShape
-    from sartor.model.training import TrainingJob, TrainingPlan
 
 OF_JOB = {
     "dtype": "recipe",
@@ -66,6 +66,7 @@ FAMILIES = {
 and Hugging Face's programs under both of its launchers."""
 SIZES = ("tp", "pp", "cp", "ep", "sequence_parallel", "zero_stage", "optimizer_offload", "microbatch_size")
 """Axes that a launch says in one argument each; with them a file is read in place of its own values."""
+NO_FLASH = "attention=unfused: flash attention has no kernels for GPUs of the generation {}"
 MEANT = re.compile(r"did you mean (\S+)\?")
 OF_SEQUENCE = re.compile(r"seq|max_length|block_size|target_length")
 OF_MODEL = re.compile(
@@ -95,10 +96,14 @@ def with_options(
     Raises ``InputError`` for what neither says, and for what the launch's devices do not allow.
     """
     _check_trainer(reading.kind, run, gpus)
+    because: tuple[str, ...] = ()
     replaced = {OPTIONS.get(name, name): words for name, words in reading.replaced.items()}
     unsaid = {**replaced, **_settled(reading, run, has_model=shape is not None)}
     file_job = reading.job(shape, run.get("seq_len"))
     job, _ = with_switches(_with_job_options(file_job, run, gpus), run, gpus)
+    bare = usual_attention(job.trainer, gpus) is AttentionKernel.UNFUSED
+    if bare and "attention" not in run and "attention_kernel" not in reading.fields_in_file:
+        job, because = replace(job, attention_kernel=AttentionKernel.UNFUSED), (NO_FLASH.format(gpus[0].generation),)
     plan, batch = _with_axes(reading, file_job, run)
     if plan != reading.plan or batch != job.global_batch_size:
         job = replace(job, global_batch_size=batch)
@@ -117,7 +122,11 @@ def with_options(
     notes += _following_batch(reading, run, batch)
     open_names = tuple(f"{name} is " for name in reading.open_fields)
     assumed = [text for name, text in reading.assumed.items() if name not in run]
-    return job, plan, (*notes, *assumed, *(text for text in reading.assumptions if not text.startswith(open_names)))
+    return (
+        job,
+        plan,
+        (*notes, *because, *assumed, *(text for text in reading.assumptions if not text.startswith(open_names))),
+    )
 
 
 def _following_batch(reading: LaunchReading, run: Run, batch: int) -> list[str]:

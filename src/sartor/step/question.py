@@ -144,6 +144,17 @@ INFERENCE_ONLY = WEIGHT_ONLY_NAMES | {"int4": "int4_wo", "int8": "int8", "int4_w
 """Types in which no trainer multiplies, and how inference takes them."""
 
 
+UNFUSED_GENERATIONS = ("pascal", "volta", "turing")
+"""GPUs without kernels of FlashAttention 2, cuDNN's or Transformer Engine's fused attention, which begin with Ampere
+(README of Dao-AILab/flash-attention 2; recalled 2026-11-30)."""
+
+
+def usual_attention(trainer: Trainer, gpus: Sequence[Gpu]) -> AttentionKernel:
+    """Fused where the trainer's kernels run: PyTorch's own (``fused_heads`` of 1) on every GPU, others since Ampere."""
+    bare = trainer.fused_heads > 1 and any(gpu.generation in UNFUSED_GENERATIONS for gpu in gpus)
+    return AttentionKernel.UNFUSED if bare else AttentionKernel.FLASH
+
+
 def training_job(
     shape: TransformerShape,
     gpu: Gpu | Sequence[Gpu],

@@ -22,7 +22,7 @@ from sartor.model.workload import AttentionKernel, ParallelDims, PipelineSchedul
 from sartor.plans.fixed import named_values
 from sartor.records.rows import Unexpressed
 from sartor.run.fields import Run
-from sartor.step.question import padded_shape
+from sartor.step.question import padded_shape, usual_attention
 from sartor.units import ceil_div, round_up
 from sartor.validate.answer import read_rows
 from sartor.validate.row_shapes import number, training_shape, whole
@@ -159,7 +159,9 @@ def _case(row: Mapping[str, str]) -> TrainingCase:
         global_batch_size=int(plan.dims.dp * plan.microbatch_size * plan.num_microbatches),
         recipe=recipe,
         optimizer=optimizer_of(row),
-        attention_kernel=AttentionKernel.UNFUSED if row.get("flash_attention") == "0" else AttentionKernel.FLASH,
+        attention_kernel=AttentionKernel.UNFUSED
+        if row.get("flash_attention") == "0"
+        else usual_attention(trainer, [cluster.gpu]),
         context_parallel=trainer.usual_context_parallel,
         routing_skew=_routing_skew(row),
         dropout=trainer.drops_out and not is_stated(row, "dropout") and _has_dropout(row, shape, assumed),

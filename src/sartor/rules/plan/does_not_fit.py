@@ -37,7 +37,7 @@ from sartor.model.workload import AttentionKernel
 from sartor.rules.plan.rule import PlanContext, PlanRule, PlanSuspicion, Remedy
 from sartor.rules.rule import Grade
 from sartor.step.footprint import footprint, in_doubt, likely_text, usable_bytes
-from sartor.step.question import as_trained
+from sartor.step.question import as_trained, usual_attention
 from sartor.step.step import step
 from sartor.units import format_bytes
 
@@ -168,7 +168,7 @@ def _proposals(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Iterat
     if int(plan.schedule) == PipelineSchedule.GPIPE and int(d.pp) > 1:
         new = replace(plan, schedule=PipelineSchedule.ONE_F_ONE_B)
         yield other("schedule", "1f1b", "begin backward as early as 1F1B does", new)
-    if job.attention_kernel is AttentionKernel.UNFUSED:
+    if job.attention_kernel is not usual_attention(job.trainer, cluster.gpus):
         flash = replace(job, attention_kernel=AttentionKernel.FLASH)
         yield replace(other("attention", "flash", "use a flash attention kernel", plan), job=flash)
 
