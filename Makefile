@@ -6,7 +6,7 @@ JOBS ?= 2
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch check format lint types bench fuzz lab matrix long scoreboard docs clean
+.PHONY: help demo test test-torch check corpus format lint types bench fuzz lab matrix long scoreboard docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -53,6 +53,9 @@ format: .venv/dev.stamp ## rewrite the code in the house format
 	$(BIN)/ruff check --fix .
 
 check: lint types test ## format, lint, types and every test: what CI runs
+
+corpus: .venv/dev.stamp ## read every launch of tests/corpus: read, partly, refused or wrong by dialect
+	$(BIN)/python tools/corpus.py
 
 lint: .venv/dev.stamp
 	$(BIN)/ruff format --check .

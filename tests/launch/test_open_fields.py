@@ -90,8 +90,6 @@ def test_gradients_kept_in_16_bits_are_read(tmp_path: Path) -> None:
     ("name", "text", "looks"),
     [
         ("pod.yaml", "apiVersion: v1\nkind: Pod\nmetadata:\n  name: trainer\n", "a Kubernetes object"),
-        ("a.yaml", "step_scheduler: {local_batch_size: 1}\ndistributed: {ep_size: 8}\n", "NeMo AutoModel"),
-        ("b.yaml", "base_model: x\nsequence_len: 4096\nmicro_batch_size: 2\n", "axolotl"),
         ("c.yml", "services:\n  train: {image: x}\n", "Docker Compose"),
         ("d.yaml", "hello: world\n", ""),
         ("config.json", json.dumps({"model_type": "llama", "hidden_size": 64}), "a model's config.json"),

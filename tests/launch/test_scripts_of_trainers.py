@@ -127,5 +127,5 @@ def test_hugging_faces_trainer_alone_replicates_or_shards_by_fsdp(tmp_path: Path
     ],
 )
 def test_a_recipe_by_name_is_no_launch_of_megatrons_defaults(command: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="a recipe by name does not say what it sets"):
+    with pytest.raises(InputError, match="recipe of this name"):
         read_launch(put(tmp_path, command + "\n"), num_devices=16)

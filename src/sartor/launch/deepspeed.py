@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import replace
 
 from sartor.bounded import printable
@@ -52,7 +52,7 @@ from sartor.launch.stated import (
     parse_flags,
 )
 from sartor.model.shape import Value
-from sartor.model.training import MemoryHabits, Optimizer, Recipe, Recompute, TrainingJob, TrainingPlan
+from sartor.model.training import MemoryHabits, Optimizer, Recipe, Recompute, Trainer, TrainingJob, TrainingPlan
 from sartor.model.workload import AttentionKernel, LoraTargets, Loss, ParallelDims
 from sartor.operators import DType
 from sartor.step.trainers.deepspeed import DEEPSPEED
@@ -158,12 +158,9 @@ def read_deepspeed(config: JsonMap, command: ScriptCommand | None, options: Opti
         **{**tuning, "optimizer": _read_optimizer(fields, tuning["optimizer"])},
         attention_kernel=read_attention(flags, program, fields.assumptions),
         trainer=replace(
-            DEEPSPEED,
-            grad_dtype=DType(values["reduced_dtype"] or _trained_in(recipe)),
-            dp_overlap=bool(values["dp_overlap"]) if fields.has("zero_optimization.overlap_comm") else zero == 3,
+            deepspeed_trainer(fields, recipe, zero),
             fused_kernels=bool(program["fused_kernels"]),
             fused_loss=Loss.LINEAR if program["linear_loss"] else Loss.UNFUSED,
-            memory=_with_sums(recipe, values["main_grads_dtype"], zero),
         ),
     )
     unknown, unpriced, ignored = sorted_out(fields, "deepspeed")
@@ -327,18 +324,51 @@ USUAL_RANK = 16
 
 def read_tuning(flags: Flags) -> JsonDict:
     """Fields of `JobParts` that a Hugging Face program's arguments say: optimizer, adapters, frozen bits."""
-    word = flags.word("--optim") or ""
-    if word and word not in OF_PROGRAMS and not word.startswith("adamw"):
+    word = flags.word("--optim") or "adamw"
+    known = optimizer_of(word)
+    if known is None:
         flags.assumptions.append(f"optimizer {printable(word)} is priced as AdamW")
-    optimizer: JsonDict = {"optimizer": OF_PROGRAMS.get(word, Optimizer.ADAM)}
+    optimizer: JsonDict = {"optimizer": known or Optimizer.ADAM}
     if not flags.flag("--use_peft"):  # other programs mean other things by the rest
         return optimizer
     rank = flags.size("--lora_r") or USUAL_RANK
-    names = {name.removesuffix("_proj") for name in flags.words("--lora_target_modules") or ("q_proj", "v_proj")}
-    few, attention = names <= {"q", "v"}, names <= {"q", "k", "v", "o"}
-    targets = LoraTargets.QUERY_VALUE if few else LoraTargets.ATTENTION if attention else LoraTargets.ALL
+    targets = targets_of(flags.words("--lora_target_modules") or ("q_proj", "v_proj"))
     bits = 4 if flags.flag("--load_in_4bit") else 8 if flags.flag("--load_in_8bit") else 16
     return {**optimizer, "lora_rank": rank, "lora_targets": targets, "frozen_bits": bits}
+
+
+def optimizer_of(word: str) -> Optimizer | None:
+    """The optimizer of a program's word or of a class (``torch.optim.AdamW``); None for one that has no price."""
+    name = word.rpartition(".")[2].lower()
+    classes = {"pagedadamw8bit": "paged_adamw_8bit", "adamw8bit": "adamw_8bit", "pagedadamw": "paged_adamw"}
+    name = classes.get(name, name)
+    plain = Optimizer.ADAM if name in ADAMS else None
+    return OF_PROGRAMS.get(name, plain)
+
+
+ADAMS = (
+    "adamw", "adam", "adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused", "adamw_torch_xla", "fusedadam",
+    "adamw_torch_npu_fused", "deepspeedcpuadam", "stable_adamw",
+)  # fmt: skip
+"""Words for Adam with two moments of 32 bits, or as the weights have them."""
+
+
+def targets_of(modules: Iterable[str]) -> LoraTargets:
+    """The layers with an adapter, by the names of their modules."""
+    names = {name.removesuffix("_proj").replace("output", "o") for name in modules}
+    few, attention = names <= {"q", "v"}, names <= {"q", "k", "v", "o", "qkv", "linear_qkv", "linear"}
+    return LoraTargets.QUERY_VALUE if few else LoraTargets.ATTENTION if attention else LoraTargets.ALL
+
+
+def deepspeed_trainer(fields: StatedDocument, recipe: Recipe, zero: int) -> Trainer:
+    """DeepSpeed with the switches of a configuration."""
+    values = read_rows(KIND, fields, "config")
+    return replace(
+        DEEPSPEED,
+        grad_dtype=DType(values["reduced_dtype"] or _trained_in(recipe)),
+        dp_overlap=bool(values["dp_overlap"]) if fields.has("zero_optimization.overlap_comm") else zero == 3,
+        memory=_with_sums(recipe, values["main_grads_dtype"], zero),
+    )
 
 
 LOADED_IN = {"float32": DType.FP32, "float16": DType.FP16, "bfloat16": DType.BF16, "auto": DType.BF16}

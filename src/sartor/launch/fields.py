@@ -160,12 +160,18 @@ class Row:
 def rows(kind: LaunchKind | str, *parts: str) -> tuple[Row, ...]:
     """The rows of a trainer, in the order in which they are written; without ``parts`` all but those only read."""
     name = kind if isinstance(kind, str) else kind.value
-    table: JsonDict = packaged_toml("launch", "fields.toml").get(name, {})
+    table: JsonDict = packaged_toml("launch", "fields.toml").get(name, {}) or dialect_tables().get(name, {})
     return tuple(
         Row(**{"by_code": part in ("sizes", "unpriced", READ_ONLY), **row, "part": part, **_tuples(row)})
         for part in parts or [part for part in table if part != READ_ONLY]
         for row in table.get(part, ())
     )
+
+
+@cache
+def dialect_tables() -> JsonDict:
+    """``dialects.toml``: recipes that say a run in keys."""
+    return packaged_toml("launch", "dialects.toml")
 
 
 def plan_rows() -> tuple[Row, ...]:

@@ -43,9 +43,11 @@ from sartor.launch.plan import (
     canonical,
     check_positions,
     launch_kind,
+    model_named,
 )
+from sartor.launch.recipes import dialect_of, dialect_started, keys_said, merged, read_recipe
 from sartor.launch.script import NEAREST, ScriptCommand, check_pretraining, find_command
-from sartor.launch.stated import Options, launch_words, read_yaml, unset_arguments
+from sartor.launch.stated import Options, hole_text, launch_words, read_yaml, unset_arguments
 from sartor.launch.torchtitan import torchtitan_files
 from sartor.launch.torchtitan_read import TORCHTITAN_TABLES, read_torchtitan, read_torchtitan_python
 from sartor.launch.torchtitan_source import read_named, read_source
@@ -152,6 +154,8 @@ def _dispatch(path: Path, text: str, options: Options) -> LaunchReading:
         return replace(reading, assumptions=(f"read with {script.name}, which starts it", *reading.assumptions))
     if suffix == ".json":
         config = parse_json(text.encode(), name=name)
+        if dialect := dialect_of(config, name):
+            return read_recipe(dialect, config, None, options, partial(_beside, path))
         _check_claimed(name, config, DEEPSPEED_KEYS, "DeepSpeed's (zero_optimization, train_batch_size ...)")
         return read_deepspeed(config, None, options)
     if suffix in (".yaml", ".yml"):
@@ -166,7 +170,35 @@ def _dispatch(path: Path, text: str, options: Options) -> LaunchReading:
 
 def _script(path: Path, command: ScriptCommand, options: Options) -> LaunchReading:
     """Read a script: as the config file that it names, with its batch and devices, or else as Megatron's arguments."""
-    check_pretraining(command, path.name)
+    if (reading := _recipe_started(path, command, options)) is not None:
+        return reading
+    command = _with_keys(path, command)
+    reading = _read_command(path, command, options)
+    if reading.shape is None and options.shape is None and (name := _after(command.arguments, "--model_name_or_path")):
+        return replace(reading, shape=model_named(name), model=hole_text(name))
+    return reading
+
+
+def _with_keys(path: Path, command: ScriptCommand) -> ScriptCommand:
+    """The command of a Hugging Face program with the arguments of the file of keys that it names."""
+    config = _config_of(path, command.arguments)
+    claimed = dialect_of(config, path.name) if config else None
+    if claimed is None or claimed.name != "trl":
+        return command
+    words = [word for key, value in config.items() if not isinstance(value, dict) for word in _argument(key, value)]
+    return replace(command, arguments=(*words, *command.arguments))
+
+
+def _argument(key: str, value: Any) -> list[str]:
+    """A key of a file as words of a command line."""
+    return [
+        f"--{key}",
+        *(text_of(item) for item in (value if isinstance(value, list) else [value]) if item is not None),
+    ]
+
+
+def _read_command(path: Path, command: ScriptCommand, options: Options) -> LaunchReading:
+    """Read a command of a trainer's own: as the config file that it names, or else as Megatron's arguments."""
     words = (*command.launcher, *command.arguments)
     if PROGRAM.fullmatch(command.program):
         return read_maxtext(_maxtext_keys(path, command), command, options)
@@ -206,6 +238,32 @@ def _script(path: Path, command: ScriptCommand, options: Options) -> LaunchReadi
         must = "must hold arguments of a trainer that is known; a recipe by name does not say what it sets"
         raise InputError("launch", printable(command.program or path.name), must, NEAREST)
     return read_megatron(command, options)
+
+
+def _recipe_started(path: Path, command: ScriptCommand, options: Options) -> LaunchReading | None:
+    """The reading of a command that starts the program of a dialect, or has a dialect's own keys; None for another."""
+    words = (*command.launcher, command.program, *command.arguments)
+    said, config, dialect = keys_said(command.arguments), _config_of(path, command.arguments), dialect_started(words)
+    if dialect is None:
+        check_pretraining(command, path.name)
+    if dialect is None and "--num-layers" not in words:
+        claimed = dialect_of(said, path.name) or dialect_of(config, path.name)
+        dialect = claimed if claimed and claimed.name != "trl" else None
+    if dialect is None:
+        return None
+    settings = merged(config, {name: value for name, value in said.items() if name not in OF_CONFIG})
+    return read_recipe(dialect, settings, command, options, partial(_beside, path))
+
+
+OF_CONFIG = ("config", "config_name", "config_file", "config_path", "c")
+"""Options that name the file of keys."""
+
+
+def _config_of(path: Path, words: Sequence[str]) -> JsonDict:
+    """The file of keys that a program's arguments name, next to its script; empty if there is none."""
+    names = [word.partition("=")[2] or word for word in words if word.endswith((".yaml", ".yml"))]
+    text = _beside(path, names[0]) if names else None
+    return read_yaml(text, name=names[0].rpartition("/")[2]) if text else {}
 
 
 def _with_unset(reading: LaunchReading, command: ScriptCommand) -> LaunchReading:
@@ -282,6 +340,8 @@ def _yaml(path: Path, text: str, options: Options) -> LaunchReading:
     """Read a YAML file: accelerate's, NeMo's for a GPT, MaxText's, or Megatron's test recipes (``MODEL_ARGS:`` with
     flags as keys)."""
     value = read_yaml(text, name=path.name)
+    if dialect := dialect_of(value, path.name):
+        return read_recipe(dialect, value, None, options, partial(_beside, path))
     if is_maxtext(value):
         return read_maxtext(value, None, options)
     if is_nemo(value):
@@ -308,7 +368,10 @@ def _check_claimed(name: str, config: JsonMap, keys: re.Pattern[str], dialect: s
     raise InputError("launch", printable(name), f"has no key of a launch: neither {dialect} nor another's{looks}", READ)
 
 
-READ = "a Megatron-LM script, NeMo or MaxText YAML, torchtitan TOML, DeepSpeed JSON, accelerate YAML"
+READ = (
+    "a Megatron-LM script, NeMo or MaxText YAML, torchtitan TOML, DeepSpeed JSON, accelerate YAML, or a recipe of "
+    "axolotl, LLaMA-Factory, ms-swift, TRL, AutoModel, torchtune, nanotron, verl or OpenRLHF"
+)
 
 
 def _text(path: Path) -> str:

@@ -61,6 +61,8 @@ FAMILIES = {
     LaunchKind.ACCELERATE: (LaunchKind.ACCELERATE, LaunchKind.DEEPSPEED),
     LaunchKind.TORCHTITAN: (LaunchKind.TORCHTITAN,),
     LaunchKind.MAXTEXT: (LaunchKind.MAXTEXT,),
+    LaunchKind.AUTOMODEL: (LaunchKind.AUTOMODEL,),
+    LaunchKind.TORCHTUNE: (LaunchKind.TORCHTUNE,),
 }
 """Formats of trainers that a launch of a format may start: Megatron's arguments run under its forks and DeepSpeed too,
 and Hugging Face's programs under both of its launchers."""
@@ -173,7 +175,7 @@ def _settled(reading: LaunchReading, run: Run, *, has_model: bool) -> dict[str, 
     """
     settled, left = dict[str, str](), dict[str, str]()
     for name, words in reading.open_fields.items():
-        row = row_of(reading.kind, name)
+        row = row_of(reading.section or reading.kind, name)
         field = "" if row is None else _option_of(row.field, run)
         field = "seq_len" if OF_SEQUENCE.search(name) else field
         if field in run:

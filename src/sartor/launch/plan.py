@@ -6,7 +6,8 @@ are the same launch. `canonical` is the form that readers return.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from itertools import combinations
@@ -30,6 +31,7 @@ from sartor.model.training import (
     TrainingPlan,
 )
 from sartor.model.workload import AttentionKernel, LoraTargets, usual_seq_len
+from sartor.model.zoo import load_model
 from sartor.operators import DType
 from sartor.plans.space import broken, check_job
 from sartor.step.trainers import record_named, trainer_of_files
@@ -45,13 +47,21 @@ class LaunchKind(Enum):
     DEEPSPEED = "deepspeed"
     ACCELERATE = "accelerate"
     MAXTEXT = "maxtext"
+    AUTOMODEL = "automodel"
+    TORCHTUNE = "torchtune"
 
     @property
     def title(self) -> str:
         return record_named(self.value).called
 
 
-WRITTEN = tuple(kind for kind in LaunchKind if kind is not LaunchKind.MAXTEXT)
+WRITTEN = (
+    LaunchKind.MEGATRON,
+    LaunchKind.MEGATRON_BRIDGE,
+    LaunchKind.TORCHTITAN,
+    LaunchKind.DEEPSPEED,
+    LaunchKind.ACCELERATE,
+)
 """Formats that are written; all are read."""
 
 
@@ -112,6 +122,8 @@ class LaunchReading:
     kind: LaunchKind
     plan: TrainingPlan
     parts: JobParts
+    section: str = ""
+    """The section of the launch table with its arguments, where it is not the kind's."""
     shape: TransformerShape | None = None
     model: str = ""
     """Name of the model, if the file gives only a name and no sizes."""
@@ -315,6 +327,31 @@ def no_devices(smallest: int) -> InputError:
     return InputError(
         "num_devices", NOT_GIVEN, "must be given: the launch does not say how many devices it has", str(smallest)
     )
+
+
+TUNED = re.compile(r"[-_](instruct|chat|it|base|hf|bnb[-_]4bit|unsloth|pretrain|finetune|sft|lora|qlora)(?=[-_]|$)")
+RECIPE_NAME = re.compile(r"(?:q?lora_)?(llama|qwen|gemma|mistral|phi)(\d)_?(\d)?_(\d+(?:_\d+)?[bm](?:_a\d+b)?)")
+"""Model names of recipes: llama31_405b, lora_llama3_1_8b, qwen2_5_7b."""
+
+
+def model_named(name: str) -> TransformerShape | None:
+    """The model of the zoo that a launch names by a repository, a folder or a recipe; None if it has none."""
+    for candidate in _names(name.rstrip("/").lower()):
+        try:
+            return load_model(candidate)
+        except InputError:
+            continue
+    return None
+
+
+def _names(stated: str) -> Iterator[str]:
+    """Names that a model's name or folder may have in the zoo."""
+    last = stated.rpartition("/")[2]
+    yield from dict.fromkeys(name for name in (stated, last, TUNED.sub("", last)) if name)
+    if match := RECIPE_NAME.match(TUNED.sub("", last.rpartition(".")[2])):
+        family, major, minor, size = match.groups()
+        release = f"{major}.{minor}" if minor else major
+        yield f"{family}{release}-{size.replace('_', '-' if 'a' in size else '.')}"
 
 
 Refuse = Callable[[str, Any, str, str], InputError]

@@ -55,7 +55,11 @@ def find_command(text: str, beside: Beside = nothing_beside) -> ScriptCommand:
         commands = [[word for command in commands for word in command]]
     best = max(commands, key=_weight, default=[])
     index = next((i for i, word in enumerate(best) if _PROGRAM.fullmatch(word)), None)
-    launcher = best[:index] if index is not None else []
+    if index is None:  # a module: python -m verl.trainer.main_ppo
+        started = (i + 1 for i, word in enumerate(best[:-1]) if word in ("-m", "--module"))
+        index = next((i for i in started if re.fullmatch(r"\w+(\.\w+)+", best[i])), None)
+    first = next((i for i, word in enumerate(best) if word.startswith("--")), len(best))
+    launcher = best[:index] if index is not None else best[:first]
     program = best[index] if index is not None else ""
     rest = best[index + 1 :] if index is not None else [w for i, w in enumerate(best) if i or w.startswith("--")]
     notes = [note for note in dict.fromkeys(shell.notes) if not _RENDEZVOUS.match(note)]
@@ -63,7 +67,7 @@ def find_command(text: str, beside: Beside = nothing_beside) -> ScriptCommand:
         launcher=tuple(launcher),
         program=program,
         arguments=tuple(rest),
-        num_devices=_devices([*shell.batch, *launcher], shell, text),
+        num_devices=_devices([*shell.batch, *(best if index is None else launcher)], shell, text),
         notes=tuple(notes),
     )
 
@@ -112,8 +116,22 @@ def _devices(launcher: list[str], shell: Shell, text: str) -> int:
     local = number("--ntasks-per-node", "--gpus-per-node") or header.get("local", 0)
     if local and nodes:
         return local * nodes
-    world = "".join(shell.variables.get("WORLD_SIZE", []))
-    return int(world) if world.isdigit() and len(world) < 10 else 0
+    return _of_environment(shell, launcher)
+
+
+def _of_environment(shell: Shell, launcher: Sequence[str]) -> int:
+    """Devices from variables that programs read: processes of a node by nodes, WORLD_SIZE, or the devices made visible
+    (by which ms-swift splits the model instead)."""
+
+    def number(name: str) -> int:
+        text = "".join(shell.variables.get(name, []))
+        return int(text) if text.isdigit() and len(text) < 10 else 0
+
+    visible = "".join(shell.variables.get("CUDA_VISIBLE_DEVICES", []))
+    count = len(visible.split(",")) if re.fullmatch(r"\d+(,\d+)*", visible) else 0
+    local = number("NPROC_PER_NODE") or (0 if count > 1 and "swift" in launcher else count)
+    nodes = max(number("NNODES"), 1)
+    return number("NPROC_PER_NODE") * nodes or number("WORLD_SIZE") or local * nodes
 
 
 def _single(launcher: list[str], *names: str) -> int:
@@ -148,6 +166,10 @@ def _header(text: str) -> dict[str, int]:
             r"(?:--gpus-per-node[= ]|--ntasks-per-node[= ]|--gres[= ]gpu:)(?:\w+:)?(\d{1,4})\b", line
         ):
             out["local"] = max(int(match[1]), out.get("local", 0))
+        if match := re.search(r"(?:--ntasks[= ]|-n\s*|--gpus[= ])(?:\w+:)?(\d{1,6})\b", line):
+            out["total"] = int(match[1])
+    if "nodes" not in out and out.get("local") and out.get("total", 0) % out["local"] == 0:
+        out |= {"nodes": out["total"] // out["local"]} if "total" in out else {}
     return out
 
 

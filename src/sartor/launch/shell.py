@@ -245,6 +245,11 @@ def _do(shell: Shell, statement: Statement, drop: int = 0) -> None:
     if command[0] == "read" and statement.document:
         shell.variables[command[-1]] = [" ".join(_filled(shell, statement.document.replace("\n", " ")))]
         return
+    if command[0] == "let":
+        shell.variables |= {n: [_calculate(shell, v)] for n, _, v in (word.partition("=") for word in command[1:]) if v}
+        return
+    if command[0] == "echo" and statement.target:
+        shell.files[_base(shell, statement.target)] = " ".join(command[1:])
     if statement.document and statement.target:
         shell.files[_base(shell, statement.target)] = statement.document
     if (inner := _inner(shell, command, statement)) is None:
@@ -266,6 +271,8 @@ def _do(shell: Shell, statement: Statement, drop: int = 0) -> None:
 
 _DECLARES = ("export", "local", "readonly", "declare")
 _SHELLS = ("bash", "sh", "sbatch")
+_STARTERS = ("srun", "torchrun", "mpirun")
+"""Launchers that may start a shell on every rank."""
 
 
 def _inner(shell: Shell, command: list[str], statement: Statement) -> list[Statement] | None:
@@ -294,7 +301,7 @@ def _script_of(command: list[str]) -> str:
     name = _base_of(command[0])
     if name in ("source", ".") and len(command) > 1:
         return command[1]
-    started = name in _SHELLS or any(_base_of(word) in _SHELLS for word in command[:-1] if name == "srun")
+    started = name in _SHELLS or any(_base_of(word) in _SHELLS for word in command[:-1] if name in _STARTERS)
     return next((word for word in command[1:] if started and word.endswith((".sh", ".slurm", ".sbatch"))), "")
 
 

@@ -184,8 +184,7 @@ class Scanner:
             self.at += 2
             return [self.text[self.at - 1]]
         if char == "`":
-            self._until("`")
-            return [HOLE]
+            return [_substituted(self._until("`"))]
         if char == "$":
             return [self._dollar(quoted=False)]
         self.at += 1
@@ -202,8 +201,7 @@ class Scanner:
             if char == "$":
                 parts.append(self._dollar(quoted=True))
             elif char == "`":
-                self._until("`")
-                parts.append(HOLE)
+                parts.append(_substituted(self._until("`")))
             else:
                 self.at += 2 if char == "\\" else 1
                 if self.at > len(self.text):
@@ -226,8 +224,7 @@ class Scanner:
         if self.text.startswith("((", self.at):
             return self._arithmetic(quoted)
         if self.text.startswith("(", self.at):
-            self._closing("(", ")")
-            return HOLE
+            return _substituted(self._closing("(", ")"))
         if self.text.startswith("{", self.at):
             inner = self._closing("{", "}")
             match = _BRACED.fullmatch(inner)
@@ -253,3 +250,17 @@ class Scanner:
                 self.at = offset + 1
                 return self.text[start + 1 : offset]
         raise InputError("launch script", f"line {self.line}", f"has a {opening} that is never closed")
+
+
+_EXPR = re.compile(r"\s*expr\s+([^|;&<>]{1,200}?)\s*")
+_CAT = re.compile(r"\s*cat\s*<<-?\s*(['\"]?)(\w+)\1[ \t]*\n(.*?)\n[ \t]*\2\s*", re.DOTALL)
+
+
+def _substituted(command: str) -> str | Variable:
+    """What ``$(command)`` puts in its place, of the two commands that need no running: ``expr`` of numbers and
+    variables, and ``cat`` of a here-document."""
+    if match := _EXPR.fullmatch(command):
+        return Variable(name=f"(({match[1].replace(chr(92), '')}))", quoted=True)
+    if match := _CAT.fullmatch(command):
+        return match[3].replace(" \x01", "\\\n").replace("\\$", "$")
+    return HOLE

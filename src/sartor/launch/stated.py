@@ -33,6 +33,9 @@ OF_FILES = re.compile(
 PLACEHOLDER = re.compile(rf"{HOLE}|\$\{{|\{{\{{|\$\w+$")
 """What stands for a value that another program fills in: a shell's variable, ``${...}``, ``{{ ... }}``."""
 
+TEMPLATE = re.compile(r"\{\{.{1,80}?\}\}|\{%.{1,80}?%\}|<%.{1,80}?%>")
+"""A part that a template's program replaces, by which a file may not even be YAML."""
+
 
 @cache
 def launch_words() -> JsonDict:
@@ -368,6 +371,8 @@ class StatedDocument:
             return None
         if value is False and "no" in choices:  # as YAML 1.1 reads it
             return "no"
+        if isinstance(value, bool) and str(value).lower() in choices:
+            return str(value).lower()
         if not isinstance(value, (str, int)) or isinstance(value, bool):
             self._refused(path, value, "must be a string")
             return None
@@ -456,6 +461,11 @@ def read_yaml(text: str, *, name: str = "file.yaml") -> JsonDict:
     try:
         value = yaml.load(text, Loader)
     except yaml.MarkedYAMLError as error:
+        if match := TEMPLATE.search(text):
+            line, must = text.count("\n", 0, match.start()) + 1, "is a placeholder that another program fills in"
+            raise InputError(
+                printable(name), f"line {line}: {printable(match[0])}", must, "the file it writes"
+            ) from None
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise InputError(printable(name), f"line {line}", printable(f"must be YAML: {error.problem}")) from None
     except (yaml.YAMLError, ValueError) as error:  # a character that YAML forbids, or an impossible date

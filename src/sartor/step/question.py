@@ -223,6 +223,8 @@ def _check_contexts(word: str | None, trainer: Trainer) -> None:
 def within_files(job: TrainingJob, writer: str) -> TrainingJob:
     """The job restricted to plans that launch files of ``writer`` can express."""
     trainer = as_written(job.trainer, writer)
+    if job.optimizer in job.trainer.optimizers:  # a file that was read has said it
+        trainer = replace(trainer, optimizers=tuple(dict.fromkeys((*trainer.optimizers, job.optimizer))))
     return replace(job, trainer=trainer, recompute_modules=job.recompute_modules | {*trainer.always_again})
 
 

@@ -9,6 +9,8 @@ param_dtype) and kept as fp32 shards.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sartor.model.training import Accumulation, MemoryHabits, Trainer
 from sartor.model.workload import COMMON_SCHEDULES, Loss, Optimizer
 from sartor.operators import DType
@@ -71,3 +73,22 @@ FSDP = Trainer(
     varies=("fused_loss", "main_dtype"),
     source="accelerate's ParallelismConfig has no degree for pipelines or experts; as of 2026-11",
 )
+
+PYTORCH = replace(
+    FSDP,
+    name="pytorch",
+    title="plain PyTorch",
+    precedence=0,
+    aliases=(),
+    words=("pytorch", "transformers", "hugging", "accelerate", "torch"),
+    grad_dtype=DType.FP32,
+    accumulation=Accumulation.KEPT,
+    pipelines=True,
+    expert_parallel=True,
+    shards_fully=False,
+    launchable=False,
+    usual_zero_stage=0,
+    drops_out=True,
+    source="Hugging Face's configurations of GPT-2 have dropout of 0.1; schedules not looked up: any",
+)
+"""Plain PyTorch (Hugging Face transformers, hand-written loops): eager, with the gradient that autograd accumulates."""

@@ -1,0 +1,487 @@
+"""Read recipes that say a run in keys, in a file or on a command line: axolotl, LLaMA-Factory, ms-swift, AutoModel,
+torchtune, nanotron, verl, OpenRLHF, TRL, and recipes of NeMo 2 and Megatron Bridge by name. ``dialects.toml`` has a
+table of keys for each; this reader knows no trainer."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+from sartor.bounded import parse_json, printable
+from sartor.errors import NOT_GIVEN, InputError
+from sartor.json_types import JsonDict, JsonMap
+from sartor.launch.deepspeed import deepspeed_trainer, optimizer_of, targets_of
+from sartor.launch.fields import Quantities, dialect_tables, fields_in, read_rows, rows
+from sartor.launch.plan import JobParts, LaunchKind, LaunchReading, canonical, check_numbers, model_named, no_devices
+from sartor.launch.script import ScriptCommand, devices_in
+from sartor.launch.shell import Beside
+from sartor.launch.stated import NOT_IN_FILE, Options, StatedDocument, bearing, unset_arguments
+from sartor.model.shape import TransformerShape
+from sartor.model.training import Optimizer, Recipe, Recompute, Trainer, TrainingPlan
+from sartor.model.workload import AttentionKernel, Loss, ParallelDims
+from sartor.operators import DType
+from sartor.read.huggingface import read_fields
+from sartor.step.trainers import record_named
+
+KEYS = "keys"
+"""The part of a dialect's table with the rows that are read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """A way of writing a run in keys; ``dialects.toml`` explains the fields."""
+
+    name: str
+    title: str
+    kind: str
+    programs: str
+    needs: Sequence[str]
+    marks: Sequence[str]
+    above: Sequence[str] = ()
+    usual: Mapping[str, Any]
+    required: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    trainer: str = ""
+    switches: Mapping[str, Any] = field(default_factory=dict)
+    silent: Sequence[str]
+    unpriced: Sequence[str]
+
+
+@cache
+def dialects() -> tuple[Dialect, ...]:
+    """Every dialect of ``dialects.toml``."""
+    return tuple(Dialect(**row) for row in dialect_tables()["dialect"])
+
+
+def dialect_of(config: JsonMap, name: str) -> Dialect | None:
+    """The dialect whose own keys a file has, or None. Raises `InputError` for a file with keys of several."""
+    claims = [d for d in dialects() if all(_stands(config, key) for key in d.needs) and _any(config, d.marks)]
+    below = {name for dialect in claims for name in dialect.above}
+    claims = [dialect for dialect in claims if dialect.name not in below]
+    if len(claims) > 1:
+        both = " and ".join(dialect.title for dialect in claims)
+        raise InputError("launch", printable(name), f"has keys of {both}; must be one trainer's", "a file for each")
+    return claims[0] if claims else None
+
+
+def dialect_started(words: Sequence[str]) -> Dialect | None:
+    """The dialect whose program a command starts, or None."""
+    plain = [word for word in words if not word.startswith("-") and "=" not in word]
+    names = {word.rsplit("/", 1)[-1] if "/" in word and not word.endswith(".py") else word for word in plain}
+    return next((d for d in dialects() for word in names if re.fullmatch(d.programs, word)), None)
+
+
+def keys_said(words: Sequence[str]) -> JsonDict:
+    """The keys of a command line (``--key value``, ``--key=value``, ``key=value``), nested by their dots."""
+    out: JsonDict = {}
+    index = 0
+    while index < len(words):
+        word, index = words[index], index + 1
+        name, sign, text = word.lstrip("+~").partition("=")
+        if not re.fullmatch(r"(--)?[A-Za-z][\w.-]*", name) or not (sign or name.startswith("--")):
+            continue
+        values = [text] if sign else []
+        while not sign and index < len(words) and not re.match(r"--|[+~]*[\w.]+=", words[index]):
+            values.append(words[index])
+            index += 1
+        _put(out, name.removeprefix("--").replace("-", "_").split("."), values)
+    return out
+
+
+def _put(table: JsonDict, path: Sequence[str], values: Sequence[str]) -> None:
+    for part in path[:-1]:
+        inner = table.get(part)
+        table[part] = inner if isinstance(inner, dict) else {}
+        table = table[part]
+    table[path[-1]] = [*map(_scalar, values)] if len(values) > 1 else _scalar(values[0]) if values else True
+
+
+def _scalar(text: str) -> Any:
+    """A word of a command line as YAML would read it."""
+    lower = text.lower()
+    if lower in ("true", "false", "null", "none"):
+        return {"true": True, "false": False}.get(lower)
+    if re.fullmatch(r"[+-]?\d{1,15}", text):
+        return int(text)
+    if text.startswith("[") and text.endswith("]"):
+        return [_scalar(part.strip(" '\"")) for part in text[1:-1].split(",") if part.strip()]
+    if text.startswith("{") and text.endswith("}"):
+        try:
+            return parse_json(text.encode(), name="argument")
+        except InputError:
+            return text
+    return text
+
+
+def merged(config: JsonMap, others: JsonMap) -> JsonDict:
+    """A nested table with the keys of another, which wins."""
+    out = dict(config)
+    for name, value in others.items():
+        inner = out.get(name)
+        out[name] = merged(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+    return out
+
+
+def read_recipe(
+    dialect: Dialect, config: JsonMap, command: ScriptCommand | None, options: Options, beside: Beside
+) -> LaunchReading:
+    """The run that keys of a dialect say, with the ``options`` that win over them; ``beside`` returns the text of a
+    DeepSpeed file that is named. Raises `InputError`."""
+    notes = [*dialect.notes, *(command.notes if command else ())]
+    fields = StatedDocument(raw=_resolved(config), options=options, assumptions=notes)
+    values = read_rows(dialect.name, fields, KEYS)
+    for row in rows(dialect.name, KEYS):
+        if why := row.refused(values.get(row.field)):
+            raise InputError(row.argument, printable(str(values[row.field])), why, str(row.only[-1]))
+    said = _Said(dialect=dialect, fields=fields, values=values, beside=beside)
+    plan = _plan(said, command)
+    parts = _parts(said, plan)
+    unknown, unpriced, ignored = _sorted_out(said)
+    unset = [f"${said.word('model')}"] if dialect.required else []  # a recipe by name may set anything else
+    shape = None if options.shape else _model(said)
+    layers = next((int(model.num_layers) for model in (options.shape, shape) if model), None)
+    return LaunchReading(
+        kind=LaunchKind(said.kind),
+        section=dialect.name,
+        plan=canonical(plan, layers),
+        parts=parts,
+        shape=shape,
+        model=printable(said.word("model")),
+        unknown=(*unset, *unset_arguments(command.arguments if command else ()), *unknown),
+        unpriced=tuple(unpriced),
+        ignored=tuple(ignored),
+        open_fields={**fields.open, **bearing(unknown), **_left(said)},
+        replaced=fields.replaced,
+        assumptions=tuple(fields.assumptions),
+        fields_in_file=_fields_in(said) | devices_in(command),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Said:
+    """What a recipe says, with the trainer's usual values where it is silent."""
+
+    dialect: Dialect
+    fields: StatedDocument
+    values: Quantities
+    beside: Beside
+
+    def get(self, name: str, default: Any = None) -> Any:
+        value = self.values.get(name)
+        return self.dialect.usual.get(name, default) if value in (None, "") else value
+
+    def word(self, name: str) -> str:
+        return str(self.get(name, ""))
+
+    def count(self, name: str, default: int = 1) -> int:
+        return int(self.get(name) or default)
+
+    def argument(self, name: str) -> str:
+        """The first key of a field; empty if the dialect has none."""
+        return next((row.argument for row in rows(self.dialect.name, KEYS) if row.field == name), "")
+
+    def found(self, name: str) -> Any:
+        """What stands at a field's keys that code reads."""
+        keys = [key for row in rows(self.dialect.name, KEYS) if row.field == name for key in (row.argument, *row.older)]
+        return next((value for value in map(self.fields.find, keys) if value is not None), None)
+
+    @property
+    def record(self) -> Trainer:
+        """The trainer's record."""
+        return record_named(
+            self.dialect.trainer if self.kind == self.dialect.kind and self.dialect.trainer else self.kind
+        )
+
+    @property
+    def kind(self) -> str:
+        others = {"deepspeed": self.found("deepspeed"), "megatron": self.found("sharding") == "megatron"}
+        return next((kind for kind, stands in others.items() if stands), self.dialect.kind)
+
+
+# -- plan ---------------------------------------------------------------------------------------------------------
+
+
+def _plan(said: _Said, command: ScriptCommand | None) -> TrainingPlan:
+    missing = [name for name in said.dialect.required if said.get(name) is None]
+    if missing:
+        must = f"are set by {said.dialect.title}'s recipe of this name, whose values sartor does not have"
+        near = " ".join(f"--{name.replace('_', '-')} 1" for name in missing)
+        raise InputError(", ".join(missing), NOT_GIVEN, must, f"keys in the file, or options beside it: {near}")
+    tp, pp, cp = (said.count(name) for name in ("tp", "pp", "cp"))
+    devices = _devices(said, command, tp * pp * cp)
+    said.fields.options.check_degrees(devices, tp * pp * cp)
+    if devices % (tp * pp * cp):
+        must = f"must be a multiple of tp x pp x cp = {tp * pp * cp}"
+        raise InputError("num_devices", devices, must, str(math.ceil(devices / (tp * pp * cp)) * tp * pp * cp))
+    dp = devices // (tp * pp * cp)
+    zero = _zero(said)
+    micro, steps = _batch(said, dp)
+    replicas = said.count("replicas")
+    shards = said.get("shards") if isinstance(said.get("shards"), int) else None
+    if shards and shards > 0 and zero == 0 and not said.found("deepspeed"):
+        zero = 3
+    group = 0 if not zero else shards * cp if shards and 0 < shards < dp else dp * cp // replicas
+    again = any(said.get(name) for name in ("recomputed", "sharded_recompute")) or bool(said.get("recompute_layers"))
+    again |= said.get("not_recomputed") is False or _deepspeed(said).has("activation_checkpointing")
+    plan = TrainingPlan(
+        dims=ParallelDims(tp=tp, pp=pp, dp=dp, cp=cp, ep=said.count("ep"), sequence_parallel=_splits_sequence(said)),
+        microbatch_size=micro,
+        num_microbatches=steps,
+        virtual_stages=said.count("virtual_stages"),
+        zero_stage=zero,
+        shard_group=group,
+        recompute=Recompute.FULL if again else Recompute.SELECTIVE if said.get("selective") else Recompute.NONE,
+        recompute_layers=int(said.get("recompute_layers") or -1),
+        optimizer_offload=bool(said.get("optimizer_offload")) or _offloads(said),
+    )
+    check_numbers(plan, splits_experts=said.record.splits_experts)
+    return plan
+
+
+def _devices(said: _Said, command: ScriptCommand | None, degrees: int) -> int:
+    """The devices of the run: the options', the file's, the launcher's, or the product of all degrees."""
+    local = said.get("local_devices")
+    named = said.get("num_devices") or (local and said.count("nodes") * int(local))
+    every = [degrees * said.count("dp")] if said.get("dp") else []
+    devices = said.fields.options.devices(int(named or (command.num_devices if command else 0) or sum(every)))
+    if not devices:
+        raise no_devices(degrees)
+    return devices
+
+
+def _batch(said: _Said, dp: int) -> tuple[int, int]:
+    """(microbatch size, microbatches); one follows from the whole batch."""
+    micro, steps = said.get("microbatch_size"), said.get("num_microbatches")
+    total = said.get("global_batch_size")
+    total = total and int(total) * said.count("samples")
+    if micro is None:
+        micro = max(total // (dp * int(steps or 1)), 1) if total and said.get("num_microbatches") else 1
+    micro = int(micro)
+    if total:
+        if total % (dp * micro):
+            whole = f"dp x {said.argument('microbatch_size') or 'microbatch size'} = {dp} x {micro}"
+            key = said.argument("global_batch_size") or "global_batch_size"
+            nearest = str(max(total // (dp * micro), 1) * dp * micro)
+            raise InputError(key, total, f"must be a multiple of {whole}", nearest)
+        return micro, total // (dp * micro)
+    if not steps and (fewest := said.dialect.usual.get("fewest")):
+        steps = math.ceil(fewest / (dp * micro))
+    return micro, int(steps or 1)
+
+
+def _left(said: _Said) -> dict[str, str]:
+    """Keys that the price depends on and nobody says: of the batch and of the precision."""
+    left = [] if said.get("microbatch_size") else ["microbatch_size"]
+    whole = said.get("num_microbatches") or said.get("global_batch_size") or said.dialect.usual.get("fewest")
+    left += [] if whole else ["num_microbatches" if said.argument("num_microbatches") else "global_batch_size"]
+    left += [] if _recipe(said) else ["bf16" if said.argument("bf16") else "recipe"]
+    return {said.argument(name): NOT_IN_FILE for name in left if said.argument(name)}
+
+
+def _splits_sequence(said: _Said) -> bool:
+    stated = said.get("sequence_parallel")
+    return bool(stated) if stated is not None else not said.record.optional_sequence_parallel
+
+
+FULL = re.compile(r"full_shard|hybrid_shard|fsdp2?|true|[12]")
+"""Words for gradients, states and weights in shards."""
+
+
+def _zero(said: _Said) -> int:
+    if said.found("deepspeed"):
+        return int(_deepspeed(said).size("zero_optimization.stage", 0, least=0, most=3) or 0)
+    if (stated := said.get("zero_stage")) is not None:
+        return int(stated)
+    word = said.found("sharding")
+    word = said.dialect.usual.get("sharding") if word is None else word
+    if word is None and isinstance(said.fields.raw.get("fsdp_config"), dict):
+        word = "fsdp"
+    words = [str(part).lower().rpartition(".")[2] for part in (word if isinstance(word, list) else str(word).split())]
+    if {"megatron"} & set(words):
+        return 1
+    if set(words) & {"none", "false", "ddp", "ddpmanager", "", "no_shard"} or not words:
+        return 0
+    if "shard_grad_op" in words or said.values.get("reshards") is False:
+        return 2
+    if any(FULL.fullmatch(w.removesuffix("manager").removesuffix("config")) or "fsdp" in w for w in words):
+        return 3
+    key = said.argument("sharding")
+    raise InputError(key, printable(str(word)), "must be a way of sharding that is known", "full_shard auto_wrap")
+
+
+# -- DeepSpeed ----------------------------------------------------------------------------------------------------
+
+STOCK = re.compile(r"(?:default-)?(?:\w*[_/-])?z(?:ero)?_?-?([0-3])(?![0-9])", re.IGNORECASE)
+"""Names of the DeepSpeed configurations that trainers bring along: zero2, ds_z3_config.json, zero3_bf16.json."""
+
+
+def _deepspeed(said: _Said) -> StatedDocument:
+    """The DeepSpeed configuration that a recipe has or names; empty if none."""
+    value = said.found("deepspeed")
+    if isinstance(value, dict):
+        return StatedDocument(raw=value)
+    if not isinstance(value, str):
+        return StatedDocument(raw={})
+    if (text := said.beside(value)) is not None:
+        return StatedDocument(raw=parse_json(text.encode(), name=printable(value)))
+    match = STOCK.match(value.rsplit("/", 1)[-1])
+    if match is None:
+        must = "must be in the folder of the file that names it"
+        raise InputError("deepspeed", printable(value), must, "a name with its stage: zero2, zero3, ds_z3_config.json")
+    note = f"{printable(value)} is not beside the file: read by its name as ZeRO {match[1]}"
+    if note not in said.fields.assumptions:
+        said.fields.assumptions.append(note)
+    offload = {"offload_optimizer": {"device": "cpu"}} if "offload" in value or "cpu" in value.lower() else {}
+    return StatedDocument(raw={"zero_optimization": {"stage": int(match[1]), **offload}})
+
+
+def _offloads(said: _Said) -> bool:
+    return _deepspeed(said).find("zero_optimization.offload_optimizer.device") not in (None, "none")
+
+
+# -- job ----------------------------------------------------------------------------------------------------------
+
+
+def _recipe(said: _Said) -> Recipe | None:
+    if word := said.values.get("recipe"):
+        return Recipe(word)
+    if said.get("fp8"):
+        return Recipe.FP8_CURRENT
+    if said.get("fp16"):
+        return Recipe.FP16
+    enabled = [name for name in ("bf16", "fp16") if _deepspeed(said).find(f"{name}.enabled") is True]
+    if said.get("bf16") or enabled:
+        return Recipe(enabled[0] if enabled and not said.get("bf16") else "bf16")
+    return Recipe(said.dialect.usual["recipe"]) if "recipe" in said.dialect.usual else None
+
+
+def _parts(said: _Said, plan: TrainingPlan) -> JobParts:
+    recipe = _recipe(said) or Recipe.FP32
+    length = said.get("seq_len") or (int(said.get("prompt") or 0) + int(said.get("response") or 0)) or None
+    _note_lengths(said, length)
+    word = said.found("optimizer")
+    optimizer = optimizer_of(str(word or "adamw"))
+    if optimizer is None:
+        said.fields.open[said.argument("optimizer")] = printable(str(word))
+    return JobParts(
+        seq_len=length,
+        global_batch_size=int(plan.dims.dp) * int(plan.microbatch_size) * int(plan.num_microbatches),
+        recipe=recipe,
+        optimizer=optimizer or Optimizer.ADAM,
+        **_adapters(said),
+        attention_kernel=AttentionKernel.UNFUSED
+        if said.word("attention_kernel") == "unfused"
+        else AttentionKernel.FLASH,
+        trainer=_trainer(said, recipe, plan),
+    )
+
+
+def _note_lengths(said: _Said, length: int | None) -> None:
+    if length and said.argument("packed"):
+        whole = f"packed sequences are priced as whole ones of {length} tokens"
+        longest = f"without packing a sequence is as long as its text: priced at the longest, {length} tokens"
+        said.fields.assumptions.append(whole if said.get("packed") else longest)
+
+
+def _adapters(said: _Said) -> JsonDict:
+    """Rank, targets and frozen bits of low-rank adapters; nothing if all weights are trained."""
+    tuning, rank = said.word("tuning"), said.get("lora_rank")
+    if said.argument("peft"):
+        tuned = bool(said.get("peft"))
+    elif said.argument("tuning"):
+        tuned = tuning in ("lora", "qlora")
+    else:
+        tuned = bool(said.values.get("lora_rank"))
+    if not tuned:
+        return {}
+    if not rank:
+        raise InputError(said.argument("lora_rank"), NOT_GIVEN, "must be the rank of the adapters", "16")
+    loaded = 4 if said.get("in_4bit") or tuning == "qlora" else 8 if said.get("in_8bit") else 16
+    bits = said.get("frozen_bits") or loaded
+    names = said.found("lora_targets")
+    names = names.replace(",", " ").split() if isinstance(names, str) else names
+    everywhere = bool(said.get("all_linear")) or not names or any("all" in str(name).lower() for name in names)
+    if not names and said.argument("peft"):  # PEFT's own default
+        names, everywhere = ["q_proj", "v_proj"], False
+    targets = {} if everywhere else {"lora_targets": targets_of([str(name).rpartition(".")[2] for name in names or ()])}
+    return {"lora_rank": int(rank), "frozen_bits": int(bits), **targets}
+
+
+def _trainer(said: _Said, recipe: Recipe, plan: TrainingPlan) -> Trainer:
+    trainer = said.record
+    if said.kind == "deepspeed":
+        trainer = deepspeed_trainer(_deepspeed(said), recipe, int(plan.zero_stage))
+    switches: JsonDict = {}
+    if said.kind != "deepspeed" and (main := said.word("main_dtype")):  # DeepSpeed keeps fp32 weights in any case
+        switches["main_dtype"] = DType.BF16 if said.get("pure") else DType(main)
+    if said.argument("fused_kernels"):
+        switches["fused_kernels"] = bool(said.get("fused_kernels"))
+    if said.get("linear_loss"):
+        switches["fused_loss"] = Loss.LINEAR
+    return replace(trainer, **{**said.dialect.switches, **switches})
+
+
+# -- model and the rest -------------------------------------------------------------------------------------------
+
+
+def _model(said: _Said) -> TransformerShape | None:
+    """The model of the zoo that a recipe names, or of the sizes that it has; None if neither."""
+    sizes = said.fields.raw.get("model")
+    sizes = sizes.get("model_config") if isinstance(sizes, dict) else None
+    if isinstance(sizes, dict) and "hidden_size" in sizes:
+        return read_fields({"model_type": "llama", **sizes}, name="").shape
+    return model_named(said.word("model"))
+
+
+def _sorted_out(said: _Said) -> tuple[list[str], list[str], list[str]]:
+    """Unread keys as (unknown that bear on the price, of the trainer without a price, without effect)."""
+    unknown, unpriced, ignored = list[str](), list[str](), list[str]()
+    for path in said.fields.left():
+        value = said.fields.shown(path)
+        if value.lower() in ("", "false", "none", "null", "0", "[]", "{}"):
+            continue
+        if path.startswith(tuple(said.dialect.unpriced)):
+            unpriced.append(printable(f"{path}={value}"))
+        elif path.startswith(tuple(said.dialect.silent)) or not bearing([path]):
+            ignored.append(printable(path))
+        else:
+            unknown.append(printable(path))
+    return unknown, unpriced, ignored
+
+
+MEANS = {"sharding": "zero_stage", "deepspeed": "zero_stage", "not_recomputed": "recomputed", "selective": "recomputed"}
+"""Fields of the launch table that a dialect's own field states."""
+
+
+def _fields_in(said: _Said) -> frozenset[str]:
+    stated = fields_in(said.dialect.name, said.fields, KEYS)
+    devices = {"num_devices"} if {"num_devices", "local_devices"} & stated else set()
+    return frozenset({MEANS.get(name, name) for name in stated} | devices)
+
+
+def _resolved(config: JsonMap) -> JsonDict:
+    """The keys with references to other keys of the file (``${data.max_length}``) filled in."""
+
+    def filled(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: filled(inner) for name, inner in value.items()}
+        match = re.fullmatch(r"\$\{([\w.]+)\}", value) if isinstance(value, str) else None
+        named = StatedDocument(raw=dict(config)).find(match[1]) if match else None
+        return value if named is None else named
+
+    return {name: filled(value) for name, value in config.items()}
+
+
+def _stands(config: JsonMap, path: str) -> bool:
+    value: Any = config
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value is not None
+
+
+def _any(config: JsonMap, paths: Sequence[str]) -> bool:
+    return any(_stands(config, path) for path in paths)

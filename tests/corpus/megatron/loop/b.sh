@@ -1,0 +1,2 @@
+source a.sh
+GBS=64

@@ -1,0 +1,4 @@
+#!/bin/bash
+#SBATCH --ntasks=16
+#SBATCH --ntasks-per-node=8
+srun python pretrain_gpt.py --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention --num-query-groups 8 --seq-length 4096 --max-position-embeddings 4096 --vocab-size 128256 --swiglu --normalization RMSNorm --disable-bias-linear --untie-embeddings-and-output-weights --position-embedding-type rope --bf16 --micro-batch-size 1 --global-batch-size 64 --tensor-model-parallel-size 2

@@ -1,0 +1,3 @@
+nemo llm pretrain --factory llama3_8b trainer.num_nodes=2 trainer.devices=8 trainer.strategy.tensor_model_parallel_size=2 \
+  trainer.strategy.pipeline_model_parallel_size=1 trainer.strategy.context_parallel_size=2 \
+  data.micro_batch_size=1 data.global_batch_size=512 data.seq_length=8192

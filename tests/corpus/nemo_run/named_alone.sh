@@ -1,0 +1,1 @@
+nemo llm pretrain --factory mixtral_8x7b trainer.num_nodes=4
