@@ -274,9 +274,9 @@ def test_a_hundred_thousand_products_take_few_times_the_formula_alone() -> None:
     def seconds(calibration: Calibration) -> float:
         times = []
         for _ in range(3):
-            start = time.perf_counter()
+            start = time.process_time()
             gemm_costs(many, H200, calibration, details=False)
-            times.append(time.perf_counter() - start)
+            times.append(time.process_time() - start)
         return min(times)
 
     assert seconds(known(H200)) < 25 * seconds(without_residuals(known(H200)))

@@ -136,10 +136,9 @@ def _alive(pid: int) -> bool:
 def test_what_is_not_finished_in_time_is_given_up() -> None:
     by = Local(workers=2, alone_s=0.0)
     try:
-        start = time.perf_counter()
         result = run_search(ASKED, SPACE, by, None, time_limit_s=0.01)
         assert result.status is DesignStatus.UNKNOWN
-        assert time.perf_counter() - start < 20
+        assert result.evaluated < SPACE.num_points
     finally:
         by.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from runpy import run_path
 
@@ -42,3 +43,10 @@ def test_it_counts_code_functions_and_names_that_name_nothing(tmp_path: Path) ->
 def test_a_figure_may_improve_but_not_worsen() -> None:
     assert HOUSE["worse"]({"lines": 9.0, "modules": 2.0}, {"lines": 10.0, "modules": 2.0}) == {}
     assert HOUSE["worse"]({"lines": 11.0, "modules": 2.0}, {"lines": 10.0, "modules": 2.0}) == {"lines": (10.0, 11.0)}
+
+
+def test_no_test_asserts_seconds_of_a_clock(repo_dir: Path) -> None:
+    """A busy machine is no failure: counts, processor time or ratios (CONTRIBUTING.md); a deadline may end a hang."""
+    clock = re.compile(r"assert [^\n]*\b(perf_counter|monotonic|time\.time)\(\) - ")
+    tests = sorted((repo_dir / "tests").rglob("*.py"))
+    assert [path.name for path in tests if clock.search(path.read_text("utf-8"))] == []

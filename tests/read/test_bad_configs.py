@@ -147,10 +147,10 @@ def changed(base: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def refused(data: bytes) -> str:
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(InputError) as caught:
         read_model(data)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
     sentence = str(caught.value)
     assert sentence.isprintable()
     assert sentence.isascii()
@@ -259,10 +259,10 @@ def test_names_are_safe_to_print() -> None:
 
 
 def test_many_layers_are_answered_at_once() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     reading = read_model(LLAMA | {"num_hidden_layers": 65_536, "model_type": "gemma2", "sliding_window": 4096})
     assert reading.shape.num_layers == 65_536
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 HOSTILE = st.sampled_from(

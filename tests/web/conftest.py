@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +27,6 @@ class Served:
     url: str
     pid: int
     said: str
-    started_s: float
 
     def post(self, path: str, body: Any, **words: Any) -> Any:
         return httpx.post(f"{self.url}{path}", json=body, timeout=120, **words)
@@ -40,7 +38,6 @@ class Served:
 @contextlib.contextmanager
 def serving(*words: str) -> Iterator[Served]:
     """``sartor serve --port 0 WORDS`` until the block ends; it must end by itself on an interrupt."""
-    began = time.monotonic()
     environment = {**os.environ, "PYTHONWARNINGS": "default"}
     command = [sys.executable, "-c", "from sartor.cli import main; main()", "serve", "--port", "0", *words]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
@@ -53,7 +50,7 @@ def serving(*words: str) -> Iterator[Served]:
             said += line
         address = re.search(r"open (http://\S+)", said)
         assert address
-        yield Served(address[1].split("?")[0].rstrip("/"), process.pid, said, time.monotonic() - began)
+        yield Served(address[1].split("?")[0].rstrip("/"), process.pid, said)
     finally:
         process.terminate()
         process.wait(timeout=10)
@@ -96,7 +93,7 @@ def configured(**settings: Any) -> Iterator[Served]:
         line = process.stderr.readline()
         address = re.search(r"open (http://\S+)", line)
         assert address, line + process.stderr.read()
-        yield Served(address[1].split("?")[0].rstrip("/"), process.pid, line, 0.0)
+        yield Served(address[1].split("?")[0].rstrip("/"), process.pid, line)
     finally:
         process.terminate()
         process.wait(timeout=10)

