@@ -28,7 +28,7 @@ CAUSE = {
     "slow_link": PartKind.SLOW_LINK,
     "straggler": PartKind.STRAGGLER,
     "prefetch_off": PartKind.COMMUNICATION,
-    "host_gaps": PartKind.HOST_GAP,
+    "host_gaps": PartKind.SYNC,
     "ragged_vocab": PartKind.SHAPE,
     "recompute": PartKind.RECOMPUTE,
     "power_cap": PartKind.SLOW_COMPUTE,
@@ -157,7 +157,7 @@ def test_the_points_below_prediction_are_shared_among_the_losses(tmp_path: Path,
     assert found is not None, said[:600]
     shares = [float(each.split()[0]) for each in found[2].split(", ")]
     assert sum(shares) == pytest.approx(float(found[1]), abs=0.3)
-    assert "host gaps" in found[2]
+    assert "idle after calls that wait" in found[2]
 
 
 def test_a_folder_of_ranks_is_one_run(tmp_path: Path, sartor: Callable[..., Ran]) -> None:

@@ -63,22 +63,6 @@ def test_kernels_apart_or_fused_already_lose_nothing(rows: tuple[Row, ...]) -> N
     assert part(ran(*rows), PartKind.UNFUSED).seconds == 0
 
 
-def test_a_gap_is_said_by_what_the_host_did_in_it() -> None:
-    kept = Recorded()
-    for number, at in enumerate((0.0, 1.1, 2.2, 3.3)):
-        kept.kernels.append((at, 1.0, MATMUL[0], 7, number, -1))
-        kept.launches[number] = at - 0.05 if number == 1 else -1.0, -1, 1
-    kept.waits.append(("cudaStreamSynchronize", 1.5, 2.1))
-    kept.add_frame("train.py(7): log_loss", 1.4, 2.15)
-    kept.add_frame("torch/_tensor.py(1): item", 1.45, 2.14)
-    kept.add_frame("enumerate(DataLoader)#Iter.__next__", 3.2, 3.29)
-    said = part(kernel_trace("made", kept), PartKind.HOST_GAP).evidence
-    assert said[0] == "3 gaps per step"
-    assert any(each.startswith("launch-limited") and each.endswith("100 ms") for each in said)
-    assert any("cudaStreamSynchronize in train.py(7): log_loss: 100 ms" in each for each in said)
-    assert any(each.startswith("data loading: 100 ms") for each in said)
-
-
 def test_clocks_that_differ_are_seen_by_the_ends_of_collectives() -> None:
     rows = (MATMUL, received(1e-3, "allreduce"), MATMUL, received(1e-3, "allreduce"))
     one, late = ran(*rows), ran(*rows, offset_s=0.02)

@@ -26,7 +26,7 @@ from sartor.traces.kernel_trace import (
     unfused_chains,
 )
 from sartor.traces.priced import collective_seconds, priced_kernels
-from sartor.traces.timeline import TraceTimeline, gap_words, last_step, timeline
+from sartor.traces.timeline import TraceTimeline, idle_parts, timeline, typical_step
 from sartor.units import BoolArray, FloatArray, IntArray, format_seconds, format_share
 
 SLOW_LINK = 1.5
@@ -69,7 +69,7 @@ class Attributed:
     median_ratio: float
     """Median of measured over predicted time of ``priced``."""
     stretches: tuple[Stretch, ...]
-    """The last step's kernels over time."""
+    """The kernels of the steady step nearest the mean, over time."""
 
 
 def attribute(
@@ -87,7 +87,7 @@ def attribute(
     priced = priced_kernels(trace, kinds, line, again, gpu, calibration) if gpu else ()
     step_s = line.span_s / line.num_steps
     seen = _Seen(trace=trace, kinds=kinds, line=line, again=again, priced=priced)
-    parts = [*_compute(seen), *_communication(seen, ranks, gpu, cluster), *_host(seen)]
+    parts = [*_compute(seen), *_communication(seen, ranks, gpu, cluster), *idle_parts(trace, line)]
     of_products = float(line.owned_s[_of(kinds, KernelKind.MATMUL, KernelKind.ATTENTION) & ~again].sum())
     convolved = float(line.owned_s[_of(kinds, KernelKind.CONVOLUTION) & ~again].sum())
     took = sum(kernel.seconds for kernel in priced)
@@ -102,7 +102,7 @@ def attribute(
         priced=priced,
         priced_share=took / of_products if of_products else 0.0,
         median_ratio=_median_ratio(priced),
-        stretches=last_step(trace, kinds),
+        stretches=typical_step(trace, kinds, line),
     )
 
 
@@ -433,16 +433,3 @@ def _serial(seen: _Seen, where: BoolArray) -> float:
     for i in alone:
         steps.setdefault(int(seen.trace.step[i]), []).append(float(seen.line.owned_s[i]))
     return sum(sum(durations) - max(durations) for durations in steps.values()) / seen.line.num_steps
-
-
-# -------------------------------------------------------------------------------------------------------------- host
-
-
-def _host(seen: _Seen) -> Iterator[TracePart]:
-    """Time in which nothing runs, with what the host did meanwhile."""
-    idle = seen.line.idle_s / seen.line.num_steps
-    count = round(len(seen.line.gaps) / seen.line.num_steps)
-    often = f"{count or 'fewer than 1'} gap{'s' if count > 1 else ''} per step"
-    evidence = (often, *gap_words(seen.trace, seen.line)) if seen.line.gaps else ()
-    fix = "keep values on the device (.item(), prints, data loading), or launch less: compile, CUDA graphs"
-    yield TracePart(kind=PartKind.HOST_GAP, seconds=idle, evidence=evidence, fix=fix, gain_s=idle)

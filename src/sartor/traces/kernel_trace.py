@@ -21,6 +21,8 @@ from sartor.units import BoolArray, FloatArray, IntArray
 
 LONGEST_NAME = 200
 """Characters of a frame's name that are kept."""
+LONG_CALL_S = 100e-6
+"""A launch returns within some microseconds; calls that take longer than this hold the host up."""
 DEEPEST = 200
 """Number of operators begun before a launch that are searched for the enclosing one."""
 
@@ -76,7 +78,7 @@ class KernelTrace:
     steps: tuple[tuple[str, float, float], ...]
     """Step marks of the profiler: name, begin and end on the host."""
     waits: tuple[tuple[str, float, float], ...] = ()
-    """Calls in which the host waited for the device."""
+    """Calls in which the host waited for the device, or that took longer than ``LONG_CALL_S``."""
     frames: _HostFrames
 
     @property
@@ -124,6 +126,11 @@ class Recorded:
     frame_name: array[int] = field(default_factory=lambda: array("q"))
     frame_begin_s: array[float] = field(default_factory=lambda: array("d"))
     frame_end_s: array[float] = field(default_factory=lambda: array("d"))
+
+    def add_call(self, name: str, begin_s: float, end_s: float) -> None:
+        """Record a call of the CUDA runtime or driver, if the host waits in it."""
+        if "Synchronize" in name or end_s - begin_s > LONG_CALL_S:
+            self.waits.append((name, begin_s, end_s))
 
     def add_frame(self, name: str, begin_s: float, end_s: float) -> None:
         """Record a host function or marked range."""

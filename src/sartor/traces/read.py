@@ -234,8 +234,7 @@ def _keep(event: JsonDict, recorded: Recorded) -> None:
         recorded.kernels.append((begin_s, took_s, name, where, _int(args.get("correlation")), number))
     elif cat in ON_HOST:
         recorded.launches[_int(args.get("correlation"))] = begin_s, number, _thread(event)
-        if "Synchronize" in name:
-            recorded.waits.append((name, begin_s, begin_s + took_s))
+        recorded.add_call(name, begin_s, begin_s + took_s)
     elif cat == "cpu_op":
         if number not in recorded.operators:
             recorded.threads.append(_thread(event))
@@ -393,8 +392,7 @@ def _host(
             words = names.get(name, "")
             for rank in ranks.get(_whole(thread) >> PROCESS, ()):
                 rank.launches[_whole(correlation, -1)] = NANO * begin, -1, thread
-                if "Synchronize" in words:
-                    rank.waits.append((words, NANO * begin, NANO * end))
+                rank.add_call(words, NANO * begin, NANO * end)
 
 
 def _ranges(

@@ -5,7 +5,9 @@ Every instant of a device's span belongs to one kernel, or to none.
 Where several kernels run at once, the time belongs to the first of those that compute: communication counts only where
 nothing computes beside it (exposed communication).
 
-Why the device was idle: what the host did while no kernel ran.
+Why the device was idle: a gap is divided at the launch of the kernel that ends it. Until then the device waits for the
+host (before a step's first kernel, for data, in one stall, in calls that wait, or for launches that come too late);
+from then on the kernel waits for another stream or an event, or simply takes a few microseconds to start.
 """
 
 from __future__ import annotations
@@ -13,14 +15,13 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from dataclasses import dataclass
-from enum import Enum
 from itertools import pairwise
 
 import numpy as np
 
-from sartor.step.measured_run import Stretch
-from sartor.traces.kernel_trace import KINDS, KernelKind, KernelTrace
-from sartor.units import FloatArray, IntArray, format_seconds
+from sartor.step.measured_run import PartKind, Stretch, TracePart
+from sartor.traces.kernel_trace import KINDS, KernelKind, KernelTrace, short_kernel
+from sartor.units import BoolArray, FloatArray, IntArray, format_seconds
 
 WAITING = (KINDS.index(KernelKind.COLLECTIVE), KINDS.index(KernelKind.COPY))
 """Kinds that own time only while nothing computes."""
@@ -40,6 +41,10 @@ class TraceTimeline:
     gaps: tuple[tuple[float, float], ...]
     """(begin, end) of every interval in which nothing runs, longer than the clock's resolution."""
     num_steps: int
+    edges_s: FloatArray
+    """Begin of every step in the span; empty where none is marked."""
+    starts: bool
+    """Whether the first recorded step is part of the span."""
 
     @property
     def span_s(self) -> float:
@@ -53,15 +58,18 @@ class TraceTimeline:
 def timeline(trace: KernelTrace, kinds: IntArray) -> TraceTimeline:
     """Timeline of the steady steps of a trace: all but the first if there are at least three; the whole trace if no
     step is marked."""
-    begin, end, count = _steady_span(trace)
+    edges, starts = _steady_edges(trace)
+    begin, end = (float(edges[0]), float(edges[-1])) if edges.size else _whole_span(trace)
     inside = np.flatnonzero((trace.end_s > begin) & (trace.begin_s < end))
     owned = np.zeros(trace.begin_s.size)
     gaps: list[tuple[float, float]] = []
     waits = np.isin(kinds, WAITING)
     running: list[tuple[bool, int]] = []
-    edges = sorted({begin, end, *np.clip(trace.begin_s[inside], begin, end), *np.clip(trace.end_s[inside], begin, end)})
+    moments = sorted(
+        {begin, end, *np.clip(trace.begin_s[inside], begin, end), *np.clip(trace.end_s[inside], begin, end)}
+    )
     position = 0
-    for left, right in pairwise(edges):
+    for left, right in pairwise(moments):
         while position < inside.size and trace.begin_s[inside[position]] <= left:
             heapq.heappush(running, (bool(waits[inside[position]]), int(inside[position])))
             position += 1
@@ -74,20 +82,31 @@ def timeline(trace: KernelTrace, kinds: IntArray) -> TraceTimeline:
         else:
             gaps.append((left, right))
     real = tuple(gap for gap in gaps if gap[1] - gap[0] > max(CLOCK_S, 4 * float(np.spacing(end))))
-    return TraceTimeline(begin_s=begin, end_s=end, owned_s=owned, gaps=real, num_steps=count)
+    return TraceTimeline(
+        begin_s=begin,
+        end_s=end,
+        owned_s=owned,
+        gaps=real,
+        num_steps=max(edges.size - 1, 1),
+        edges_s=edges[:-1],
+        starts=starts,
+    )
 
 
-def last_step(trace: KernelTrace, kinds: IntArray) -> tuple[Stretch, ...]:
-    """The last marked step as it ran (the whole trace where none is marked): kernels of one kind are merged over gaps
-    below 1/`FINE` of the step, and stretches shorter than that are left out."""
-    inside = np.flatnonzero(trace.step == trace.step.max())
-    begin, end = float(trace.begin_s[inside].min()), float(trace.end_s[inside].max())
+def typical_step(trace: KernelTrace, kinds: IntArray, line: TraceTimeline) -> tuple[Stretch, ...]:
+    """The steady step whose length is nearest the mean, as it ran (the whole trace where none is marked): kernels of
+    one kind are merged over gaps below 1/`FINE` of the step, and stretches shorter than that are left out."""
+    edges = np.append(line.edges_s, line.end_s) if line.edges_s.size else np.array([line.begin_s, line.end_s])
+    nearest = int(np.argmin(np.abs(np.diff(edges) - line.span_s / line.num_steps)))
+    begin, end = float(edges[nearest]), float(edges[nearest + 1])
+    inside = np.flatnonzero((trace.end_s > begin) & (trace.begin_s < end))
+    left_s, right_s = (np.clip(column[inside], begin, end) - begin for column in (trace.begin_s, trace.end_s))
     fine = (end - begin) / FINE
     stretches: list[Stretch] = []
     for lane, waits in (("compute", False), ("communication", True)):
         open_: dict[str, tuple[float, float]] = {}
-        for i in inside[np.isin(kinds[inside], WAITING) == waits].tolist():
-            kind, left, right = KINDS[kinds[i]].value, float(trace.begin_s[i]) - begin, float(trace.end_s[i]) - begin
+        for i in np.flatnonzero(np.isin(kinds[inside], WAITING) == waits).tolist():
+            kind, left, right = KINDS[kinds[inside[i]]].value, float(left_s[i]), float(right_s[i])
             since, until = open_.get(kind, (left, left))
             if left - until > fine:
                 stretches.append(Stretch(lane=lane, kind=kind, begin_s=since, end_s=until))
@@ -97,17 +116,26 @@ def last_step(trace: KernelTrace, kinds: IntArray) -> tuple[Stretch, ...]:
     return tuple(sorted((s for s in stretches if s.end_s - s.begin_s > fine), key=lambda s: (s.lane, s.begin_s)))
 
 
-def _steady_span(trace: KernelTrace) -> tuple[float, float, int]:
-    """Begin and end on the device, and how many steps lie between."""
+def _steady_edges(trace: KernelTrace) -> tuple[FloatArray, bool]:
+    """Edges of the steady steps, empty if none is marked, and whether the first recorded step is among them."""
     edges = trace.step_edges_s
-    if not edges.size:
-        return float(trace.begin_s.min()), float(trace.end_s.max()), 1
-    steady = edges[1:] if edges.size > 3 else edges
-    return float(steady[0]), float(steady[-1]), steady.size - 1
+    return (edges[1:], False) if edges.size > 3 else (edges, bool(edges.size))
 
+
+def _whole_span(trace: KernelTrace) -> tuple[float, float]:
+    return float(trace.begin_s.min()), float(trace.end_s.max())
+
+
+# -------------------------------------------------------------------------------------------------------------- gaps
 
 NEAR_S = 20e-6
 """A call that waits for the device returns within this time after the last kernel ends."""
+START_S = 50e-6
+"""A kernel launched in time, or into an idle device, begins within this time; later, it waits for something."""
+STALL_SHARE, STALL_TIMES = 0.5, 10
+"""One gap per step is a stall if they take this share of the host's gaps, and each this many times the median one."""
+SMALL_S = 30e-6
+"""Kernels shorter than this are over before an eager host has launched the next."""
 LONGEST = 300
 """Only this many gaps, the longest, are located in the host's code."""
 LIBRARY = (
@@ -120,57 +148,201 @@ LIBRARY = (
     "Optimizer.",
     "nccl:",
     "tqdm/",
+    "ProfilerStep#",
 )
 """Prefixes of Python frames that are not the user's own code."""
+BLOCKING = ("Synchronize", "Memcpy")
+"""Parts of the names of calls that wait for the device."""
+ALLOCATING = ("Malloc", "Free", "HostAlloc", "HostRegister")
+HOST_KINDS = (PartKind.DATA, PartKind.LEAD_IN, PartKind.STALL, PartKind.SYNC, PartKind.HOST_GAP)
+"""What the host does in a gap, the first that applies."""
+REMEDIES = {
+    PartKind.DATA: "load batches ahead: more loader workers, pinned memory, prefetching, non_blocking copies",
+    PartKind.LEAD_IN: "prepare the next step while the device computes: batch, logging and zero_grad before the wait "
+    "at the end of a step",
+    PartKind.STALL: "look at what the host does there (the place named): it is one pause, not slow launches; do it "
+    "once, in another thread, or while kernels run",
+    PartKind.SYNC: "keep values on the device: no .item(), .cpu(), print of a tensor or torch.cuda.synchronize() "
+    "within a step",
+    PartKind.HOST_GAP: "launch earlier or less: torch.compile or CUDA graphs, and less host work at the places named",
+    PartKind.STREAM_WAIT: "find the event or stream that the kernels named wait for (cudaStreamWaitEvent before their "
+    "launch); drop that dependency or start its work earlier. Launching faster gains nothing",
+    PartKind.KERNEL_START: "run fewer, larger kernels: fuse them (torch.compile) or use a larger batch",
+}
+START_UP = "profile three steps or more after a warm-up first: with so few, this may be the start of the program"
+UNRECORDED = "profile the CPU's activities too: without launches the trace does not say what these gaps wait for"
+ALLOCATION = (
+    "stop allocating within the step: no torch.cuda.empty_cache(), and PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+)
+SMALL = (
+    "the kernels are too small for the host to keep up: CUDA graphs, torch.compile(mode='reduce-overhead'), fused "
+    "kernels or a larger batch"
+)
 
 
-class _GapKind(Enum):
-    """Cause of a gap."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Gaps:
+    """Gaps as columns."""
 
-    SYNCHRONIZING = "synchronizing calls"
-    DATA = "data loading"
-    LAUNCH = "launch-limited (kernels end before the host launches the next)"
-    STREAMS = "launched in time, began later (kernel starts, events, other streams)"
+    begin_s: FloatArray
+    end_s: FloatArray
+    host_s: FloatArray
+    """Seconds until the kernel that ends the gap was launched."""
+    after: IntArray
+    """That kernel."""
+    call: IntArray
+    """Index of the host's long or waiting call (-1: none)."""
+    recorded: BoolArray
+    """Whether the launch is in the trace."""
 
-
-_GAP_KINDS = tuple(_GapKind)
-
-
-def gap_words(trace: KernelTrace, line: TraceTimeline) -> tuple[str, ...]:
-    """Seconds per step of every kind of gap, and the places in the host's code with most of the long ones."""
-    begin, end = (np.array(column) for column in zip(*line.gaps, strict=True))
-    kinds, waits = _kinds(trace, begin, end)
-    where: defaultdict[tuple[_GapKind, str], float] = defaultdict(float)
-    for i in np.argsort(begin - end)[:LONGEST].tolist():
-        place = _frame_at(trace, float(begin[i] if waits[i] >= 0 else (begin[i] + end[i]) / 2))
-        call = f"{trace.waits[waits[i]][0]}{' in ' if place else ''}" if waits[i] >= 0 else ""
-        where[_GAP_KINDS[kinds[i]], f"{call}{place}"] += float(end[i] - begin[i])
-    seconds = {kind: float((end - begin)[kinds == i].sum()) for i, kind in enumerate(_GAP_KINDS)}
-    sentences = []
-    for kind in sorted((kind for kind in _GAP_KINDS if seconds[kind]), key=lambda kind: -seconds[kind]):
-        places = sorted((place for column, place in where if column is kind and place), key=lambda p: -where[kind, p])
-        largest = "".join(f"; {p}: {format_seconds(where[kind, p] / line.num_steps)}" for p in places[:2])
-        sentences.append(f"{kind.value}: {format_seconds(seconds[kind] / line.num_steps)}{largest}")
-    return tuple(sentences)
+    @property
+    def waiting_s(self) -> FloatArray:
+        """Seconds from the launch on."""
+        seconds: FloatArray = self.end_s - self.begin_s - self.host_s
+        return seconds
 
 
-def _kinds(trace: KernelTrace, begin_s: FloatArray, end_s: FloatArray) -> tuple[IntArray, IntArray]:
-    """Kind of each gap, and the index of the call that the host waited in (-1: none)."""
+def idle_parts(trace: KernelTrace, line: TraceTimeline) -> tuple[TracePart, ...]:
+    """The time in which nothing runs by its cause; their seconds add up to ``idle_s`` per step."""
+    gaps = _gaps_of(trace, line)
+    kinds = _host_kinds(trace, line, gaps)
+    seconds = {kind: np.where(kinds == i, gaps.host_s, 0.0) for i, kind in enumerate(HOST_KINDS)}
+    long = gaps.waiting_s > START_S
+    seconds[PartKind.STREAM_WAIT] = np.where(long, gaps.waiting_s, 0.0)
+    seconds[PartKind.KERNEL_START] = np.where(long, 0.0, gaps.waiting_s)
+    rest_s = max(line.idle_s - sum(float(column.sum()) for column in seconds.values()), 0.0)  # below the clock's tick
+    parts = []
+    for kind, column in seconds.items():
+        total_s = (float(column.sum()) + (rest_s if kind is PartKind.KERNEL_START else 0.0)) / line.num_steps
+        evidence = _evidence(trace, line, gaps, kind, column) if column.any() else ()
+        fix = _remedy(trace, line, gaps, kind, column) if column.any() else ""
+        parts.append(TracePart(kind=kind, seconds=total_s, evidence=evidence, fix=fix, gain_s=total_s))
+    return tuple(parts)
+
+
+def _gaps_of(trace: KernelTrace, line: TraceTimeline) -> _Gaps:
+    begin, end = np.array(line.gaps).reshape(-1, 2).T
+    after = np.minimum(np.searchsorted(trace.begin_s, end - CLOCK_S), trace.begin_s.size - 1)
+    launched = trace.launched_s[after]
+    recorded = np.isfinite(launched)
+    host = np.where(recorded, np.clip(launched, begin, end) - begin, np.where(end - begin > START_S, end - begin, 0.0))
+    host = np.where((host > 0) & (end - begin - host <= START_S), end - begin, host)  # it starts as soon as launched
+    calls = np.array([(left - NEAR_S, right + NEAR_S) for _, left, right in trace.waits])
+    call = _last(calls, begin)
+    call = np.where(call >= 0, call, _last(calls, begin + host / 2))
+    held = _last(calls, (begin + host + end) / 2)  # a launch that itself takes long is the host's
+    stuck = (host < end - begin) & (held >= 0) & recorded & (launched > begin - NEAR_S)
+    return _Gaps(
+        begin_s=begin,
+        end_s=end,
+        host_s=np.where(stuck, end - begin, host),
+        after=after,
+        call=np.where(stuck, held, call),
+        recorded=recorded,
+    )
+
+
+def _host_kinds(trace: KernelTrace, line: TraceTimeline, gaps: _Gaps) -> IntArray:
+    """Index in ``HOST_KINDS`` of each gap's cause."""
     frames = trace.frames
     loads = np.array(["DataLoader" in name for name in frames.names], dtype=bool)
     load = np.flatnonzero(loads[frames.name]) if loads.any() else np.array([], dtype=np.int64)
-    middle = (begin_s + end_s) / 2
-    waited = _last(np.array([(left - NEAR_S, right + NEAR_S) for _, left, right in trace.waits]), begin_s)
-    loading = _last(np.stack([frames.begin_s[load], frames.end_s[load]], axis=1), middle) >= 0
-    after = np.minimum(np.searchsorted(trace.begin_s, end_s - 1e-9), trace.begin_s.size - 1)
-    late = trace.launched_s[after] > begin_s
-    ranked_kinds = [_GapKind.SYNCHRONIZING, _GapKind.DATA, _GapKind.LAUNCH]
-    kinds = np.select(
-        [waited >= 0, loading, late],
-        [_GAP_KINDS.index(kind) for kind in ranked_kinds],
-        _GAP_KINDS.index(_GapKind.STREAMS),
-    )
-    return kinds, waited
+    spans = np.stack([frames.begin_s[load], frames.end_s[load]], axis=1)
+    loading = _last(spans, gaps.begin_s + gaps.host_s / 2) >= 0
+    near = CLOCK_S + 4 * float(np.spacing(line.end_s))
+    edge = np.searchsorted(line.edges_s, gaps.begin_s - near)
+    first = np.append(line.edges_s, np.inf)[edge] < gaps.end_s
+    other = (gaps.host_s > 0) & ~loading & ~first
+    names = np.array([any(word in name for word in BLOCKING) for name, *_ in trace.waits] + [False], dtype=bool)
+    cases = [loading, first, _stalls(gaps, other, line), names[gaps.call]]
+    kinds: IntArray = np.select(cases, list(range(len(cases))), len(cases))
+    return kinds
+
+
+def _stalls(gaps: _Gaps, where: BoolArray, line: TraceTimeline) -> BoolArray:
+    """The gaps, one per step at most, that take most of the host's time."""
+    index = np.flatnonzero(where)
+    order = index[np.argsort(-gaps.host_s[index])]
+    longest, others = order[: line.num_steps], order[line.num_steps :]
+    middle = float(np.median(gaps.host_s[others])) if others.size else 0.0
+    longest = longest[gaps.host_s[longest] > STALL_TIMES * max(middle, START_S)]
+    is_stall = np.zeros(where.size, dtype=bool)
+    is_stall[longest] = gaps.host_s[longest].sum() >= STALL_SHARE * gaps.host_s[index].sum()
+    return is_stall
+
+
+def _evidence(
+    trace: KernelTrace, line: TraceTimeline, gaps: _Gaps, kind: PartKind, seconds: FloatArray
+) -> tuple[str, ...]:
+    """How many gaps of a kind, how long, and the places with most of the long ones."""
+    index = np.flatnonzero(seconds > 0)
+    often = f"{index.size / line.num_steps:,.0f}" if index.size >= line.num_steps else "fewer than 1"
+    plural = "s" if index.size > line.num_steps else ""
+    middle = f", {format_seconds(float(np.median(seconds[index])))} at the median" if plural else ""
+    words = [f"{often} gap{plural} per step{middle}"]
+    where: defaultdict[str, float] = defaultdict(float)
+    for i in index[np.argsort(-seconds[index])][:LONGEST].tolist():
+        where[_place(trace, gaps, i, kind)] += float(seconds[i])
+    largest = sorted((place for place in where if place), key=lambda place: -where[place])[:2]
+    words += [f"{place}: {format_seconds(where[place] / line.num_steps)}" for place in largest]
+    if kind is PartKind.HOST_GAP and _too_small(trace, gaps, index):
+        kernel, launch = _paces(trace, gaps, index)
+        words.append(
+            f"these kernels take {format_seconds(kernel)} at the median, the host launches one in "
+            f"{format_seconds(launch)}"
+        )
+    return tuple(words)
+
+
+def _place(trace: KernelTrace, gaps: _Gaps, index: int, kind: PartKind) -> str:
+    """Where the host is in a gap, or which kernel waits after which stream."""
+    after = int(gaps.after[index])
+    kernel = short_kernel(trace.names[int(trace.name[after])])
+    if kind is PartKind.KERNEL_START:
+        return ""
+    if kind is PartKind.STREAM_WAIT:
+        ended = np.flatnonzero(trace.end_s <= gaps.begin_s[index] + CLOCK_S)
+        stream = int(trace.stream[after])
+        before = int(trace.stream[ended[np.argmax(trace.end_s[ended])]]) if ended.size else stream
+        other = f", after the work of stream {before}" if before != stream else ""
+        return f"{kernel} on stream {stream} was launched and waits{other}"
+    call = int(gaps.call[index])
+    place = _frame_at(trace, float(gaps.begin_s[index] + (0 if call >= 0 else gaps.host_s[index] / 2)))
+    if call >= 0:
+        return f"{trace.waits[call][0]}{' in ' if place else ''}{place}"
+    return place or (f"before {kernel}" if kind in (PartKind.STALL, PartKind.LEAD_IN) else "")
+
+
+def _remedy(trace: KernelTrace, line: TraceTimeline, gaps: _Gaps, kind: PartKind, seconds: FloatArray) -> str:
+    """What to do about gaps of a kind."""
+    total = float(seconds.sum())
+    if kind in HOST_KINDS and float(seconds[~gaps.recorded].sum()) > total / 2:
+        return UNRECORDED
+    if kind is PartKind.LEAD_IN and line.starts and float(seconds[0]) > total / 2:
+        return f"{START_UP}; else {REMEDIES[kind]}"
+    allocates = np.array([any(word in name for word in ALLOCATING) for name, *_ in trace.waits] + [False], dtype=bool)
+    if kind in (PartKind.HOST_GAP, PartKind.STALL) and float(seconds[allocates[gaps.call]].sum()) > total / 2:
+        return ALLOCATION
+    if kind is PartKind.HOST_GAP and _too_small(trace, gaps, np.flatnonzero(seconds > 0)):
+        return SMALL
+    return REMEDIES[kind]
+
+
+def _paces(trace: KernelTrace, gaps: _Gaps, index: IntArray) -> tuple[float, float]:
+    """Median seconds of the kernels that end gaps, and from their launch to the next."""
+    after = gaps.after[index]
+    launches = np.sort(trace.launched_s[np.isfinite(trace.launched_s)])
+    position = np.searchsorted(launches, trace.launched_s[after])
+    apart = np.diff(np.append(launches, np.inf))[np.minimum(position, launches.size - 1)]
+    return float(np.median(trace.end_s[after] - trace.begin_s[after])), float(np.median(apart))
+
+
+def _too_small(trace: KernelTrace, gaps: _Gaps, index: IntArray) -> bool:
+    """Whether most kernels that end gaps are over before the host can launch the next."""
+    if not np.isfinite(trace.launched_s[gaps.after[index]]).all():
+        return False
+    kernel, launch = _paces(trace, gaps, index)
+    return index.size > 1 and kernel < min(launch, SMALL_S)
 
 
 def _last(spans: FloatArray, at_s: FloatArray) -> IntArray:
