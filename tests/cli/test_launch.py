@@ -144,3 +144,36 @@ def test_a_vocabulary_is_padded_by_megatron_alone(sartor: Call, tmp_path: Path) 
     notes = {kind: " ".join(sartor(*words, "--framework", kind).out.split()) for kind in ("megatron", "torchtitan")}
     assert "padded to 50304, as megatron does" in notes["megatron"]
     assert "padded" not in notes["torchtitan"]
+
+
+ODD = {
+    "model_type": "llama", "hidden_size": 2048, "intermediate_size": 5510, "num_hidden_layers": 20,
+    "num_attention_heads": 32, "num_key_value_heads": 4, "vocab_size": 50257, "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-5, "hidden_act": "silu", "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["megatron", "torchtitan", "deepspeed", "accelerate"])
+def test_the_recommended_shape_is_written_with_its_config_and_a_plan_that_fits(
+    sartor: Call, kind: str, tmp_path: Path
+) -> None:
+    (tmp_path / "odd.json").write_text(json.dumps(ODD))
+    folder = tmp_path / kind
+    advised = sartor("advise", tmp_path / "odd.json", "--num-devices", "8", "--write", kind, folder, "--json")
+    assert advised.code == 0
+    changed = (advised.body["smallest_edit"] or advised.body["candidates"][0])["changed"]
+    assert "ffn_hidden_size" in changed
+    config = api.read(folder / "config.json")
+    assert {name: int(config.shape.fields()[name]) for name in changed} == {n: new for n, (_, new) in changed.items()}
+    launched = sartor("plan", folder / "config.json", "--launch", folder, "--json")
+    assert launched.code == 0
+    assert launched.body["launch"]["unknown"] == []
+    if kind == "torchtitan":
+        assert "_build_llama3_layers" in (folder / "sartor_config.py").read_text()
+
+
+def test_files_of_an_advice_want_a_training_run_and_a_named_model(sartor: Call, tmp_path: Path) -> None:
+    ran = sartor("advise", "gpt2", "--objective", "decode", "--write", "megatron", tmp_path / "a")
+    assert ran.code == 2
+    assert "--objective train" in ran.err
+    assert "name the model" in sartor("advise", "--write", "megatron", tmp_path / "b").err

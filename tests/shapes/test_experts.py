@@ -19,7 +19,7 @@ from sartor.shapes.near import build_space
 from sartor.shapes.quality import QualityGuard
 from sartor.shapes.search import search_shapes
 from sartor.shapes.space import EXPERT_FIELDS
-from sartor.web.config_out import written_config
+from sartor.web.answers import written_config
 
 FAMILIES = ("mixtral-8x7b", "deepseek-v3", "qwen3-30b-a3b", "gpt-oss-120b")
 SETTINGS = {"step": 1, "grain": 64, "finest": 2.0, "tolerance": 0.01}

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sartor.api.logs import diagnose_log as diagnose_log
     from sartor.api.models import Model as Model
     from sartor.api.models import read as read
+    from sartor.api.plans import advised_launch as advised_launch
     from sartor.api.plans import launch as launch
     from sartor.api.plans import lint_launch as lint_launch
     from sartor.api.plans import plan as plan
@@ -42,7 +43,7 @@ _MODULES = {
     "instances": ("place", "schedule"),
     "logs": ("compare", "diagnose_log"),
     "models": ("Model", "read"),
-    "plans": ("launch", "lint_launch", "plan"),
+    "plans": ("advised_launch", "launch", "lint_launch", "plan"),
     "questions": ("ask",),
     "servers": ("serving",),
     "shapes": ("advise", "answer_question", "estimate", "gemm", "lint", "lint_question"),

@@ -16,6 +16,7 @@ from sartor.answers.field import Answer, Fields, Level, Scalar, flag, mapping, n
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
 from sartor.model.editing import edit_fields
+from sartor.model.shape import TransformerShape
 from sartor.model.workload import ModelReading
 from sartor.model.zoo import build_shape, model_entry
 from sartor.units import format_count
@@ -143,6 +144,22 @@ def from_zoo(name: str) -> ModelReading:
     """The zoo's model of that name. Raises ``InputError``."""
     entry, notes = model_entry(name), (f"from the zoo: sartor catalog models {name}",)
     return ModelReading(shape=build_shape(entry), notes=notes, weights=entry.get("weights", ""), asked=(name,))
+
+
+def config_text(model: Model, shape: TransformerShape) -> str:
+    """A config.json with a model's sizes changed to those of ``shape``, under the file's own keys. Raises
+    ``InputError`` if no such file exists."""
+    from sartor.read.config_text import fetch_config, read_config
+    from sartor.read.zoo_config import config_with
+
+    original, config = read(model).shape, model if isinstance(model, Mapping) else None
+    if isinstance(model, str | Path):
+        path, text = Path(model), str(model)
+        if _exists(path) or text.count("/") == 1:
+            config = read_config(path if _exists(path) else fetch_config(text))
+    before = original.fields()
+    changes = {name: int(value) for name, value in shape.fields().items() if before.get(name) != value}
+    return json.dumps(config_with(config, str(model), original, shape, changes), indent=2, ensure_ascii=True) + "\n"
 
 
 def read_each(model: Model | Sequence[Model], set: JsonMap | None = None) -> tuple[ModelReading, ...]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from sartor.answers.field import Answer, Fields
 from sartor.answers.plan import WRITTEN, LaunchAnswer, PlanAnswer
-from sartor.api.models import Model, read
+from sartor.api.models import Model, config_text, read
 from sartor.api.questions import checked_words, network_words, stated_run, with_margin
 from sartor.api.words import (
     ClusterLike,
@@ -27,8 +27,8 @@ from sartor.ask.complete import as_option, complete, settled_job, size_words, st
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import USUAL_CLUSTER
-from sartor.json_types import JsonMap
-from sartor.launch.plan import LaunchFiles, launch_kind
+from sartor.json_types import JsonDict, JsonMap
+from sartor.launch.plan import LaunchFile, LaunchFiles, launch_kind
 from sartor.model.plan import AXES
 from sartor.model.workload import settled_seq_len
 from sartor.options import with_options
@@ -39,6 +39,7 @@ from sartor.step.results import step_source
 from sartor.step.trainers import check_device, record_named
 
 if TYPE_CHECKING:
+    from sartor.answers.advice import Advice
     from sartor.answers.estimate import ModelEstimate
     from sartor.cost.correction.calibration import Calibration
     from sartor.hardware.gpu import Gpu
@@ -457,6 +458,40 @@ def launch(answer: PlanAnswer, trainer: str, trainer_version: str = "") -> Writt
     slower = f"{100 * max(other.step_s / best.step_s - 1, 0):.1f}%"
     note = f"{word.title} cannot run the best plan ({reason}): this one is predicted {slower} slower"
     return WrittenLaunch.holding(replace(made, notes=(note, *made.notes)), priced=other)
+
+
+def advised_launch(
+    advice: Advice, model: Model, trainer: str, trainer_version: str = "", **options: Unpack[TrainingOptions]
+) -> WrittenLaunch:
+    """The files that start the shape which an advice recommends, with the fastest plan of it that fits and the trainer
+    can run, and its config.json.
+
+    ``model`` and ``options`` are those of the advice. Without a faster shape they are the files of the model as it is,
+    and a note says so. Raises ``InputError`` if the advice is not about training, or as `launch` does.
+    """
+    held = advice.base.question.held
+    if held is None:
+        must = "launch files start a training run: use the objective train"
+        raise InputError("trainer", trainer, must, "--objective train")
+    reading, found = advice.base.question.reading, advice.search
+    best = found.smallest_edit or next(iter(found.candidates), None)
+    shape = best.shape if best else reading.shape
+    stated: JsonDict = {
+        name: word for name, word in options.items() if name not in ("set", "framework") and word is not None
+    }
+    run: JsonDict = {"global_batch_size": held.job.global_batch_size, "seq_len": held.job.seq_len, **stated}
+    framework = options.get("framework") or launch_kind(trainer).value
+    run |= {"framework": framework, "write": trainer, "num_devices": held.num_devices}
+    answer = plan(replace(reading, shape=shape), held.cluster, **run)
+    made = launch(answer, trainer, trainer_version)
+    notes: tuple[str, ...] = (
+        () if best else ("no shape of this size is surely faster: these are the files of the model as it is",)
+    )
+    try:
+        config = [LaunchFile(name="config.json", text=config_text(model, shape))]
+    except InputError as error:
+        config, notes = [], (*notes, f"no config.json is written: {error}")
+    return replace(made, files=(*made.files, *config), notes=(*notes, *made.notes))
 
 
 @with_options(TrainingOptions, FIELDS)

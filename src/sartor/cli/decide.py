@@ -9,10 +9,20 @@ import typer
 
 from sartor.cli import common as c
 from sartor.cli import options as o
+from sartor.cli.plan import Overwrite, TrainerVersion, save_launch, trainer_of
 from sartor.cli.run_options import takes_run
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
-from sartor.run.fields import RunOptions
+from sartor.run.fields import RunOptions, TrainingOptions
+
+WriteAdvised = Annotated[
+    tuple[str, Path] | None,
+    o.WRITE(
+        metavar="TRAINER DIR",
+        help="Write the recommended shape with the fastest plan that fits it: its config.json and the launch files of "
+        "megatron, megatron-bridge, torchtitan, deepspeed or accelerate, in a folder.",
+    ),
+]
 
 
 @takes_run(without=("phase",))
@@ -37,6 +47,9 @@ def advise(
     ] = "",
     top: o.Top = 10,
     evidence: o.Evidence = 1.0,
+    write: WriteAdvised = None,
+    trainer_version: TrainerVersion = "",
+    overwrite: Overwrite = False,
     html: o.HtmlFile = None,
     png: o.PngFolder = None,
     verbose: o.Verbose = False,
@@ -52,6 +65,13 @@ def advise(
     """
     from sartor import api
 
+    if write is not None:
+        if model is None or options.get("launch"):
+            must = "writes a model's files: name the model, without --launch"
+            raise InputError("--write", write[0], must, "sartor advise MODEL --write TRAINER DIR")
+        if objective != "train":
+            raise InputError("--write", write[0], "launch files start a training run", "--objective train")
+        options["framework"] = options.get("framework") or trainer_of(write[0])
     found = api.advise(
         model,
         gpu,
@@ -72,6 +92,9 @@ def advise(
         from sartor.report.figures import advice_points
 
         c.write_figures(png, advice_points(found))
+    if write is not None:
+        words: JsonDict = {name: word for name, word in options.items() if name in TrainingOptions.__annotations__}
+        save_launch(api.advised_launch(found, str(model), write[0], trainer_version, **words), write[1], overwrite)
     c.answer("advise", found.to_dict, as_json=json, out=out)
     if not json:
         from sartor.report.advice_document import advice_view

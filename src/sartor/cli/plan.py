@@ -25,6 +25,7 @@ from sartor.units import parse_count
 
 if TYPE_CHECKING:
     from sartor.answers.plan import PlanAnswer
+    from sartor.api.plans import WrittenLaunch
     from sartor.hardware.cluster import Cluster
     from sartor.model.training import TrainingJob, TrainingPlan
 
@@ -109,7 +110,7 @@ def plan(
         _refuse_launch(write[0], cluster)
     if model is None:
         raise InputError("MODEL", "not given", "name the model to plan, or use --launch FILE", "llama-3-8b")
-    if trainer := options.get("framework") or _trainer_of(write[0] if write else None):
+    if trainer := options.get("framework") or trainer_of(write[0] if write else None):
         options["framework"] = trainer
     with c.progress_bar("plans") as progress:
         found = api.plan(
@@ -190,19 +191,17 @@ def _no_counts(text: str) -> list[int]:
     raise InputError("--num-devices", text, "must be a whole number, or several", "64, 256,512 or 8..1024")
 
 
-def _trainer_of(kind: str | None) -> str | None:
+def trainer_of(kind: str | None) -> str | None:
     """The trainer for launch files of this kind; None for an unknown kind, which is checked when writing."""
     from sartor.launch.plan import WRITTEN
 
     return kind if kind in {each.value for each in WRITTEN} else None
 
 
-def _write_plan(answer: PlanAnswer, kind: str, folder: Path, *, version: str = "", overwrite: bool) -> None:
-    """Write the best plan's launch files, and print on stderr which plan they contain and what they cannot express."""
-    from sartor import api
+def save_launch(made: WrittenLaunch, folder: Path, overwrite: bool) -> None:
+    """Save launch files, and print on stderr which they are and what they cannot express."""
     from sartor.launch.files import save_files
 
-    made = api.launch(answer, kind, version)
     for path in save_files(made, folder, overwrite=overwrite):
         c.say(f"wrote {path}")
     for note in made.notes:
@@ -213,7 +212,10 @@ def _write_files(answer: PlanAnswer, options: JsonMap) -> None:
     """Write the files of the best plan that the options of ``sartor plan`` ask for."""
     trace, chakra, html, png = (options[name] for name in ("trace", "chakra", "html", "png"))
     if options["write"] is not None:
-        _write_plan(answer, *options["write"], version=options["trainer_version"], overwrite=options["overwrite"])
+        from sartor import api
+
+        kind, folder = options["write"]
+        save_launch(api.launch(answer, kind, options["trainer_version"]), folder, options["overwrite"])
     if trace is not None:
         from sartor.report.trace import plan_trace
 

@@ -45,6 +45,31 @@ EDITABLE = (
 """Fields that ``edit`` (and so ``--set`` and the shape search) can change."""
 
 
+CONFIG_KEYS: dict[str, tuple[str, ...]] = {
+    "num_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    "hidden_size": ("hidden_size", "n_embd", "d_model", "dim"),
+    "vocab_size": ("vocab_size", "padded_vocab_size"),
+    "num_heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
+    "num_kv_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num", "multi_query"),
+    "head_dim": ("head_dim", "d_kv", "kv_channels", "qk_nope_head_dim", "num_attention_heads", "n_head", "n_heads"),
+    "ffn_hidden_size": ("intermediate_size", "ffn_hidden_size", "n_inner", "d_ff", "ffn_dim", "hidden_size", "n_embd"),
+    "num_experts": ("num_local_experts", "n_routed_experts", "num_experts"),
+    "experts_per_token": ("num_experts_per_tok", "moe_topk", "top_k"),
+    "expert_ffn_hidden_size": ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size"),
+    "num_shared_experts": ("n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts"),
+    "shared_ffn_hidden_size": (
+        "shared_expert_intermediate_size",
+        "moe_shared_expert_intermediate_size",
+        "shared_intermediate_size",
+    ),
+    "q_lora_rank": ("q_lora_rank",),
+    "kv_lora_rank": ("kv_lora_rank",),
+    "num_full_layers": ("layer_types",),
+}
+"""Keys of a field in published config.json files, the most specific first; a derived size by the keys it is derived
+from (a head dimension by the heads)."""
+
+
 def edit(shape: TransformerShape, **changes: Ints) -> TransformerShape:
     """The shape with some of its ``EDITABLE`` fields changed, in every layer of the main stack that has them.
 

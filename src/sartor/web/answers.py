@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from sartor import api
@@ -91,9 +93,20 @@ def _names_of(field: str, values: Sequence[object] | None) -> tuple[str, ...]:
 
 
 def config(body: Body) -> Reply:
-    from sartor.web.config_out import written_config
-
     return Reply(body=written_config(body))
+
+
+def written_config(body: JsonMap) -> bytes:
+    """The bytes of a config.json with the requested shape. Raises ``InputError`` if no such file exists."""
+    from sartor.model.editing import edit_fields
+    from sartor.read.config_text import parse_config
+    from sartor.read.zoo_config import config_with
+
+    reading, changes, file = model_of(body), body["set"] or {}, body["config"]
+    edited, _ = edit_fields(reading.shape, changes) if changes else (reading.shape, ())
+    parsed = parse_config(file.encode()) if isinstance(file, str) else file
+    written = config_with(parsed, str(body["model"]), reading.shape, edited, changes)
+    return (json.dumps(written, indent=2, ensure_ascii=True) + "\n").encode()
 
 
 def plan(body: Body) -> Reply:
@@ -123,7 +136,10 @@ def plan_trace(body: Body) -> Reply:
 def plan_launch(body: Body) -> Reply:
     from sartor.web.plan_view import launch_body, planned
 
-    return answered("plan_launch", launch_body(planned(body), body["trainer"]))
+    made = launch_body(planned(body), body["trainer"])
+    with suppress(InputError):  # a model that no config.json describes
+        made["files"].append({"name": "config.json", "text": written_config(body).decode()})
+    return answered("plan_launch", made)
 
 
 def diagnose(body: Body) -> Reply:
