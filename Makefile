@@ -6,7 +6,7 @@ JOBS ?= 2
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch check corpus format lint types bench fuzz lab matrix long scoreboard docs clean
+.PHONY: help demo test test-torch check corpus format lint types bench fuzz mutants lab matrix long scoreboard docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -75,6 +75,9 @@ N ?= 1000
 SEED ?= 0
 fuzz: .venv/dev.stamp ## mutated files through every reader; N=1000 SEED=0 READERS=config,gpu
 	$(BIN)/python tests/fuzz/contract.py --number $(N) --seed $(SEED) $(if $(READERS),--readers $(READERS))
+
+mutants: .venv/dev.stamp ## one operator of a checker, price or threshold changed at a time: which change do the tests miss? (ARGS="--every 4")
+	$(BIN)/python tools/mutants.py $(ARGS)
 
 lab: .venv/dev.stamp ## check that the fits of lab/ load; FIT=fit_gemm ARGS=h200_sxm.fp8 runs one on ../shared/data
 	@$(BIN)/python lab/run.py $(FIT) $(ARGS)

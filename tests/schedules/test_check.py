@@ -41,6 +41,7 @@ def changed(position: int, **fields: Any) -> tuple[OperatorRun, ...]:
         ((*GOOD, row("z", 0, 1, "single", (0,), ())), 7, "'z' is not an operator"),
         (changed(0, start=-1, end=3), 7, "before 0"),
         (changed(0, end=3), 7, "takes 3 in mode single, not 4"),
+        (changed(2, start=4, end=6), 6, "takes 2 in mode single, not 3"),
         (changed(2, start=3, end=6), 6, "'b' starts at 3, before its predecessors end at 4"),
         (changed(2, start=4, end=6, mode=Mode.INTRA_OP, vector_cores=(0, 1)), 6, "must run alone"),
         (changed(0, tensor_cores=(1,)), 7, "tensor core 1 serves"),
@@ -77,3 +78,26 @@ def test_an_empty_interval_overlaps_nothing() -> None:
         OperatorRun(id=1, start=2, end=2, mode=Mode.SINGLE, tensor_cores=(), vector_cores=(0,)),
     )
     assert violations(given, rows, 4) == ()
+
+
+def test_a_shared_resource_may_be_busy_until_the_makespan_and_not_one_longer() -> None:
+    assert violations(replace(PROBLEM, shared=(("hbm", 7),)), GOOD, 7) == ()
+    assert "hbm needs 8, longer than the makespan 7" in violations(replace(PROBLEM, shared=(("hbm", 8),)), GOOD, 7)
+
+
+def test_traffic_between_two_moments_may_fill_them_and_no_more() -> None:
+    """Two operators run from 4 to 7: 3 of traffic fill these 3, 4 do not, though the 7 of the makespan hold them."""
+    late = problem(2, 1, [(0, "TC", 4, 4), (1, "TC", 3, 3), (2, "TC", 3, 3)])
+    times = ((0, 0, 4, (0,)), (1, 4, 7, (0,)), (2, 4, 7, (1,)))
+    rows = tuple(replace(row("", *span, "single", core, ()), id=id_) for id_, *span, core in times)
+    assert violations(sharing(late, {}, {"hbm": 2}, {"hbm": 1}), rows, 7) == ()
+    faults = violations(sharing(late, {}, {"hbm": 2}, {"hbm": 2}), rows, 7)
+    assert faults == ("hbm needs 4 for what is moved from 4 to 7",)
+
+
+@pytest.mark.parametrize(("start", "faults"), [(4, 0), (3, 1)])
+def test_a_core_serves_the_next_operator_from_the_end_of_the_last(start: int, faults: int) -> None:
+    one_core = problem(1, 1, [(0, "TC", 4, 4), (1, "TC", 0, 0), (2, "TC", 3, 3)])
+    rows = [row("", *times, "single", (0,), ()) for times in ((0, 4), (2, 2), (start, start + 3))]
+    times = tuple(replace(each, id=id_) for id_, each in enumerate(rows))
+    assert len(violations(one_core, times, start + 3)) == faults
