@@ -3,7 +3,11 @@
 import runpy
 from pathlib import Path
 
+import pytest
+
 from sartor import api
+from sartor.errors import InputError
+from sartor.launch.files import read_launch
 
 TOOL = Path(__file__).parents[2] / "tools" / "corpus.py"
 CORPUS = Path(__file__).parents[1] / "corpus"
@@ -21,6 +25,30 @@ def test_an_8_bit_optimizer_and_4_bit_weights_of_a_recipe_are_priced() -> None:
     assert answer.fits
     assert (answer.job.frozen_bits, answer.job.optimizer.value) == (4, "paged_adam8bit")
     assert any("packed sequences" in note for note in answer.assumptions)
+
+
+def test_a_round_of_microbatches_that_megatron_rejects_is_refused_with_one_that_it_takes(tmp_path: Path) -> None:
+    text = (CORPUS / "megatron" / "group.sh").read_text()
+    flag = "--microbatch-group-size-per-virtual-pipeline-stage"
+    for wrong, shown in ((f"{flag} 8", "8"), ("", "4")):
+        (tmp_path / "a.sh").write_text(text.replace(f"{flag} 6", wrong))
+        with pytest.raises(InputError, match=rf"{flag}.*{shown}.*leaves 2 of 18.*nearest: {flag} 6"):
+            read_launch(tmp_path / "a.sh")
+    (tmp_path / "a.sh").write_text(text.replace(f"{flag} 6", f"{flag} 9"))
+    assert read_launch(tmp_path / "a.sh").unpriced == (f"{flag} 9",)
+
+
+def test_a_plan_with_rounds_of_its_own_is_written_and_read_back(tmp_path: Path) -> None:
+    found = api.plan(
+        "llama-3.1-8b", "dgx-h100", num_devices=8, global_batch_size=18, fix={"pp": 4, "tp": 2, "virtual_stages": 4}
+    )
+    assert int(found.best.plan.num_microbatches) == 18
+    written = api.launch(found, "megatron")
+    script = next(file.text for file in written.files if file.name == "launch.sh")
+    assert "--microbatch-group-size-per-virtual-pipeline-stage 6" in script
+    (tmp_path / "launch.sh").write_text(script)
+    reading = read_launch(tmp_path)
+    assert (int(reading.plan.num_microbatches), reading.unpriced) == (18, ())
 
 
 def test_a_recipe_by_name_says_that_its_other_values_are_not_known() -> None:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from sartor.errors import InputError
 from sartor.model.training import PipelineSchedule
 from sartor.model.zoo import load_model
-from sartor.step.orders import PipelineTimes, Work, simulate
+from sartor.step.orders import PipelineTimes, Work, check_schedule, simulate
 from sartor.step.pipeline_laws import PipelineWork, pipeline_time
 from sartor.step.rank_activations import in_flight
-from sartor.step.stages import StageRows, each_device, stage_counts, stage_rows
+from sartor.step.stages import StageRows, each_device, round_of, stage_counts, stage_rows
 from step.in_flight import most_in_flight
 
 ONE_F_ONE_B, ZERO_BUBBLE, GPIPE, ZERO_BUBBLE_V, DUAL_PIPE_V = PipelineSchedule
@@ -168,12 +168,24 @@ def test_interleaving_holds_its_warmup_and_one_more(pp: int, v: int, groups: int
     assert held == [min(2 * (pp - 1 - d) + (v - 1) * pp + 1, m * v) for d in range(pp)]
 
 
-def test_interleaving_wants_microbatches_in_groups_of_pp() -> None:
+@given(st.integers(2, 5), st.integers(2, 3), st.integers(0, 15))
+def test_rounds_of_any_size_from_pp_on_have_the_same_bubble_and_hold_their_warmup(pp: int, v: int, more: int) -> None:
+    ones, m = np.ones((pp, v)), pp + more
+    zeros, size = np.zeros((pp, v)), int(round_of(pp, m))
+    assert size >= pp
+    assert m % size == 0 or m % size >= pp
+    assert simulated(ONE_F_ONE_B, ones, ones, zeros, m) == pytest.approx(closed(ONE_F_ONE_B, ones, ones, zeros, m))
+    events = simulate(ONE_F_ONE_B, PipelineTimes(forward_s=ones, dgrad_s=ones, wgrad_s=zeros), m)
+    held = [most_in_flight(events, d) for d in range(pp)]
+    assert held == [int(in_flight(0, np.array(d), pp, v, m).sum()) for d in range(pp)]
+
+
+def test_interleaving_wants_microbatches_in_rounds() -> None:
     ones = np.ones((4, 2))
-    with pytest.raises(
-        InputError, match=r"num_microbatches=6: must be a multiple of pp=4 to interleave; nearest: 4 and 8"
-    ):
-        simulate(ONE_F_ONE_B, PipelineTimes(forward_s=ones, dgrad_s=ones, wgrad_s=ones), 6)
+    with pytest.raises(InputError, match=r"num_microbatches=6: must be a multiple of pp=4 to interleave; nearest: 4"):
+        check_schedule(ONE_F_ONE_B, 4, 2, 6)
+    with pytest.raises(InputError, match=r"num_microbatches=3: must be at least pp=4 to interleave"):
+        simulate(ONE_F_ONE_B, PipelineTimes(forward_s=ones, dgrad_s=ones, wgrad_s=ones), 3)
     with pytest.raises(InputError, match="two microbatches for each of pp=4"):
         simulate(ZERO_BUBBLE_V, PipelineTimes(forward_s=ones, dgrad_s=ones, wgrad_s=ones), 7)
     with pytest.raises(InputError, match="two chunks per device"):

@@ -26,6 +26,7 @@ from sartor.model.shape import NEUTRAL, Numerics, TransformerShape, Value
 from sartor.model.training import Recipe, Recompute, TrainingJob, TrainingPlan
 from sartor.model.workload import Loss
 from sartor.operators import DType
+from sartor.step.stages import is_v_shaped, round_of
 
 Argument = tuple[str, ...]
 Quantities = Mapping[str, Value | None]
@@ -197,7 +198,10 @@ def quantities(job: TrainingJob, plan: TrainingPlan) -> dict[str, Value]:
     ranks = int(d.dp * d.cp)
     group = int(plan.shard_group) or ranks
     switches = ("tp_overlap", "dp_overlap", "p2p_overlap", "ep_overlap", "fused_kernels", "fused_loss", "cuda_graphs")
+    size, chunks = int(round_of(int(d.pp), int(plan.num_microbatches))), int(plan.virtual_stages)
+    rounds = chunks > 1 and size != d.pp and not is_v_shaped(plan.schedule, int(d.pp), chunks)
     return {
+        **({"round": size} if rounds else {}),
         **{name: row.shown(int(plan.columns[name])) for name, row in AXES.items()},
         "expert_tp": int(trainer.expert_tp(d.tp, d.ep)),
         "dispatch_once": trainer.dispatch_once and bool(d.ep > 1),

@@ -14,6 +14,7 @@ from sartor.errors import NOT_GIVEN, InputError
 from sartor.json_types import JsonDict
 from sartor.launch.fields import (
     Argument,
+    Quantities,
     argument_names,
     check_release,
     check_rows,
@@ -57,6 +58,7 @@ from sartor.model.training import (
 )
 from sartor.model.workload import AttentionKernel, Loss, ParallelDims
 from sartor.operators import DType
+from sartor.step.stages import round_of
 from sartor.step.trainers.megatron import MEGATRON
 from sartor.step.trainers.megatron_deepspeed import MEGATRON_DEEPSPEED
 from sartor.units import ceil_div
@@ -239,7 +241,7 @@ def read_megatron(command: ScriptCommand, options: Options = NO_OPTIONS) -> Laun
     if OffloadModule.LAYER in parts.offload_modules and (pp > 1 or recompute is not Recompute.NONE):
         must = "goes with no pipeline and no recomputation in Megatron-LM"
         raise InputError("--cpu-offloading-num-layers", parts.offload_layers, must, "--offload-modules")
-    unpriced = _experts_apart(flags, ep)
+    unpriced = [*_experts_apart(flags, ep), *_round(flags, values, plan)]
     unknown, others, ignored = left_over(flags)
     return LaunchReading(
         kind=KIND,
@@ -483,6 +485,30 @@ def _narrow_primary(flags: Flags, values: Mapping[str, Value | None]) -> bool:
     if wide:
         flags.assumptions.append(f"--fp8-param-gather without {through} is priced with 16-bit weights")
     return not wide
+
+
+ROUND = "--microbatch-group-size-per-virtual-pipeline-stage"
+
+
+def _round(flags: Flags, values: Quantities, plan: TrainingPlan) -> Iterator[str]:
+    """A stated round of microbatches that is larger than need be, which costs memory. Raises `InputError` for one that
+    Megatron-Core rejects, or if rounds of pp need another."""
+    pp, count, virtual = int(plan.dims.pp), int(plan.num_microbatches), int(plan.virtual_stages)
+    stated, smallest = values["round"], int(round_of(pp, count))
+    if virtual == 1 or pp == 1:
+        return
+    size = int(stated or pp)
+    rest = count % size
+    if size >= pp and (rest == 0 or rest >= pp):
+        if size != smallest:
+            yield f"{ROUND} {size}"
+        return
+    if "num_microbatches" in flags.options.fields or {"pp", "virtual_stages", "microbatch_size"} & flags.options.fields:
+        return  # other numbers of microbatches, which the rules check
+    must = f"leaves {rest} of {count} microbatches in the last round, which must have none or at least pp={pp}"
+    if count < pp:
+        raise InputError("num_microbatches", count, f"must be at least pp={pp} to interleave", str(pp))
+    raise InputError(ROUND, size if stated else f"{pp} (its default, pp)", must, f"{ROUND} {smallest}")
 
 
 def _experts_apart(flags: Flags, ep: int) -> list[str]:

@@ -254,6 +254,9 @@ class Trainer:
     not_on: tuple[str, ...] = ()
     """Vendors on whose devices it does not run."""
     pipelines: bool = True
+    ragged_rounds: bool = True
+    """Interleaved microbatches come in rounds of any size from pp, the last one of at least pp (Megatron-Core's
+    ``microbatch_group_size_per_vp_stage``); else in rounds of pp."""
     interleaves: bool = True
     schedules: tuple[PipelineSchedule, ...] = (PipelineSchedule.ONE_F_ONE_B,)
     expert_parallel: bool = True

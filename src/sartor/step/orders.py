@@ -28,7 +28,7 @@ from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, Trai
 from sartor.operators import Axis, Collective, CollectiveKind, Operator, Part, Pass, Role
 from sartor.step.block_times import roles_again
 from sartor.step.question import kernels_of, workload_of
-from sartor.step.stages import plan_counts
+from sartor.step.stages import plan_counts, round_of
 from sartor.step.states import block_params, weight_bytes
 from sartor.units import BoolArray, FloatArray, IntArray
 
@@ -48,7 +48,7 @@ class _Task(NamedTuple):
 
 def device_order(schedule: PipelineSchedule, device: int, pp: int, virtual: int, microbatches: int) -> list[_Task]:
     """Tasks of one device, first to last. Raises ``InputError`` if the schedule has no order for these numbers."""
-    check_schedule(schedule, pp, virtual, microbatches)
+    check_schedule(schedule, pp, virtual, microbatches, ragged=True)
     if schedule.is_v and pp == 1:
         schedule = PipelineSchedule.ZERO_BUBBLE
     if schedule is PipelineSchedule.GPIPE:
@@ -70,14 +70,18 @@ def _part_of(schedule: PipelineSchedule, device: int, chunk: int, pp: int) -> in
     return 2 * pp - 1 - device if schedule.is_v and chunk else chunk * pp + device
 
 
-def check_schedule(schedule: PipelineSchedule, pp: int, virtual: int, microbatches: int) -> None:
-    """Raise ``InputError`` if a schedule has no order for these numbers."""
+def check_schedule(
+    schedule: PipelineSchedule, pp: int, virtual: int, microbatches: int, *, ragged: bool = False
+) -> None:
+    """Raise ``InputError`` if a schedule has no order for these numbers; ``ragged``: rounds of any size from pp on."""
     if schedule.is_v and pp > 1 and virtual != 2:
         raise InputError("virtual_stages", virtual, f"the {schedule.word} schedule has two chunks per device", "2")
     if schedule.is_v and pp > 1 and microbatches < 2 * pp:
         must = f"the {schedule.word} schedule needs at least two microbatches for each of pp={pp} devices"
         raise InputError("num_microbatches", microbatches, must, str(2 * pp))
-    if virtual > 1 and not schedule.is_v and microbatches % pp:
+    if virtual > 1 and ragged and not schedule.is_v and microbatches < pp:
+        raise InputError("num_microbatches", microbatches, f"must be at least pp={pp} to interleave", str(pp))
+    if virtual > 1 and not ragged and not schedule.is_v and microbatches % pp:
         below = microbatches // pp * pp
         nearest = f"{below} and {below + pp}" if below else str(pp)
         raise InputError("num_microbatches", microbatches, f"must be a multiple of pp={pp} to interleave", nearest)
@@ -85,12 +89,13 @@ def check_schedule(schedule: PipelineSchedule, pp: int, virtual: int, microbatch
 
 def warmup_chunks(device: int, pp: int, virtual: int, microbatches: int) -> int:
     """Forward tasks of a device before its first backward in interleaved 1F1B (Megatron-LM,
-    ``forward_backward_pipelining_with_interleaving``): two per later device, plus pp for every chunk but one."""
-    return min((pp - 1 - device) * 2 + (virtual - 1) * pp, microbatches * virtual)
+    ``forward_backward_pipelining_with_interleaving``): two per later device, plus a round for every chunk but one."""
+    return min((pp - 1 - device) * 2 + (virtual - 1) * int(round_of(pp, microbatches)), microbatches * virtual)
 
 
 def _interleaved(pp: int, virtual: int, microbatches: int, warmup: int) -> list[_Task]:
-    forward = [_slot(k, pp, virtual) for k in range(microbatches * virtual)]
+    size = int(round_of(pp, microbatches))
+    forward = [_slot(k, size, virtual, microbatches) for k in range(microbatches * virtual)]
     return _alternate(
         [_Task(Work.FORWARD, chunk, i) for chunk, i in forward],
         [_Task(Work.BACKWARD, virtual - 1 - chunk, i) for chunk, i in forward],
@@ -98,10 +103,11 @@ def _interleaved(pp: int, virtual: int, microbatches: int, warmup: int) -> list[
     )
 
 
-def _slot(k: int, pp: int, virtual: int) -> tuple[int, int]:
-    """Chunk and microbatch of the k-th forward: pp microbatches through a chunk, then through the next."""
-    group, within = divmod(k, pp * virtual)
-    return within // pp, group * pp + within % pp
+def _slot(k: int, size: int, virtual: int, microbatches: int) -> tuple[int, int]:
+    """Chunk and microbatch of the k-th forward: a round through a chunk, then the next; the last may be smaller."""
+    group, within = divmod(k, size * virtual)
+    last = min(size, microbatches - group * size)
+    return within // last, group * size + within % last
 
 
 def _alternate(forward: list[_Task], backward: list[_Task], warmup: int) -> list[_Task]:

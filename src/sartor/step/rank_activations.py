@@ -14,7 +14,7 @@ from sartor.model.shape import Block, BlockKind, blocks
 from sartor.model.training import OffloadModule, PipelineSchedule, Recompute, TrainingJob, TrainingPlan
 from sartor.model.workload import Loss, ParallelDims
 from sartor.step.activations import Activations, Rows, layer_activations, rows_of
-from sartor.step.stages import distinct_rows, entries, is_v_shaped, summed
+from sartor.step.stages import distinct_rows, entries, is_v_shaped, round_of, summed
 from sartor.step.states import block_params, table_rows, weight_bytes
 from sartor.units import FloatArray, Floats, IntArray, Ints, ceil_div, remembered_if_few
 
@@ -326,9 +326,11 @@ def in_flight(schedule: Floats, device: Floats, pp: int, virtual: int, microbatc
         whole = np.where(kind == PipelineSchedule.ZERO_BUBBLE, np.minimum(m, pp), steady)
         return np.where(kind == PipelineSchedule.GPIPE, m, whole)
     late = np.where(kind == PipelineSchedule.ZERO_BUBBLE, d, 0)  # delayed weight gradients
-    begun = np.minimum((pp - 1 - d) * 2 + (virtual - 1) * pp + 1 + late, m * virtual)
-    rounds, rest = begun // (pp * virtual), begun % (pp * virtual)
-    of_chunk = rounds * pp + np.clip(rest - np.arange(virtual) * pp, 0, pp)
+    size = round_of(pp, m)
+    begun = np.minimum((pp - 1 - d) * 2 + (virtual - 1) * size + 1 + late, m * virtual)
+    rounds, rest = begun // (size * virtual), begun % (size * virtual)
+    last = np.clip(m - rounds * size, 1, size)
+    of_chunk = rounds * size + np.clip(rest - np.arange(virtual) * last, 0, last)
     if np.any(kind >= PipelineSchedule.ZERO_BUBBLE_V) and virtual == 2:
         first = 2 * pp - d - np.where(kind == PipelineSchedule.ZERO_BUBBLE_V, 1, 0)
         v = np.minimum(m, np.where(np.arange(2) == 0, first, d + 1))

@@ -293,3 +293,14 @@ def block_rows(plan: TrainingPlan) -> BlockRows:
     return BlockRows(
         tp=tp, cp=cp, ep=ep, microbatch_size=microbatch, sequence_parallel=sequence.astype(bool), index=index
     )
+
+
+def round_of(pp: int, microbatches: Ints) -> Ints:
+    """Microbatches that pass through a chunk before the next chunk: pp, or the smallest number from pp on of which the
+    last round has all or at least pp (Megatron-Core checks it)."""
+    values, index = np.unique(np.asarray(microbatches), return_inverse=True)
+    sizes = np.arange(pp, 4 * pp)
+    rest = values[:, None] % sizes
+    legal = (rest == 0) | (rest >= pp)
+    size = np.where(legal.any(axis=1), sizes[legal.argmax(axis=1)], values)
+    return size[index].reshape(np.shape(microbatches))

@@ -108,8 +108,8 @@ def check_plan(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> None:
     d = plan.dims
     single = all(np.ndim(x) == 0 for x in (plan.schedule, d.pp, plan.virtual_stages, plan.num_microbatches))
     if single:
-        schedule = PipelineSchedule(int(plan.schedule))
-        check_schedule(schedule, int(d.pp), int(plan.virtual_stages), int(plan.num_microbatches))
+        schedule, ragged = PipelineSchedule(int(plan.schedule)), job.trainer.ragged_rounds
+        check_schedule(schedule, int(d.pp), int(plan.virtual_stages), int(plan.num_microbatches), ragged=ragged)
 
 
 def tables_of(

@@ -70,8 +70,14 @@ def _ends_alone(layers: int, rows: Rows) -> Array:
 
 
 def _batch_limits(job: TrainingJob) -> Limits:
-    """Microbatches of an interleaved pipeline come in rounds of pp."""
+    """Microbatches of an interleaved pipeline come in rounds of pp, or of any number from pp on."""
     rounds, bent = not job.trainer.one_program, _has_v(job)
+    if job.trainer.ragged_rounds:
+        yield Condition(
+            reason="interleaving needs at least pp microbatches",
+            ok=lambda r: (r["virtual_stages"] == 1) | (num_microbatches(job, r) >= r["pp"]),
+        )
+        return
     yield Condition(
         reason=f"{'interleaving' if rounds else job.trainer.called} needs num_microbatches to be a multiple of pp",
         ok=lambda r: (

@@ -36,6 +36,7 @@ HABITS = MemoryHabits(
 
 FSDP = Trainer(
     name="fsdp",
+    ragged_rounds=False,
     title="Hugging Face accelerate",
     precedence=1,
     fused_heads=1,

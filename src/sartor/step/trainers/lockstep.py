@@ -7,6 +7,7 @@ from sartor.operators import DType
 
 LOCKSTEP = Trainer(
     name="lockstep",
+    ragged_rounds=False,
     fused_heads=1,
     lockstep=True,
     dp_overlap=False,

@@ -24,6 +24,7 @@ AGAIN = (RecomputeModule.LAYERNORM, RecomputeModule.MOE_ACT)
 
 MAXTEXT = Trainer(
     name="maxtext",
+    ragged_rounds=False,
     title="MaxText",
     precedence=5,
     fused_heads=1,

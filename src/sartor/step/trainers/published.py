@@ -32,6 +32,7 @@ assumed: when a gradient is reduced (after each round of microbatches), and memo
 
 HAI_LLM = replace(
     MEGATRON,
+    ragged_rounds=False,
     name="hai-llm",
     title="HAI-LLM",
     precedence=3,
@@ -84,6 +85,7 @@ fused with the GEMMs next to them and cut into chunks. Parallel blocks are set i
 
 INTERNEVO = Trainer(
     name="internevo",
+    ragged_rounds=False,
     title="InternEvo",
     precedence=5,
     of_one_source=True,

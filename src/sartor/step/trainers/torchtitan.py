@@ -33,6 +33,7 @@ TORCHTITAN = replace(
     replicates_kv_heads=False,
     ties_over_stages=False,
     in_files={  # 0.3.0
+        "ragged_rounds": False,
         "shards_fully": True,
         "recomputes_parts": False,
         "experts_fill_groups": True,

@@ -61,6 +61,7 @@ AUTOMODEL = replace(
     memory=replace(PURE, logit_bytes=12.0),
     losses=tuple(Loss),
     vocab_multiple=0,
+    ragged_rounds=False,
     usual_zero_stage=3,
     launchable=False,
     in_files={},
