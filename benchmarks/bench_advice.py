@@ -13,11 +13,12 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from sartor.web.config_out import written_config
+
 from sartor import api
 from sartor.errors import InputError
 from sartor.model.zoo import model_names
 from sartor.shapes.result import Candidate
-from sartor.web.config_out import written_config
 
 DEVICES = ("v100_sxm2_32gb", "a100_sxm", "l40s", "h100_sxm", "h200_sxm", "b200", "mi300x", "tpu_v5p")
 
