@@ -19,7 +19,7 @@ from sartor.operators import DType, MemoryBound, MemoryBoundKind
 TABLE = (table_of("streams.toml") or {})["NVIDIA"]
 ALONE, CALLED = (coefficients(StreamLaw, TABLE[part]) for part in ("alone", "called"))
 A100, A40, A10 = (load_gpu(name) for name in ("a100_sxm", "a40", "a10"))
-CARDS = ("p4", "t4", "l4", "l40s", "a10", "a10g", "a40")
+CARDS = ("p4", "t4", "l4", "l20", "l40", "l40s", "a10", "a10g", "a40")
 ROTARY = MemoryBound(name="r", kind=MemoryBoundKind.ROTARY, rows=1, cols=16384, bytes_moved=65536.0, kernel="rope")
 NORM = MemoryBound(
     name="n", kind=MemoryBoundKind.NORM, rows=4096, cols=4096, bytes_moved=8.0 * 4096**2, dtype=DType.FP32
