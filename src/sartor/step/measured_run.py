@@ -259,6 +259,12 @@ class PartKind(Enum):
     CONVOLUTION = "convolution"
     EMBEDDING = "embedding"
     MEMORY_BOUND = "memory_bound"
+    UNFUSED_ATTENTION = "unfused_attention"
+    """Attention of single operators (product, softmax, product), beyond what one fused kernel would take."""
+    UNFUSED_LOSS = "unfused_loss"
+    """Cross-entropy of single operators, beyond one pass over the logits."""
+    CASTS = "casts"
+    """Copies to another data type that stand alone."""
     UNFUSED = "unfused"
     """Memory-bound kernels one after another, beyond what one fused kernel would take."""
     RECOMPUTE = "recompute"
@@ -329,6 +335,8 @@ class PricedKernels:
     """The part of ``predicted_s`` spent in partly filled tiles and waves."""
     log_sigma: float = 0.0
     """Uncertainty of the prediction."""
+    in_attention: bool = False
+    """Products of unfused attention: a fused kernel would do without them, so their own sizes are no loss."""
     source: Source = Source.ANALYTIC
 
     @property

@@ -21,13 +21,19 @@ from sartor.traces.kernel_trace import (
     KernelKind,
     KernelTrace,
     kernel_kinds,
-    recomputed_kernels,
     short_kernel,
+)
+from sartor.traces.patterns import (
+    EAGER,
+    ChainKind,
+    UnfusedAttention,
+    recomputed_kernels,
+    unfused_attention,
     unfused_chains,
 )
-from sartor.traces.priced import collective_seconds, priced_kernels
+from sartor.traces.priced import collective_seconds, fused_seconds, priced_kernels
 from sartor.traces.timeline import TraceTimeline, idle_parts, timeline, typical_step
-from sartor.units import BoolArray, FloatArray, IntArray, format_seconds, format_share
+from sartor.units import BoolArray, FloatArray, IntArray, format_bytes, format_seconds, format_share
 
 SLOW_LINK = 1.5
 """Ratio of measured to predicted collective time above which the link is called slow; predictions on known fabrics are
@@ -84,9 +90,23 @@ def attribute(
     kinds = kernel_kinds(trace)
     line = timeline(trace, kinds)
     again = recomputed_kernels(trace, kinds)
-    priced = priced_kernels(trace, kinds, line, again, gpu, calibration) if gpu else ()
+    patterns = _owned_patterns(trace, kinds, line, again)
+    in_attention = np.zeros(kinds.size, dtype=bool)
+    for pattern in patterns:
+        in_attention[pattern.kernels] = True
+    priced = priced_kernels(trace, kinds, line, again, in_attention, gpu, calibration) if gpu else ()
+    fused_s = fused_seconds(trace, patterns, gpu, calibration) if gpu else np.full(len(patterns), np.nan)
     step_s = line.span_s / line.num_steps
-    seen = _Seen(trace=trace, kinds=kinds, line=line, again=again, priced=priced)
+    seen = _Seen(
+        trace=trace,
+        kinds=kinds,
+        line=line,
+        again=again,
+        priced=priced,
+        patterns=patterns,
+        in_attention=in_attention,
+        fused_s=fused_s,
+    )
     parts = [*_compute(seen), *_communication(seen, ranks, gpu, cluster), *idle_parts(trace, line)]
     of_products = float(line.owned_s[_of(kinds, KernelKind.MATMUL, KernelKind.ATTENTION) & ~again].sum())
     convolved = float(line.owned_s[_of(kinds, KernelKind.CONVOLUTION) & ~again].sum())
@@ -103,6 +123,17 @@ def attribute(
         priced_share=took / of_products if of_products else 0.0,
         median_ratio=_median_ratio(priced),
         stretches=typical_step(trace, kinds, line),
+    )
+
+
+def _owned_patterns(
+    trace: KernelTrace, kinds: IntArray, line: TraceTimeline, again: BoolArray
+) -> tuple[UnfusedAttention, ...]:
+    """Unfused attention in the steady steps, but for what is recomputed."""
+    return tuple(
+        pattern
+        for pattern in unfused_attention(trace, kinds)
+        if line.owned_s[pattern.kernels].any() and not again[pattern.kernels].any()
     )
 
 
@@ -127,6 +158,16 @@ class _Seen:
     again: BoolArray
     """Kernels that recompute forward."""
     priced: tuple[PricedKernels, ...]
+    patterns: tuple[UnfusedAttention, ...]
+    in_attention: BoolArray
+    """Kernels of these patterns."""
+    fused_s: FloatArray
+    """Predicted seconds of a fused kernel in place of each; NaN if not known."""
+
+    @property
+    def alone(self) -> tuple[PricedKernels, ...]:
+        """Priced kernels that are judged by their own size."""
+        return tuple(kernel for kernel in self.priced if not kernel.in_attention)
 
     def seconds(self, where: BoolArray) -> float:
         """Seconds per step that the selected kernels own."""
@@ -152,7 +193,6 @@ def _median_ratio(priced: Sequence[PricedKernels]) -> float:
 PLAIN = {
     KernelKind.CONVOLUTION: PartKind.CONVOLUTION,
     KernelKind.EMBEDDING: PartKind.EMBEDDING,
-    KernelKind.OPTIMIZER: PartKind.OPTIMIZER,
     KernelKind.COPY: PartKind.COPIES,
     KernelKind.UNKNOWN: PartKind.UNKNOWN,
 }
@@ -161,17 +201,21 @@ PLAIN = {
 def _compute(seen: _Seen) -> Iterator[TracePart]:
     """Matrix multiplications and attention at their predicted time, the excess over it, and everything else by kind."""
     count = seen.line.num_steps
-    ragged = sum(max(kernel.seconds - kernel.padded_s, 0.0) for kernel in seen.priced if kernel.padded) / count
+    ragged = sum(max(kernel.seconds - kernel.padded_s, 0.0) for kernel in seen.alone if kernel.padded) / count
     beyond = {True: 0.0, False: 0.0}  # True: matrix multiplications, False: attention
-    for kernel in seen.priced:
+    for kernel in seen.alone:
         if not kernel.padded:
             beyond[isinstance(kernel.operator, Gemm)] += max(kernel.seconds - kernel.predicted_s, 0.0) / count
-    matmul = seen.seconds(_of(seen.kinds, KernelKind.MATMUL) & ~seen.again)
-    attention = seen.seconds(_of(seen.kinds, KernelKind.ATTENTION) & ~seen.again)
-    unfilled = sum(min(kernel.unfilled_s, kernel.seconds) for kernel in seen.priced if not kernel.padded) / count
+    plain = ~seen.again & ~seen.in_attention
+    matmul = seen.seconds(_of(seen.kinds, KernelKind.MATMUL) & plain)
+    attention = seen.seconds(_of(seen.kinds, KernelKind.ATTENTION) & plain)
+    unfilled = sum(min(kernel.unfilled_s, kernel.seconds) for kernel in seen.alone if not kernel.padded) / count
+    unfused = _unfused_attention(seen)
     yield TracePart(kind=PartKind.MATMUL, seconds=matmul - beyond[True] - ragged - unfilled)
     yield TracePart(kind=PartKind.TILES, seconds=unfilled, evidence=_unfilled(seen))
-    yield TracePart(kind=PartKind.ATTENTION, seconds=attention - beyond[False])
+    fused = seen.seconds(seen.in_attention) - unfused.seconds
+    yield TracePart(kind=PartKind.ATTENTION, seconds=attention - beyond[False] + fused)
+    yield unfused
     yield _slow(seen, sum(beyond.values()))
     yield TracePart(
         kind=PartKind.SHAPE,
@@ -182,14 +226,50 @@ def _compute(seen: _Seen) -> Iterator[TracePart]:
     )
     yield _recompute(seen)
     yield from _memory_bound(seen)
+    yield _optimizer(seen)
     for kind, part in PLAIN.items():
-        where = _of(seen.kinds, kind) & ~seen.again
+        where = _of(seen.kinds, kind) & ~seen.again & ~seen.in_attention
         yield TracePart(kind=part, seconds=seen.seconds(where), evidence=_largest(seen, where))
+
+
+FUSED_ATTENTION = (
+    "use a fused attention kernel: torch's scaled_dot_product_attention, FlashAttention, attn_implementation='sdpa' of "
+    "transformers"
+)
+
+
+def _unfused_attention(seen: _Seen) -> TracePart:
+    """Attention of single operators beyond a fused kernel, or beyond its own products where their sizes are not
+    known."""
+    count, lost = seen.line.num_steps, 0.0
+    between = total = 0.0
+    is_product = _of(seen.kinds, KernelKind.MATMUL)
+    for pattern, fused_s in zip(seen.patterns, seen.fused_s.tolist(), strict=True):
+        owned = seen.line.owned_s[pattern.kernels]
+        products = float(owned[is_product[pattern.kernels]].sum())
+        total += float(owned.sum())
+        between += float(owned.sum()) - products
+        lost += max(float(owned.sum()) - (products if np.isnan(fused_s) else fused_s), 0.0)
+    if not seen.patterns:
+        return TracePart(kind=PartKind.UNFUSED_ATTENTION, seconds=0.0)
+    evidence = [
+        f"product, softmax, product {_times(len(seen.patterns) / count)} per step: {format_seconds(total / count)}, of "
+        f"which {format_seconds(between / count)} outside the products"
+    ]
+    if np.isfinite(seen.fused_s).all():
+        evidence.append(f"a fused kernel is predicted to take {format_seconds(float(seen.fused_s.sum()) / count)}")
+    return TracePart(
+        kind=PartKind.UNFUSED_ATTENTION,
+        seconds=lost / count,
+        evidence=tuple(evidence),
+        fix=FUSED_ATTENTION,
+        gain_s=lost / count,
+    )
 
 
 def _unfilled(seen: _Seen) -> tuple[str, ...]:
     """Not a reported loss: `sartor advise` tells which sizes fill tiles and waves better."""
-    worst = sorted((kernel for kernel in seen.priced if not kernel.padded), key=lambda kernel: -kernel.unfilled_s)
+    worst = sorted((kernel for kernel in seen.alone if not kernel.padded), key=lambda kernel: -kernel.unfilled_s)
     return tuple(
         f"{kernel.name}: {format_share(kernel.unfilled_s / kernel.predicted_s)} of its tiles and waves are empty"
         for kernel in worst[:SHOWN]
@@ -201,19 +281,19 @@ def _paddable(seen: _Seen) -> tuple[str, ...]:
     return tuple(
         f"{kernel.name}: {format_seconds(kernel.seconds / kernel.count)}, padded to {kernel.padded} predicted "
         f"{format_seconds(kernel.padded_s / kernel.count)}"
-        for kernel in seen.priced
+        for kernel in seen.alone
         if kernel.padded and kernel.padded_s < kernel.seconds
     )[:SHOWN]
 
 
 def _slow(seen: _Seen, seconds: float) -> TracePart:
     """Excess over predicted time. If nearly all shapes are slow it is the device's clock, else it is single kernels."""
-    ratios = np.array([kernel.seconds / kernel.predicted_s for kernel in seen.priced if not kernel.padded])
+    ratios = np.array([kernel.seconds / kernel.predicted_s for kernel in seen.alone if not kernel.padded])
     alike = ratios.size >= 3 and float(np.quantile(ratios, 0.1)) >= ALIKE
-    worst = sorted(seen.priced, key=lambda kernel: kernel.predicted_s - kernel.seconds)[:SHOWN]
+    worst = sorted(seen.alone, key=lambda kernel: kernel.predicted_s - kernel.seconds)[:SHOWN]
     shapes = tuple(
         f"{kernel.name}: {format_seconds(kernel.seconds / kernel.count)}, predicted "
-        f"{format_seconds(kernel.predicted_s / kernel.count)} ({kernel.count} times)"
+        f"{format_seconds(kernel.predicted_s / kernel.count)} ({_times(kernel.count / seen.line.num_steps)} per step)"
         for kernel in worst
         if kernel.seconds > kernel.predicted_s and not kernel.padded
     )
@@ -226,34 +306,89 @@ def _slow(seen: _Seen, seconds: float) -> TracePart:
     return TracePart(kind=PartKind.SLOW_COMPUTE, seconds=seconds, evidence=evidence, fix=fix, gain_s=seconds)
 
 
+CHAINS = {
+    ChainKind.LOSS: (
+        PartKind.UNFUSED_LOSS,
+        "fuse cross-entropy: torch.compile of the loss, or Liger's fused linear cross-entropy, which keeps no logits",
+    ),
+    ChainKind.CASTS: (
+        PartKind.CASTS,
+        "keep weights and activations in one data type: cast weights once a step (FSDP's mixed precision, not autocast "
+        "per microbatch), or let the kernels before write the type that is needed",
+    ),
+    ChainKind.OTHER: (
+        PartKind.UNFUSED,
+        "fuse them: torch.compile, or the trainer's fused norm, rotary, activation and loss",
+    ),
+}
+
+
 def _memory_bound(seen: _Seen) -> Iterator[TracePart]:
-    """Time that fused kernels would take, and the excess over it."""
-    where = _of(seen.kinds, KernelKind.MEMORY_BOUND) & ~seen.again
-    chains = unfused_chains(seen.trace, seen.kinds, np.where(where, seen.line.owned_s, 0.0))
-    count = seen.line.num_steps
-    lost = sum(seconds for _, seconds in chains.values()) / count
-    words = (
-        f"{chain_words} ({_times(often / count)}): {format_seconds(seconds / count)}"
-        for chain_words, (often, seconds) in chains.items()
-    )
-    fix = "fuse them: torch.compile, or the trainer's fused norm, rotary, activation and loss"
-    yield TracePart(kind=PartKind.MEMORY_BOUND, seconds=seen.seconds(where) - lost, evidence=_largest(seen, where))
-    yield TracePart(kind=PartKind.UNFUSED, seconds=lost, evidence=tuple(islice(words, SHOWN)), fix=fix, gain_s=lost)
+    """Time that fused kernels would take, and the excess over it by what the chains are for."""
+    where = _of(seen.kinds, KernelKind.MEMORY_BOUND) & ~seen.again & ~seen.in_attention
+    tables = unfused_chains(seen.trace, seen.kinds, np.where(where, seen.line.owned_s, 0.0))
+    count, rest = seen.line.num_steps, seen.seconds(where)
+    for kind, chains in tables.items():
+        lost = sum(seconds for _, seconds in chains.values()) / count
+        words = (
+            f"{chain_words} ({_times(often / count)}): {format_seconds(seconds / count)}"
+            for chain_words, (often, seconds) in chains.items()
+        )
+        part, fix = CHAINS[kind]
+        yield TracePart(kind=part, seconds=lost, evidence=tuple(islice(words, SHOWN)), fix=fix, gain_s=lost)
+        rest -= lost
+    yield TracePart(kind=PartKind.MEMORY_BOUND, seconds=rest, evidence=_largest(seen, where))
 
 
 def _times(count: float) -> str:
     return f"{count:.0f} times" if round(count) > 1 else "once" if round(count) else f"once in {1 / count:.0f} steps"
 
 
+LOOP = 100
+"""From this many kernels of single operators per step on, an optimizer is a loop over parameters."""
+ADAM_PASSES = 7 / 4
+"""Fused Adam reads weight, gradient and two moments and writes three; its last single operator, addcdiv, passes over
+four tensors."""
+
+
+def _optimizer(seen: _Seen) -> TracePart:
+    """The optimizer; if it launches one kernel per operator and parameter, with what a fused one would save."""
+    where = _of(seen.kinds, KernelKind.OPTIMIZER) & ~seen.again
+    seconds = seen.seconds(where)
+    single = where & np.array([EAGER.search(name[:300]) is not None for name in seen.trace.names])[seen.trace.name]
+    often = int((single & (seen.line.owned_s > 0)).sum()) / seen.line.num_steps
+    last = np.array([operator.name.startswith("aten::addcdiv") for operator in seen.trace.operators] + [False])
+    if often < LOOP or not (single & last[seen.trace.operator]).any():
+        return TracePart(kind=PartKind.OPTIMIZER, seconds=seconds, evidence=_largest(seen, where))
+    gain = max(seen.seconds(single) - ADAM_PASSES * seen.seconds(single & last[seen.trace.operator]), 0.0)
+    words = f"{often:,.0f} kernels per step, one for each operator of each parameter: {format_seconds(seconds)}"
+    return TracePart(
+        kind=PartKind.OPTIMIZER,
+        seconds=seconds,
+        evidence=(words, *_largest(seen, where)[:2]),
+        fix="update all parameters in one kernel: AdamW(..., fused=True), or at least foreach=True",
+        gain_s=gain,
+    )
+
+
+FULL = 0.9
+"""Share of the device's memory from which on recomputation is taken to be needed."""
+
+
 def _recompute(seen: _Seen) -> TracePart:
     seconds = seen.seconds(seen.again)
     often = int((seen.again & _of(seen.kinds, KernelKind.ATTENTION)).sum()) / seen.line.num_steps
+    evidence = [f"{often:.0f} layers run forward again per step"] if seconds else []
+    reserved, memory = seen.trace.reserved_bytes, seen.trace.memory_bytes
+    fix = "recompute fewer layers, if memory allows (sartor plan says how many)" if seconds else ""
+    if seconds and reserved and memory:
+        evidence.append(f"peak memory: {format_bytes(reserved)} of {format_bytes(memory)} reserved")
+        free = (
+            f"recompute fewer layers: {format_bytes(memory - reserved)} of memory are free (sartor plan says how many)"
+        )
+        fix = free if reserved < FULL * memory else ""
     return TracePart(
-        kind=PartKind.RECOMPUTE,
-        seconds=seconds,
-        evidence=(f"{often:.0f} layers run forward again per step",) if seconds else (),
-        fix="recompute fewer layers, if memory allows (sartor plan says how many)" if seconds else "",
-        gain_s=seconds,
+        kind=PartKind.RECOMPUTE, seconds=seconds, evidence=tuple(evidence), fix=fix, gain_s=seconds if fix else 0.0
     )
 
 
@@ -305,13 +440,29 @@ def _communication(
     serial = min(_serial(seen, where), exposed - waited - slow)
     rest = exposed - waited - slow + seen.seconds(stages) - waiting.seconds
     hint = "overlap it with compute, which nothing does now (FSDP: prefetch the next layer's weights)"
+    evidence = _by_collective(seen, predicted_s)
+    if (stream := _on_compute_stream(seen, where)) is not None:
+        evidence = (*evidence, f"it runs on stream {stream}, that of compute, so nothing can run beside it")
+        hint = "give communication a stream of its own (async_op=True), then overlap it with compute"
     yield TracePart(
         kind=PartKind.COMMUNICATION,
         seconds=rest,
-        evidence=_by_collective(seen, predicted_s),
+        evidence=evidence,
         fix=hint if serial > 0 else "",
         gain_s=max(serial, 0.0),
     )
+
+
+def _on_compute_stream(seen: _Seen, where: BoolArray) -> int | None:
+    """The stream of compute, if most exposed communication is on it too."""
+    streams, index = np.unique(seen.trace.stream, return_inverse=True)
+    compute = ~_of(seen.kinds, KernelKind.COLLECTIVE, KernelKind.COPY)
+    by_stream = [
+        np.bincount(index, weights=np.where(mask, seen.line.owned_s, 0.0), minlength=streams.size)
+        for mask in (compute, where)
+    ]
+    most = int(np.argmax(by_stream[0]))
+    return int(streams[most]) if by_stream[1][most] > by_stream[1].sum() / 2 else None
 
 
 def _told(seen: _Seen, gpu: Gpu | None, cluster: Cluster | None) -> FloatArray:
@@ -394,14 +545,15 @@ def _link(
     seen: _Seen, where: BoolArray, ranks: Sequence[KernelTrace], predicted_s: FloatArray
 ) -> tuple[float, tuple[str, ...]]:
     """Measured over predicted seconds of collectives of known size, without waiting if all ranks are given."""
-    index = np.flatnonzero(where & np.isfinite(predicted_s) & (predicted_s > 0))
+    index = np.flatnonzero(where & (seen.line.owned_s > 0) & np.isfinite(predicted_s) & (predicted_s > 0))
     if not index.size:
         return 1.0, ()
+    count = seen.line.num_steps
     took = _least_durations(seen.trace, _of(seen.kinds, KernelKind.COLLECTIVE), ranks)[index]
     measured, predicted = float(took.sum()), float(predicted_s[index].sum())
     words = (
-        f"{index.size} collectives take {format_seconds(measured)}, "
-        f"{measured / predicted:.1f} times the {format_seconds(predicted)} that the links allow"
+        f"{index.size / count:,.0f} exposed collectives per step take {format_seconds(measured / count)}, "
+        f"{measured / predicted:.1f} times the {format_seconds(predicted / count)} that the links allow"
     )
     return measured / predicted, (words,)
 
@@ -425,11 +577,9 @@ def clock_skew_s(trace: KernelTrace, ranks: Sequence[KernelTrace]) -> float:
 
 
 def _serial(seen: _Seen, where: BoolArray) -> float:
-    """Seconds per step of collectives that run alone, except the longest of each step, which cannot be hidden."""
+    """Exposed seconds per step of collectives, except the longest of each step, which cannot be hidden."""
     index = np.flatnonzero(where & (seen.line.owned_s > 0))
-    took = seen.trace.end_s[index] - seen.trace.begin_s[index]
-    alone = index[seen.line.owned_s[index] >= SERIAL * took]
     steps: dict[int, list[float]] = {}
-    for i in alone:
+    for i in index:
         steps.setdefault(int(seen.trace.step[i]), []).append(float(seen.line.owned_s[i]))
     return sum(sum(durations) - max(durations) for durations in steps.values()) / seen.line.num_steps

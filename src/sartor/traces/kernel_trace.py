@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from array import array
 from bisect import bisect_right
-from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -17,7 +16,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from sartor.units import BoolArray, FloatArray, IntArray
+from sartor.units import FloatArray, IntArray
 
 LONGEST_NAME = 200
 """Characters of a frame's name that are kept."""
@@ -53,6 +52,12 @@ class _HostFrames:
     begin_s: FloatArray
     end_s: FloatArray
 
+    def around(self, at_s: FloatArray, word: str) -> IntArray:
+        """Index of a frame whose name contains ``word`` around each moment, among those; -1 where there is none."""
+        named = np.array([word in name for name in self.names], dtype=bool)
+        chosen = np.flatnonzero(named[self.name]) if named.any() else np.array([], dtype=np.int64)
+        return last_span(np.stack([self.begin_s[chosen], self.end_s[chosen]], axis=1), at_s)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTrace:
@@ -80,6 +85,10 @@ class KernelTrace:
     waits: tuple[tuple[str, float, float], ...] = ()
     """Calls in which the host waited for the device, or that took longer than ``LONG_CALL_S``."""
     frames: _HostFrames
+    reserved_bytes: float = 0.0
+    """Largest amount that the allocator reserved; 0 if not recorded."""
+    memory_bytes: float = 0.0
+    """Memory of the device; 0 if not recorded."""
 
     @property
     def span_s(self) -> float:
@@ -113,6 +122,8 @@ class Recorded:
     gpu: str = ""
     rank: int | None = None
     world_size: int | None = None
+    reserved_bytes: float = 0.0
+    memory_bytes: float = 0.0
     kernels: list[tuple[float, float, str, int, int, int]] = field(default_factory=list)
     """begin, duration, name, stream, correlation, external id"""
     launches: dict[int, tuple[float, int, object]] = field(default_factory=dict)
@@ -171,6 +182,8 @@ def kernel_trace(path: str, recorded: Recorded) -> KernelTrace:
         steps=tuple(steps),
         waits=tuple(sorted(recorded.waits, key=lambda wait: wait[1])),
         frames=_frames(recorded),
+        reserved_bytes=recorded.reserved_bytes,
+        memory_bytes=recorded.memory_bytes,
     )
 
 
@@ -249,7 +262,7 @@ OF_OPERATOR = (
         r"^aten::(?:mm|addmm|bmm|baddbmm|matmul|linear|_scaled_mm|_grouped_mm)$|(?<!bi)(?<!tri)linear(?!i)|moe_forward|"
         r"(?<!fb)gemm",
     ),
-    (KernelKind.OPTIMIZER, r"(?<!h)adam|sgd|optimizer|_foreach|adagrad_update|lamb(?!da)"),
+    (KernelKind.OPTIMIZER, r"(?<!h)adam|sgd|optimizer|_foreach|adagrad_update|lamb(?!da)|addcdiv_|addcmul_"),
     (KernelKind.EMBEDDING, r"(?<!rotary)(?<!rotary_)embedding|fbgemm(?!.*quant)|lookup"),
     (KernelKind.MEMORY_BOUND, r"^aten::|^triton|norm|rope|rotary|cat|copy|quant|torch::autograd"),
 )
@@ -258,8 +271,13 @@ _OPERATOR = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern i
 KINDS = tuple(KernelKind)
 
 
+OPTIMIZER_STEP = "Optimizer.step#"
+"""Prefix of the ranges that PyTorch marks around an optimizer's step."""
+
+
 def kernel_kinds(trace: KernelTrace) -> IntArray:
-    """The kind of every kernel, as its index in ``KINDS``."""
+    """The kind of every kernel, as its index in ``KINDS``; elementwise kernels that an optimizer's step launches belong
+    to the optimizer."""
     seen: dict[tuple[int, int], int] = {}
     kinds = np.empty(trace.name.size, dtype=np.int64)
     for i, pair in enumerate(zip(trace.operator.tolist(), trace.name.tolist(), strict=True)):
@@ -267,7 +285,18 @@ def kernel_kinds(trace: KernelTrace) -> IntArray:
             operator = trace.operators[pair[0]].name if pair[0] >= 0 else ""
             seen[pair] = KINDS.index(_kind_of(trace.names[pair[1]], operator))
         kinds[i] = seen[pair]
+    in_step = trace.frames.around(trace.launched_s, OPTIMIZER_STEP) >= 0
+    kinds[in_step & (kinds == KINDS.index(KernelKind.MEMORY_BOUND))] = KINDS.index(KernelKind.OPTIMIZER)
     return kinds
+
+
+def last_span(spans: FloatArray, at_s: FloatArray) -> IntArray:
+    """Index of the last span to begin before each moment if it contains it, else -1. Spans [n, 2] are sorted."""
+    if not spans.size:
+        return np.full(at_s.size, -1)
+    index = np.searchsorted(spans[:, 0], at_s, side="right") - 1
+    inside: IntArray = np.where((index >= 0) & (spans[np.maximum(index, 0), 1] >= at_s), index, -1)
+    return inside
 
 
 @lru_cache(maxsize=4096)
@@ -288,52 +317,6 @@ def _kind_of(kernel: str, operator: str = "") -> KernelKind:
     if by_operator is None or (by_operator is KernelKind.MEMORY_BOUND and by_name is not KernelKind.UNKNOWN):
         return by_name
     return by_operator
-
-
-def recomputed_kernels(trace: KernelTrace, kinds: IntArray) -> BoolArray:
-    """Mask of kernels that repeat forward ones in backward, step by step; all False if no attention is known."""
-    again = np.zeros(kinds.size, dtype=bool)
-    computes = ~np.isin(kinds, [KINDS.index(kind) for kind in (KernelKind.COLLECTIVE, KernelKind.COPY)])
-    for step in np.unique(trace.step):
-        index = np.flatnonzero(computes & (trace.step == step))
-        for left, right in _repeated(trace, kinds, index):
-            again[index[left:right]] = True
-    return again
-
-
-def _repeated(trace: KernelTrace, kinds: IntArray, index: IntArray) -> list[tuple[int, int]]:
-    """Runs of a step's kernels that repeat the operators around its first forward attention."""
-    keys = list(zip(trace.operator[index].tolist(), trace.name[index].tolist(), strict=True))
-    names = [(_shape(trace, operator), name) for operator, name in keys]
-    attention = [i for i in range(index.size) if KINDS[int(kinds[index[i]])] is KernelKind.ATTENTION]
-    backward = [i for i in attention if _is_backward(trace, *keys[i])]
-    forward = [i for i in attention if not _is_backward(trace, *keys[i])]
-    if not backward or not forward or forward[0] > backward[0]:
-        return []
-    first, runs = forward[0], []
-    layers = len({keys[i][0] for i in backward})
-    extra = len({keys[i][0] for i in forward}) - layers
-    if extra <= 0 or any(keys[i][0] < 0 for i in attention):  # a pipeline's next forward pass is not recomputation
-        return []
-    late = [i for i in forward if i > backward[0]]
-    early = [i for i in forward if i < backward[0]]
-    for position in [*early[layers:], *late][-extra:]:  # the last layer is recomputed before
-        left, right = position, position + 1
-        while left > 0 and first - (position - left) > 0 and names[left - 1] == names[first - (position - left) - 1]:
-            left -= 1
-        while right < len(names) and names[right] == names[first + (right - position)]:
-            right += 1
-        runs.append((left, right))
-    return runs
-
-
-def _shape(trace: KernelTrace, operator: int) -> tuple[str, object]:
-    return (trace.operators[operator].name, trace.operators[operator].dims) if operator >= 0 else ("", ())
-
-
-def _is_backward(trace: KernelTrace, operator: int, name: int) -> bool:
-    words = f"{trace.operators[operator].name if operator >= 0 else ''} {trace.names[name]}".lower()
-    return "backward" in words or "bwd" in words
 
 
 LEAST_STEPS = 3
@@ -394,41 +377,3 @@ def short_kernel(name: str) -> str:
     bare = re.sub(r"^(void|auto|std::enable_if<.*?>::type) ", "", name)
     head = re.split(r"[<(]", bare.replace("(anonymous namespace)::", ""), maxsplit=1)[0]
     return head.rsplit("::", 1)[-1][:SHORT] or name[:SHORT]
-
-
-EAGER = re.compile(r"elementwise_kernel|reduce_kernel|softmax_warp|cunn_softmax|vectorized_layer_norm", re.IGNORECASE)
-"""PyTorch's unfused kernels, one per operator; Triton's and the trainers' own are already fused."""
-PASSES = 2
-"""A fused kernel takes at most this many times the longest kernel of its chain: one pass to read, one to write."""
-LONGEST = 6
-"""Only this many operators of a chain are named."""
-
-
-def unfused_chains(trace: KernelTrace, kinds: IntArray, owned_s: FloatArray) -> dict[str, tuple[int, float]]:
-    """Number of runs of each chain, and seconds it takes beyond `PASSES` times its longest kernel; keys are its
-    operators in words, the largest loss first. A chain is consecutive eager kernels on a stream."""
-    names = np.array([EAGER.search(name[:300]) is not None for name in trace.names], dtype=bool)
-    eager = names[trace.name] & (kinds == KINDS.index(KernelKind.MEMORY_BOUND))
-    lost: defaultdict[str, float] = defaultdict(float)
-    often: Counter[str] = Counter()
-    for stream in np.unique(trace.stream):
-        on = np.flatnonzero(trace.stream == stream)
-        for chain in np.split(on, np.flatnonzero(np.diff(eager[on])) + 1):
-            seconds = owned_s[chain]
-            beyond = float(seconds.sum()) - PASSES * float(seconds.max())
-            if eager[chain[0]] and beyond > 0:
-                words = _words(trace, chain)
-                lost[words] += beyond
-                often[words] += 1
-    return {words: (often[words], lost[words]) for words in sorted(lost, key=lambda words: -lost[words])}
-
-
-def _words(trace: KernelTrace, chain: IntArray) -> str:
-    kernels = [int(i) for i in chain[:LONGEST]]
-    words = [
-        trace.operator_name(i).removeprefix("aten::")
-        if trace.operator[i] >= 0
-        else short_kernel(trace.names[int(trace.name[i])])
-        for i in kernels
-    ]
-    return ", ".join(words) + (", ..." if chain.size > LONGEST else "")

@@ -21,6 +21,7 @@ from sartor.json_types import JsonDict
 from sartor.operators import Attention, Collective, CollectiveKind, DType, Gemm, Pass
 from sartor.step.measured_run import PricedKernels
 from sartor.traces.kernel_trace import KINDS, HostOperator, KernelKind, KernelTrace
+from sartor.traces.patterns import UnfusedAttention
 from sartor.traces.timeline import TraceTimeline
 from sartor.units import BoolArray, FloatArray, IntArray, round_up
 
@@ -55,13 +56,14 @@ def priced_kernels(
     kinds: IntArray,
     line: TraceTimeline,
     again: BoolArray,
+    in_attention: BoolArray,
     gpu: Gpu,
     calibration: Calibration | None,
 ) -> tuple[PricedKernels, ...]:
     """The matrix multiplications and attention of a span whose sizes the trace records, longest total first."""
     is_priced = np.isin(kinds, [KINDS.index(KernelKind.MATMUL), KINDS.index(KernelKind.ATTENTION)]) & ~again
-    seconds: dict[Gemm | Attention, float] = defaultdict(float)
-    counts: Counter[Gemm | Attention] = Counter()
+    seconds: dict[tuple[Gemm | Attention, bool], float] = defaultdict(float)
+    counts: Counter[tuple[Gemm | Attention, bool]] = Counter()
     operator_of: dict[int, Gemm | Attention | None] = {}
     seen: set[int] = set()
     for i in np.flatnonzero(is_priced & (line.owned_s > 0)):
@@ -71,27 +73,67 @@ def priced_kernels(
             operator_of[number] = _operator(trace.operators[number], name, gpu) if number >= 0 else None
         operator = operator_of[number]
         if operator is not None:
-            seconds[operator] += float(line.owned_s[i])
-            counts[operator] += number not in seen  # one operator may launch several kernels
+            key = operator, bool(in_attention[i])
+            seconds[key] += float(line.owned_s[i])
+            counts[key] += number not in seen  # one operator may launch several kernels
             seen.add(number)
-    others = {op: _padded(op, gpu) if isinstance(op, Gemm) else (op, "") for op in seconds}
-    costs = _costs([*seconds, *(padded for padded, _ in others.values())], gpu, calibration)
+    others = {
+        key: _padded(op, gpu) if isinstance(op, Gemm) and not inside else (op, "")
+        for key in seconds
+        for op, inside in [key]
+    }
+    costs = _costs([*(op for op, _ in seconds), *(padded for padded, _ in others.values())], gpu, calibration)
     priced = [
         PricedKernels(
-            operator=op,
-            seconds=seconds[op],
-            predicted_s=counts[op] * math.hypot(float(cost.time_s), EAGER_S),
-            padded_s=counts[op] * math.hypot(float(better.time_s), EAGER_S),
-            unfilled_s=counts[op] * _unfilled_s(cost),
+            operator=key[0],
+            seconds=seconds[key],
+            predicted_s=counts[key] * math.hypot(float(cost.time_s), EAGER_S),
+            padded_s=counts[key] * math.hypot(float(better.time_s), EAGER_S),
+            unfilled_s=counts[key] * _unfilled_s(cost),
             log_sigma=float(cost.log_sigma),
             source=cost.source,
-            padded=others[op][1],
-            count=counts[op],
+            padded=others[key][1],
+            count=counts[key],
+            in_attention=key[1],
         )
-        for op, cost, better in zip(seconds, costs, costs[len(seconds) :], strict=False)
+        for key, cost, better in zip(seconds, costs, costs[len(seconds) :], strict=False)
         if cost is not None and better is not None and float(cost.time_s) > 0
     ]
     return tuple(sorted(priced, key=lambda op: -op.seconds))
+
+
+def fused_seconds(
+    trace: KernelTrace, patterns: Sequence[UnfusedAttention], gpu: Gpu, calibration: Calibration | None
+) -> FloatArray:
+    """Predicted seconds of a fused kernel in place of each pattern; NaN where its sizes are not known."""
+    fused = [_fused(trace, pattern, gpu) for pattern in patterns]
+    distinct = list({operator for operator in fused if operator is not None})
+    costs = dict(zip(distinct, _costs(distinct, gpu, calibration), strict=True))
+    predicted = [costs[operator] if operator is not None else None for operator in fused]
+    return np.array([math.nan if cost is None else math.hypot(float(cost.time_s), EAGER_S) for cost in predicted])
+
+
+def _fused(trace: KernelTrace, pattern: UnfusedAttention, gpu: Gpu) -> Attention | None:
+    """The attention that a pattern does; without a mask, as the pattern computes all scores."""
+    number = int(trace.operator[pattern.scores])
+    scores = (
+        _operator(trace.operators[number], trace.names[int(trace.name[pattern.scores])], gpu) if number >= 0 else None
+    )
+    if not isinstance(scores, Gemm):
+        return None
+    return Attention(
+        name="fused attention",
+        pass_=Pass.BACKWARD if pattern.backward else Pass.FORWARD,
+        batch=1,
+        num_heads=scores.batch,
+        num_kv_heads=scores.batch,
+        seq_q=scores.m,
+        seq_kv=scores.n,
+        head_dim=scores.k,
+        v_head_dim=scores.k,
+        causal=False,
+        dtype=scores.dtype,
+    )
 
 
 def _unfilled_s(cost: Cost) -> float:

@@ -199,6 +199,7 @@ def _properties(text: str, recorded: Recorded) -> None:
     devices, who = _beside(text, "deviceProperties"), _beside(text, "distributedInfo")
     if isinstance(devices, list) and devices and isinstance(devices[0], dict):
         recorded.gpu = str(devices[0].get("name", ""))
+        recorded.memory_bytes = max(_int(devices[0].get("totalGlobalMem")), 0)
     if isinstance(who, dict):
         rank, size = _int(who.get("rank")), _int(who.get("world_size"))
         recorded.rank, recorded.world_size = (None if rank < 0 else rank), (None if size < 0 else size)
@@ -221,6 +222,8 @@ def _blank(text: str, position: int) -> int:
 
 def _keep(event: JsonDict, recorded: Recorded) -> None:
     cat, args = event.get("cat"), event.get("args")
+    if event.get("name") == "[memory]" and isinstance(args, dict) and args.get("Device Type") == 1:
+        recorded.reserved_bytes = max(recorded.reserved_bytes, _int(args.get("Total Reserved")))
     begin, took = event.get("ts"), event.get("dur")
     if not isinstance(args, dict) or not isinstance(begin, int | float | str):
         return

@@ -20,7 +20,7 @@ from itertools import pairwise
 import numpy as np
 
 from sartor.step.measured_run import PartKind, Stretch, TracePart
-from sartor.traces.kernel_trace import KINDS, KernelKind, KernelTrace, short_kernel
+from sartor.traces.kernel_trace import KINDS, KernelKind, KernelTrace, last_span, short_kernel
 from sartor.units import BoolArray, FloatArray, IntArray, format_seconds
 
 WAITING = (KINDS.index(KernelKind.COLLECTIVE), KINDS.index(KernelKind.COPY))
@@ -228,9 +228,9 @@ def _gaps_of(trace: KernelTrace, line: TraceTimeline) -> _Gaps:
     host = np.where(recorded, np.clip(launched, begin, end) - begin, np.where(end - begin > START_S, end - begin, 0.0))
     host = np.where((host > 0) & (end - begin - host <= START_S), end - begin, host)  # it starts as soon as launched
     calls = np.array([(left - NEAR_S, right + NEAR_S) for _, left, right in trace.waits])
-    call = _last(calls, begin)
-    call = np.where(call >= 0, call, _last(calls, begin + host / 2))
-    held = _last(calls, (begin + host + end) / 2)  # a launch that itself takes long is the host's
+    call = last_span(calls, begin)
+    call = np.where(call >= 0, call, last_span(calls, begin + host / 2))
+    held = last_span(calls, (begin + host + end) / 2)  # a launch that itself takes long is the host's
     stuck = (host < end - begin) & (held >= 0) & recorded & (launched > begin - NEAR_S)
     return _Gaps(
         begin_s=begin,
@@ -244,11 +244,7 @@ def _gaps_of(trace: KernelTrace, line: TraceTimeline) -> _Gaps:
 
 def _host_kinds(trace: KernelTrace, line: TraceTimeline, gaps: _Gaps) -> IntArray:
     """Index in ``HOST_KINDS`` of each gap's cause."""
-    frames = trace.frames
-    loads = np.array(["DataLoader" in name for name in frames.names], dtype=bool)
-    load = np.flatnonzero(loads[frames.name]) if loads.any() else np.array([], dtype=np.int64)
-    spans = np.stack([frames.begin_s[load], frames.end_s[load]], axis=1)
-    loading = _last(spans, gaps.begin_s + gaps.host_s / 2) >= 0
+    loading = trace.frames.around(gaps.begin_s + gaps.host_s / 2, "DataLoader") >= 0
     near = CLOCK_S + 4 * float(np.spacing(line.end_s))
     edge = np.searchsorted(line.edges_s, gaps.begin_s - near)
     first = np.append(line.edges_s, np.inf)[edge] < gaps.end_s
@@ -343,15 +339,6 @@ def _too_small(trace: KernelTrace, gaps: _Gaps, index: IntArray) -> bool:
         return False
     kernel, launch = _paces(trace, gaps, index)
     return index.size > 1 and kernel < min(launch, SMALL_S)
-
-
-def _last(spans: FloatArray, at_s: FloatArray) -> IntArray:
-    """Index of the last span to begin before each moment if it contains it, else -1. Spans [n, 2] are sorted."""
-    if not spans.size:
-        return np.full(at_s.size, -1)
-    index = np.searchsorted(spans[:, 0], at_s, side="right") - 1
-    inside: IntArray = np.where((index >= 0) & (spans[np.maximum(index, 0), 1] >= at_s), index, -1)
-    return inside
 
 
 def _frame_at(trace: KernelTrace, at_s: float) -> str:
