@@ -346,6 +346,7 @@ def _times(count: float) -> str:
 
 LOOP = 100
 """From this many kernels of single operators per step on, an optimizer is a loop over parameters."""
+LAST = re.compile(r"addcdiv")
 ADAM_PASSES = 7 / 4
 """Fused Adam reads weight, gradient and two moments and writes three; its last single operator, addcdiv, passes over
 four tensors."""
@@ -357,7 +358,7 @@ def _optimizer(seen: _Seen) -> TracePart:
     seconds = seen.seconds(where)
     single = where & np.array([EAGER.search(name[:300]) is not None for name in seen.trace.names])[seen.trace.name]
     often = int((single & (seen.line.owned_s > 0)).sum()) / seen.line.num_steps
-    last = np.array([operator.name.startswith("aten::addcdiv") for operator in seen.trace.operators] + [False])
+    last = np.array([LAST.search(operator.name) is not None for operator in seen.trace.operators] + [False])
     if often < LOOP or not (single & last[seen.trace.operator]).any():
         return TracePart(kind=PartKind.OPTIMIZER, seconds=seconds, evidence=_largest(seen, where))
     gain = max(seen.seconds(single) - ADAM_PASSES * seen.seconds(single & last[seen.trace.operator]), 0.0)
