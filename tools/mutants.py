@@ -105,7 +105,7 @@ def _operations(function: ast.AST) -> Iterator[tuple[ast.expr, ast.AST, ast.expr
 def survives(mutant: Mutant) -> bool:
     """Whether its tests pass on a copy of the package with the mutant in it."""
     with tempfile.TemporaryDirectory(prefix="sartor-mutant-") as folder:
-        shutil.copytree(REPO / "src" / "sartor", Path(folder) / "sartor", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(REPO / "src" / "sartor", Path(folder) / "sartor")
         (Path(folder) / "sartor" / mutant.room.file).write_text(mutant.source, "utf-8")
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *mutant.room.tests.split()]
         environment = {**os.environ, "PYTHONPATH": folder, "HYPOTHESIS_MAX_EXAMPLES": "50"}

@@ -70,9 +70,28 @@ class MissingExtraError(InputError):
     """A feature needs a package that is not installed; the message gives the install command."""
 
     def __init__(self, feature: str, extra: str) -> None:
-        command = f"pip install 'sartor[{extra}]'"
+        command = install_command(extra)
         super().__init__(feature, "not installed", f"needs the extra {extra}", command)
         self.args = (f"{feature}: not installed here; run: {command}",)
+
+
+def install_command(extra: str) -> str:
+    """The command that installs an extra beside this copy, from where the copy came: a folder, a file or the index."""
+    from importlib.metadata import PackageNotFoundError, distribution
+    from shlex import quote
+
+    source = Path(__file__).resolve().parents[2]  # of a checkout that is not installed
+    try:
+        origin = json.loads(distribution("sartor").read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:
+        origin = (
+            {"url": source.as_uri(), "dir_info": {"editable": True}} if (source / "pyproject.toml").exists() else {}
+        )
+    if not origin:
+        return f"pip install {quote(f'sartor[{extra}]')}"
+    if origin.get("dir_info", {}).get("editable"):
+        return f"pip install -e {quote(origin['url'].removeprefix('file://') + f'[{extra}]')}"
+    return f"pip install {quote(f'sartor[{extra}] @ ' + origin['url'])}"
 
 
 def _again(kind: type[InputError], words: tuple[Any, ...], parts: JsonDict) -> InputError:

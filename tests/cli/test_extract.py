@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sartor.cli import run
+from sartor.errors import install_command
 
 GRAPH = Path(__file__).resolve().parents[1] / "golden" / "tiny_llama_graph.json"
 
@@ -20,8 +21,8 @@ def test_without_torch_the_install_command_is_said(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *_: None)
     assert run(["extract", model, "--json"]) == 2
     shown = capsys.readouterr()
-    assert "pip install 'sartor[torch]'" in shown.err
-    assert "pip install 'sartor[torch]'" in json.loads(shown.out)["error"]["message"]
+    assert install_command("torch") in shown.err
+    assert install_command("torch") in json.loads(shown.out)["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,14 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from sartor.errors import InputError, MissingExtraError
+from sartor.errors import InputError, MissingExtraError, install_command
 from sartor.schedules import CoreType, ScheduledOperator, ScheduleProblem, Solver, Status, cp_sat, milp, prefixes, solve
 from sartor.schedules.solve import ScheduleCache
 from sartor.schedules.split import BlockAnswer
@@ -158,7 +160,7 @@ def test_a_missing_solver_names_its_install_command(
         return real(name, *rest, **named)
 
     monkeypatch.setattr(builtins, "__import__", absent)
-    with pytest.raises(MissingExtraError, match=rf"pip install 'sartor\[{extra}\]'"):
+    with pytest.raises(MissingExtraError, match=rf"pip install .*\[{extra}\]"):
         solve(random_problem(1, 14, 2, 2, shared=solver == "cp_sat"), solver=Solver(solver))
     assert solve(HARD, solver=Solver.GREEDY).checked
     assert solve(HARD).status is Status.OPTIMAL, "prefixes need neither"
@@ -220,3 +222,18 @@ class LateListener:
 
 def test_ctrl_c_before_the_search_has_begun_is_heard_when_it_has() -> None:
     assert cp_sat._run(LateListener(), None) == ("stopped", True)
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        ("", "pip install 'sartor[web]'"),
+        ('{"url": "file:///src/sartor", "dir_info": {"editable": true}}', "pip install -e '/src/sartor[web]'"),
+        ('{"url": "file:///src/sartor", "dir_info": {}}', "pip install 'sartor[web] @ file:///src/sartor'"),
+    ],
+)
+def test_a_missing_extra_is_installed_from_where_this_copy_came(
+    origin: str, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata, "distribution", lambda _: SimpleNamespace(read_text=lambda name: origin or None))
+    assert install_command("web") == command

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from sartor.answers.field import Fields, integer, text
 from sartor.answers.measured import ARM, CHOICES, ERRORS, FIT_ERRORS, PAIR, REGION
+from sartor.errors import install_command
 from sartor.json_types import JsonDict, JsonMap
 from sartor.report import document as d
 from sartor.report.document import PageBlock, document_text, grid_block, section
@@ -39,7 +40,7 @@ LEGEND = (
     "pairs: of shapes within 2% in work and more than 5% apart in time, how often the faster is predicted so."
 )
 HEURISTICS = " nvMMH: MAPE of nvidia-matmul-heuristics on a sample of the same GEMMs."
-NO_HEURISTICS = " For a column of nvidia-matmul-heuristics on 16-bit GEMMs: pip install 'sartor[heuristics]'."
+NO_HEURISTICS = " For a column of nvidia-matmul-heuristics on 16-bit GEMMs: {}."
 
 SHORT_LEGEND = (
     "MAPE, median, p90: of |predicted / measured - 1|; bias above 0: predicted too much. in 80%: inside the interval. "
@@ -72,7 +73,9 @@ def _legend(body: JsonMap) -> str:
     if any(group.get("heuristics_mape") is not None for group in groups):
         return LEGEND + HEURISTICS
     sixteen_bit = any(group["table"] == "gemm" and "16" in str(group.get("dtype", "16")) for group in groups)
-    return LEGEND + NO_HEURISTICS * (sixteen_bit and find_spec("nvMatmulHeuristics") is None)
+    return LEGEND + NO_HEURISTICS.format(install_command("heuristics")) * (
+        sixteen_bit and find_spec("nvMatmulHeuristics") is None
+    )
 
 
 def accuracy_view(body: JsonMap, *, verbose: bool = False) -> RenderableType:
