@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sartor import api
 from sartor.errors import InputError
 from sartor.traces.logs.read import _parse_log, read_log
 from sartor.traces.read import is_trace
@@ -255,3 +256,54 @@ def test_the_published_logs_are_read() -> None:
     assert [len(runs) for runs in steps.values()] == [1, 1, 1, 1, 1, 3]
     medians = [runs[0].measured.step_s for runs in steps.values()]
     assert medians == pytest.approx([26.2, 137.8, 1.381, 5.47, 14.4, 1.167], rel=0.01)
+
+
+BAR = "\r {0}%|###   | {0}/100 [00:{0:02d}<08:10,  {1}]"
+
+
+@pytest.mark.parametrize(("rate", "seconds"), [("5.20s/it", 5.2), ("2.50it/s", 0.4)])
+def test_the_progress_bar_of_a_trainer_has_a_unit_of_its_own(rate: str, seconds: float) -> None:
+    head = "  Instantaneous batch size per device = 2\n"
+    head += "  Total train batch size (w. parallel, distributed & accumulation) = 64\n"
+    memory = "\n{'loss': 1.0, 'memory/device_reserved (GiB)': 71.3, 'epoch': 0.1}\n"
+    (run,) = _parse_log(head + "".join(BAR.format(k, rate) for k in range(1, 9)) + memory, "log")
+    assert run.measured.step_s == pytest.approx(seconds)
+    assert (run.facts["global_batch_size"], run.facts["microbatch_size"]) == (64, 2)
+    assert run.measured.reserved_bytes == pytest.approx(71.3 * 2**30)
+
+
+def test_an_export_of_a_runs_history_has_the_times_between_its_rows() -> None:
+    rows = [(k, 100 + 3.1 * k, 10 * k) for k in range(1, 9)]
+    table = "_step,_runtime,train/global_step\n" + "".join(f"{a},{b:.2f},{c}\n" for a, b, c in rows)
+    lines = "".join(f'{{"_step": {a}, "_runtime": {b:.2f}, "train/global_step": {c}}}\n' for a, b, c in rows)
+    for text in (table, lines):
+        (run,) = _parse_log(text, "log")
+        assert run.measured.step_s == pytest.approx(0.31, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "count", "seconds"),
+    [
+        ("tracked_stats", '{"throughput": 30.0}', "samples_count", 32 / 30),
+        ("tracked_stats", '{"train_step_time": 1.5}', "step_num", 1.5),
+        ("throughput", "30.0", "samples_count", 32 / 30),
+        ("train_step_time", "1.5", "step", 1.5),
+    ],
+)
+def test_a_submission_says_its_steps_by_any_of_its_keys(key: str, value: str, count: str, seconds: float) -> None:
+    line = ':::MLLOG {{"time_ms": {}, "key": "{}", "value": {}, "metadata": {{"{}": {}}}}}'
+    rows = [(0, "global_batch_size", 32, count, 0)]
+    rows += [(1000 + 10666 * k, key, value, count, 320 * k) for k in range(1, 9)]
+    (run,) = _parse_log("\n".join("0: " + line.format(1759000000000 + ms, *rest) for ms, *rest in rows), "log")
+    assert run.measured.step_s == pytest.approx(seconds)
+
+
+def test_everything_that_a_log_does_not_say_is_asked_for_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "run.log"
+    path.write_text("".join(BAR.format(k, "5.20s/it") for k in range(1, 9)))
+    asked = "does not say its model, its GPU, how many GPUs it had, its sequence length and its batch"
+    with pytest.raises(InputError, match=asked) as caught:
+        api.diagnose_log(path)
+    assert caught.value.nearest.endswith(
+        "--model llama-3-8b --gpu h100 --num-devices 8 --seq-len 4096 --global-batch-size 64"
+    )

@@ -70,10 +70,46 @@ def diagnose_log(log: str | Path, *, run: int | None = None, **options: Unpack[L
 
     check_names(options, LoggedOptions)
     own = _chosen_run(read_log(log), run)
+    _ask_at_once(own, log, options)
     asked = AskedPlan.of(own, log, measured_on(own.facts.get("gpu"), "the log", options), options)
     found = asked.launched() if asked.has_launch else asked.assembled()
     warnings = [*asked.contradictions, *_counted_otherwise(found, asked)]
     return _held_against(found, asked, warnings, options.get("calibration"), best=options.get("best_plan", True))
+
+
+def _ask_at_once(own: RunLog, log: str | Path, options: LoggedOptions) -> None:
+    """Raise ``InputError`` for all that neither the log nor an option says, with one command that does, if it is more
+    than one fact."""
+    from sartor.launch.megatron_dialects import whole_dump
+
+    whole = options.get("launch") is not None or whole_dump(own.arguments)
+    known = own.knowing(seq_len=options.get("seq_len"), num_devices=options.get("num_devices"))
+    counted = known.tokens_per_step or known.device_tokens_per_step or own.facts.get("global_batch_size")
+    placed = options.get("gpu") or options.get("cluster")
+    missing = {
+        "its model": ("--model llama-3-8b", options.get("model") is None and not whole),
+        "its GPU": ("--gpu h100", placed is None and own.facts.get("gpu") not in GPUS.names()),
+        "how many GPUs it had": (
+            "--num-devices 8",
+            not whole
+            and own.number("num_devices") is None
+            and options.get("num_devices") is None
+            and options.get("cluster") is None,
+        ),
+        "its sequence length": (
+            "--seq-len 4096",
+            not whole
+            and own.number("seq_len") is None
+            and options.get("seq_len") is None
+            and not np.isfinite(own.flops_per_s).any(),
+        ),
+        "its batch": ("--global-batch-size 64", not whole and not counted and options.get("global_batch_size") is None),
+    }
+    asked = {what: option for what, (option, open_) in missing.items() if open_}
+    if len(asked) > 1:
+        *first, last = asked
+        must = f"does not say {', '.join(first)} and {last}; state them"
+        raise InputError("LOG", str(log), must, f"sartor diagnose {log} {' '.join(asked.values())}")
 
 
 def _counted_otherwise(found: LoggedPlan, asked: AskedPlan) -> Iterator[str]:

@@ -25,7 +25,8 @@ Runs = Annotated[
         metavar="TRACE_OR_LOG...",
         help="Trace of PyTorch's profiler (.json or .json.gz) or of Nsight Systems (.sqlite; several ranks or their "
         "folder), or a training log: Megatron-LM, "
-        "torchtitan, DeepSpeed, NeMo, MaxText, litgpt, nanotron, nanoGPT, LLaMA-Factory, transformers, MLPerf.",
+        "torchtitan, DeepSpeed, NeMo, MaxText, litgpt, nanotron, nanoGPT, LLaMA-Factory, transformers (TRL, axolotl), "
+        "MLPerf, exports of Weights & Biases.",
     ),
 ]
 ModelOfRun = Annotated[str | None, o.MODEL(help="Model that was trained, where the run does not say its sizes.")]

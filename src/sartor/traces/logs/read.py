@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -196,6 +197,7 @@ def read_log(path: str | Path, field: str = "LOG") -> tuple[RunLog, ...]:
 
 def _parse_log(text: str, name: str, field: str = "LOG") -> tuple[RunLog, ...]:
     """The runs of a log's text. Raises `InputError` if it has no step line of a known trainer."""
+    text = _rows_of(text)
     lines = text.splitlines()
     form = _format_of(text, lines)
     if form is None:
@@ -205,6 +207,15 @@ def _parse_log(text: str, name: str, field: str = "LOG") -> tuple[RunLog, ...]:
     if not timed_runs:
         raise InputError(field, name, f"has {form.title} lines but no step time in them; must hold at least one step")
     return tuple(replace(run, index=index, num_runs=len(timed_runs)) for index, run in enumerate(timed_runs))
+
+
+def _rows_of(text: str) -> str:
+    """A table of comma-separated values with Weights & Biases' columns as JSON, a row a line; other text as it is."""
+    head = text[:LONGEST_LINE].partition("\n")[0]
+    if "_step" not in head or "_runtime" not in head or head.lstrip().startswith("{"):
+        return text
+    rows = csv.DictReader(text.splitlines())
+    return "\n".join(", ".join(f'"{name}": {value}' for name, value in row.items() if value) for row in rows)
 
 
 def _rates(run: RunLog) -> tuple[FloatArray, ...]:
@@ -243,7 +254,8 @@ def _parts(form: _LogFormat, lines: Sequence[str]) -> Iterator[_LogPart]:
             continue
         line = line[:LONGEST_LINE]
         match = form.iteration.search(line) if form.iteration else None
-        if match is None and form.iteration:
+        if match is None and form.iteration:  # no step, though it has the words of one
+            waiting.append(line)
             continue
         iteration = int(match[1]) if match else 0
         if _rank(line) not in (rank, NO_RANK):
@@ -347,6 +359,8 @@ def _clock(form: _LogFormat, part: _LogPart, row: dict[int, int]) -> FloatArray:
 def _seconds(text: str) -> float:
     if text.isdigit():
         return int(text) / 1e3
+    if re.fullmatch(r"\d{1,9}\.\d{1,9}", text):
+        return float(text)
     if elapsed := _ELAPSED.fullmatch(text):
         days, hours, minutes, seconds = (int(part or 0) for part in elapsed.groups())
         return 86400.0 * days + 3600 * hours + 60 * minutes + seconds
