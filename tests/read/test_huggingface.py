@@ -284,3 +284,36 @@ def test_folder_file_bytes_and_dictionary_give_the_same_shape(tmp_path: Path) ->
     assert by_folder == by_file
     assert by_folder.shape.name == "some-model-1.5b"
     assert read_model(json.dumps(LLAMA).encode()).shape == read_model(LLAMA).shape
+
+
+SMALL: dict[str, object] = {
+    "model_type": "llama", "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4,
+    "num_attention_heads": 8, "num_key_value_heads": 8, "vocab_size": 32000, "rms_norm_eps": 1e-5, "hidden_act": "silu",
+}  # fmt: skip
+
+
+def test_a_model_type_that_is_almost_another_names_it() -> None:
+    assert any("lama (did you mean llama?)" in x for x in read_model({**SMALL, "model_type": "lama"}).assumptions)
+
+
+def test_a_file_without_a_model_type_is_told_which_one_has_its_fields() -> None:
+    with pytest.raises(InputError, match="nearest: add model_type, by its fields perhaps llama"):
+        read_model({key: value for key, value in SMALL.items() if key != "model_type"})
+
+
+def test_a_switch_of_no_class_that_names_a_gate_makes_the_count_inexact() -> None:
+    assert read_model(SMALL).exact
+    reading = read_model({**SMALL, "attn_output_gate": True})
+    assert not reading.exact
+    assert any("attn_output_gate=true" in reason for reason in reading.inexact_because)
+    assert read_model({**SMALL, "attn_output_gate": False}).exact
+
+
+@pytest.mark.parametrize("name", ["routed_expert_hidden_size", "moe_latent_size"])
+def test_experts_of_a_width_of_their_own_have_two_projections_in_each_mixture_layer(name: str) -> None:
+    moe = {**SMALL, "model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 256}
+    plain, narrow = read_model(moe), read_model({**moe, name: 128})
+    saved = 4 * 8 * 3 * 256 * (512 - 128)
+    assert int(plain.num_params) - int(narrow.num_params) == saved - 4 * 2 * 512 * 128
+    assert not narrow.exact
+    assert not narrow.unread_sizes

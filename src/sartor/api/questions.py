@@ -398,7 +398,7 @@ def inference(run: Run, reading: ModelReading, gpu: Gpu, own: Calibration | None
             *reading.assumptions,
             *reading.notes,
             *dtype_notes,
-            *released_note(run),
+            *released_note(run, reading.weights),
             *(f"{name}={run.get(name)} (default)" for name in shown if not run.states(name)),
             *lengths,
             *wide,
@@ -465,9 +465,13 @@ def released_run(run: Run, reading: ModelReading, gpu: Gpu) -> Run:
     return run.with_(Origin.IMPLIED, "the checkpoint", dtype=held_in(DType(reading.weights), gpu).value)
 
 
-def released_note(run: Run) -> tuple[str, ...]:
-    """The note on a type that the checkpoint says."""
-    return (f"dtype={run.get('dtype')} (the checkpoint's)",) if run.origin("dtype") is Origin.IMPLIED else ()
+def released_note(run: Run, released: str) -> tuple[str, ...]:
+    """The note on a type that the checkpoint says, which the device may not multiply in."""
+    if run.origin("dtype") is not Origin.IMPLIED:
+        return ()
+    dtype = str(run.get("dtype"))
+    own = "" if dtype == released else f" {released} weights, widened to 16 bits on this device"
+    return (f"dtype={dtype} (the checkpoint's{own})",)
 
 
 def held_in(released: DType, gpu: Gpu) -> DType:

@@ -302,7 +302,7 @@ def _prefill(server: Server, tp: int, copies: int) -> Server:
 def _assumed(run: Run, reading: ModelReading, server: Server, load: Load, calibration: Calibration) -> Iterator[str]:
     """What was assumed, in sentences."""
     yield from precision_of(None if run.origin("dtype") is Origin.USUAL else run.get("dtype"), server.gpu)[1]
-    yield from released_note(run)
+    yield from released_note(run, reading.weights)
     if not run.states("tp") and server.tp > 1:
         yield f"tp={server.tp}: the fewest devices that hold a sequence (set --tp)"
     yield from padding_note(reading.shape, server.shape)

@@ -25,7 +25,7 @@ from sartor.read.families import model_types, read_part
 from sartor.read.families.tabled import is_tabled, with_table
 from sartor.read.fields import Fields, Ledger, default_class, is_published_class
 from sartor.read.quantized import quantization_of, released_type, stored_types
-from sartor.read.verified import StatedParams, say_unread, stated_params, unverified
+from sartor.read.verified import StatedParams, nearest_type, say_unread, stated_params, unverified
 from sartor.units import format_count
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+\-]*\Z")
@@ -63,6 +63,9 @@ def read_fields(config: JsonDict, *, name: str = "", folder: Path | None = None)
             "model_type",
             "missing",
             "must be given: without model_type or architectures, the sizes do not determine the model",
+            nearest_type(config, [name for name in config if name != "num_key_value_heads"], COMMON).replace(
+                "model_type=", "add model_type, by its fields perhaps "
+            ),
         )
     _check_dtype(config)
     _check_what_changes_no_count(config, ledger)
@@ -227,6 +230,11 @@ def _check_dtype(config: JsonDict) -> None:
             raise InputError(name, value, "must name an element type of PyTorch", dtypes)
 
 
+COMMON = (
+    "llama", "qwen3", "qwen2", "qwen3_moe", "mixtral", "deepseek_v3", "gpt_oss", "gemma3_text", "gemma2", "gpt2",
+    "gpt_neox", "opt", "phi3", "falcon", "bloom", "olmo2",
+)  # fmt: skip
+"""Model types that a file without one is likely to mean, the likeliest first."""
 _ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "activation", "hidden_activation_function")
 _ABOVE_0 = ("rope_theta", "max_position_embeddings")
 _ACTIVATION = re.compile("elu|silu|swish|glu|mish|tanh|sigmoid|linear|laplace|softplus|identity", re.IGNORECASE)

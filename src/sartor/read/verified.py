@@ -248,7 +248,7 @@ def refuse_unread(f: Fields) -> None:
         what = "a mixer other than attention" if MIXERS.search(left[0]) else "experts"
         also = f" (as {_shown(left[1:])})" if left[1:] else ""
         must = f"describes {what}{also}: counted only for a known model_type, and {f.model_type} is unknown"
-        raise f.refuse(left[0], f.raw[left[0]], must, _nearest_type(f.raw, left))
+        raise f.refuse(left[0], f.raw[left[0]], must, nearest_type(f.raw, left))
 
 
 def say_unread(config: JsonDict, ledger: Ledger, *, sparse: bool, path: str = "", outer_type: str = "") -> None:
@@ -285,7 +285,11 @@ def say_unread(config: JsonDict, ledger: Ledger, *, sparse: bool, path: str = ""
         sentence = f"ignored, as the class of this model_type does not read them: {shown}{suffix}"
         changes_layers = any(MIXERS.search(n) for n in rest) or (not sparse and any(EXPERTS.search(n) for n in rest))
         ledger.guess(sentence) if changes_layers else ledger.note(sentence)
-    if strange := [name for name in strange if name not in (*left, *unknown)]:
+    parts = [name for name in strange if config[name] is True and MAY_ADD.search(name)]
+    if parts:
+        shown = ", ".join(f"{path}{name[:60]}=true" for name in parts[:5])
+        ledger.guess(f"not read, and may add parameters: {shown}")
+    if strange := [name for name in strange if name not in (*left, *unknown, *parts)]:
         suffix = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
         shown = ", ".join(path + name[:60] for name in strange[:5])
         ledger.note(f"ignored, as no published class has such a field: {shown}{suffix}")
@@ -294,6 +298,10 @@ def say_unread(config: JsonDict, ledger: Ledger, *, sparse: bool, path: str = ""
             say_unread(
                 value, ledger, sparse=sparse, path=f"{path}{name}.", outer_type=outer_type if path else model_type
             )
+
+
+MAY_ADD = re.compile(r"output_gate|attn_gate|gated_att|qk_norm|(?:attn|attention)_res|sinks?\b|indexer|sparse_att")
+"""Switches of such names, when on, usually mean tensors of their own."""
 
 
 @cache
@@ -338,9 +346,11 @@ def _shown(names: list[str]) -> str:
     return ", ".join(name[:60] for name in names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
-def _nearest_type(config: JsonDict, left: list[str]) -> str:
-    """The published model type that has most of the fields left out, then most of all fields of the file."""
-    best = max(_shared(config, left), default=(0, 0, ""))
+def nearest_type(config: JsonDict, left: list[str], among: tuple[str, ...] = ()) -> str:
+    """The published model type (of those ``among``) that has most of the fields left out, then most of all fields of
+    the file, or the first of ``among``."""
+    rows = (row for row in _shared(config, left) if not among or row[2] in among)
+    best = max(rows, key=lambda row: (row[0], -among.index(row[2])) if among else row, default=(0, 0, ""))
     return f"model_type={best[2]}" if best[0] else ""
 
 

@@ -378,6 +378,10 @@ def _activation(f: Fields, family: Family) -> str:
     return word if word and len(word) < 40 and word.isprintable() else "silu" if family.gated else "gelu"
 
 
+EXPERT_INPUT = ("routed_expert_hidden_size", "moe_latent_size")
+"""Fields of the width of the experts' input, if it is not the residual's."""
+
+
 def moe_ffn(f: Fields, sizes: Sizes, family: Family) -> MoeFfn:
     """The expert part of a sparse layer."""
     e = family.experts
@@ -387,7 +391,11 @@ def moe_ffn(f: Fields, sizes: Sizes, family: Family) -> MoeFfn:
     width = f.size(width_name) if width_name else f.size(*e.width)
     check_experts(f, num, top_k, next((n for n in e.top_k if f.has(n)), e.top_k[0]))
     groups, chosen = _routing_groups(f, num)
-    latent = (f.optional_size(*e.latent) if e.latent else None) or 0
+    named = e.latent or tuple(name for name in EXPERT_INPUT if f.has(name))
+    latent = (f.optional_size(*named) if named else None) or 0
+    if latent and not e.latent:
+        between = "experts of that width between a projection each way, which the published class does not have"
+        f.ledger.guess(f"{f.path}{named[0]}={latent}: {between}")
     bias = choose(f, e.bias)
     expert = DenseFfn(
         ffn_hidden_size=width, gated=e.gated, up_bias=bias, down_bias=bias, activation=_activation(f, family)

@@ -127,13 +127,6 @@ def _gated_delta_net(f: Fields, hidden: int, *, fused: bool) -> StateSpaceMixer:
 def kimi_linear(f: Fields) -> TransformerShape:
     """Kimi delta attention, every fourth layer latent attention, experts after the first layer."""
     family = _latent_hybrid(f)
-    if latent := f.optional_size("routed_expert_hidden_size"):
-        f.ledger.guess(
-            f"routed_expert_hidden_size={latent}: experts of that width between a projection each way, which the "
-            "published class does not have"
-        )
-        assert family.experts is not None
-        family = replace(family, experts=replace(family.experts, latent=("routed_expert_hidden_size",)))
     sizes = read_sizes(f, family)
     nested = f.given("linear_attn_config")
     inner = replace(f, raw=nested, path=f"{f.path}linear_attn_config.") if isinstance(nested, dict) else f

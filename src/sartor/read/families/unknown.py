@@ -7,12 +7,13 @@ is a guess, and listed as one.
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import replace
 
 from sartor.model.layer import Norm
 from sartor.model.shape import TransformerShape
 from sartor.read.families import model_types, parts, read_part
-from sartor.read.families.decoder import Choice, Experts, Family, QkNorm, read_decoder
+from sartor.read.families.decoder import EXPERT_INPUT, Choice, Experts, Family, QkNorm, read_decoder
 from sartor.read.families.parts import (
     Reach,
     Sparse,
@@ -22,7 +23,7 @@ from sartor.read.families.parts import (
     sparse_steps,
     window_everywhere,
 )
-from sartor.read.fields import Fields
+from sartor.read.fields import Fields, family_rows
 from sartor.read.verified import refuse_unread
 
 WIDENED = 1.5
@@ -44,7 +45,6 @@ TOP_K_MORE = (*TOP_K, "moe_k", "top_k", "topk", "num_selected_experts")
 EXPERT_WIDTH = ("moe_intermediate_size", "expert_ffn_hidden_size", "moe_ffn_hidden_size", "expert_intermediate_size")
 SHARED_WIDTH = ("shared_expert_intermediate_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size")
 SHARED_COUNT = ("n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts")
-EXPERT_INPUT = ("moe_latent_size", "routed_expert_hidden_size")
 NESTED = ("text_config", "llm_config", "language_config", "language_model", "decoder", "thinker_config")
 ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "activation", "activation_type", "act_fn")
 GATED = ("silu", "swish", "swiglu", "geglu", "glu", "reglu")
@@ -129,7 +129,9 @@ def _guess_family(f: Fields) -> Family:
 
 
 def _said(f: Fields) -> str:
-    return f.model_type or "missing"
+    """The model type as a sentence names it, with one that is spelled almost like it."""
+    near = difflib.get_close_matches(f.model_type.lower()[:60], family_rows(), 1, 0.8)
+    return f"{f.model_type} (did you mean {near[0]}?)" if near else f.model_type or "missing"
 
 
 def _as(f: Fields, model_type: str) -> Fields:
