@@ -21,7 +21,7 @@ from sartor.launch.fields import fields_in
 from sartor.launch.plan import JobParts, LaunchKind, LaunchReading, canonical, check_numbers, no_devices
 from sartor.launch.script import ScriptCommand, devices_in
 from sartor.launch.shell_words import HOLE
-from sartor.launch.stated import NO_OPTIONS, Options, StatedDocument, read_yaml, unset_arguments
+from sartor.launch.stated import NO_OPTIONS, Options, StatedDocument, bearing, read_yaml, unset_arguments
 from sartor.model.shape import TransformerShape
 from sartor.model.training import (
     ContextParallel,
@@ -277,6 +277,7 @@ def read_maxtext(raw: JsonDict, command: ScriptCommand | None, options: Options 
     parts = replace(parts, recompute_modules=again, offload_modules=away)
     model = keys.text("model_name", "default")
     rest = keys.left()
+    meshed = [name for name in rest if re.fullmatch(r"(ici|dcn)_\w+_parallelism", name) and keys.find(name) != 1]
     open_fields = {name: words for name, words in keys.open.items() if name not in keys.unchecked}
     stated_notes = tuple(f"{name} is " for name in keys.open if name not in open_fields)
     return LaunchReading(
@@ -286,9 +287,9 @@ def read_maxtext(raw: JsonDict, command: ScriptCommand | None, options: Options 
         shape=shape,
         sequence_parallel=True,
         model="" if model == "default" else printable(model),
-        unknown=unset_arguments(command.arguments if command else ()),
+        unknown=(*unset_arguments(command.arguments if command else ()), *meshed),
         unpriced=tuple(printable(f"{name}={keys.find(name)}") for name in rest if PRICED.match(name)),
-        open_fields=open_fields,
+        open_fields={**open_fields, **bearing(meshed)},
         replaced=keys.replaced,
         fields_in_file=fields_in(KIND, keys) | devices_in(command),
         implied=_implied(keys, dims, command),

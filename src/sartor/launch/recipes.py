@@ -62,10 +62,15 @@ def dialect_of(config: JsonMap, name: str) -> Dialect | None:
     claims = [d for d in dialects() if all(_stands(config, key) for key in d.needs) and _any(config, d.marks)]
     below = {name for dialect in claims for name in dialect.above}
     claims = [dialect for dialect in claims if dialect.name not in below]
-    if len(claims) > 1:
-        both = " and ".join(dialect.title for dialect in claims)
+    titles = [dialect.title for dialect in claims] + (["accelerate"] if OF_ACCELERATE & set(config) else [])
+    if claims and len(titles) > 1:
+        both = " and ".join(titles)
         raise InputError("launch", printable(name), f"has keys of {both}; must be one trainer's", "a file for each")
     return claims[0] if claims else None
+
+
+OF_ACCELERATE = {"distributed_type", "compute_environment"}
+"""Keys that accelerate's configurations have and no recipe."""
 
 
 def dialect_started(words: Sequence[str]) -> Dialect | None:
@@ -154,7 +159,7 @@ def read_recipe(
         unknown=(*unset, *unset_arguments(command.arguments if command else ()), *unknown),
         unpriced=tuple(unpriced),
         ignored=tuple(ignored),
-        open_fields={**fields.open, **bearing(unknown), **_left(said)},
+        open_fields={**_left(said), **fields.open, **bearing(unknown)},
         replaced=fields.replaced,
         assumptions=tuple(fields.assumptions),
         fields_in_file=_fields_in(said) | devices_in(command),
@@ -227,6 +232,8 @@ def _plan(said: _Said, command: ScriptCommand | None) -> TrainingPlan:
     group = 0 if not zero else shards * cp if shards and 0 < shards < dp else dp * cp // replicas
     again = any(said.get(name) for name in ("recomputed", "sharded_recompute")) or bool(said.get("recompute_layers"))
     again |= said.get("not_recomputed") is False or _deepspeed(said).has("activation_checkpointing")
+    if "offload_param" in said.argument("optimizer_offload") and said.get("optimizer_offload"):
+        said.fields.assumptions.append("of offloaded parameters only the optimizer's states are priced")
     plan = TrainingPlan(
         dims=ParallelDims(tp=tp, pp=pp, dp=dp, cp=cp, ep=said.count("ep"), sequence_parallel=_splits_sequence(said)),
         microbatch_size=micro,

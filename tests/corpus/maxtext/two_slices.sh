@@ -1,0 +1,2 @@
+python3 -m MaxText.train MaxText/configs/base.yml model_name=llama3.1-8b dcn_data_parallelism=2 ici_fsdp_parallelism=8 \
+  per_device_batch_size=2 max_target_length=8192 remat_policy=full
