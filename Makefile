@@ -6,7 +6,7 @@ JOBS ?= 2
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch check corpus format lint types bench fuzz mutants lab matrix long scoreboard docs clean
+.PHONY: help demo test test-torch check corpus format lint types bench fuzz mutants lab matrix long scoreboard release docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -89,6 +89,11 @@ lab: .venv/dev.stamp ## check that the fits of lab/ load; FIT=fit_gemm ARGS=h200
 
 scoreboard: .venv/peers.stamp ## other predictors beside ours: docs/scoreboard.md (ARGS="--calculon CHECKOUT --simumax ...")
 	.venv/peers/bin/python lab/scoreboard.py $(ARGS)
+
+release: .venv/dev.stamp ## build sdist and wheel into dist/ and check them: contents, sizes, licences, a fresh install
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check build
+	rm -rf dist && $(BIN)/python -m build --outdir dist . >/dev/null
+	$(BIN)/python tools/release.py dist
 
 docs: .venv/dev.stamp ## regenerate the generated pages of docs/
 	@for f in tools/*_docs.py; do $(BIN)/python $$f || exit 1; done

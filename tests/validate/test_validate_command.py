@@ -96,7 +96,7 @@ def test_a_missing_extra_leaves_one_json_object(
     path = write_parquet(tmp_path / "x.parquet", gemm_rows())
     code, out, err = call("validate", "operators", "--data", path, "--html", tmp_path / "x.html", "--json")
     assert code == 2
-    assert "sartor[report]" in json.loads(out)["error"]["message"]
+    assert "[report]" in json.loads(out)["error"]["message"]
     assert len(err.strip().splitlines()) == 1
 
 
