@@ -37,6 +37,7 @@ ANSWERS: dict[str, Callable[[], Answer]] = {
     "advise": lambda: api.advise("gpt2", **RUN),
     "plan": lambda: api.plan("gpt2", **RUN),
     "serving": lambda: api.serving("llama-3.1-8b", concurrency=8),
+    "deploy": lambda: api.deploy("llama-3.1-8b", "h100", users=8, pools=False),
     "ask": lambda: api.ask("gpt2", **RUN),
     "read": lambda: api.read("gpt2"),
     "launch": lambda: api.launch(api.plan("gpt2", **RUN), "megatron"),

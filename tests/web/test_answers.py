@@ -44,6 +44,11 @@ def test_every_example_of_the_api_page_is_answered_with_its_keys(server: Any, na
             {"model": "llama-3.1-8b", "gpu": "h100", "concurrency": [1, 8], "output_len": 300},
             ["serving", "llama-3.1-8b", "--gpu", "h100", "--concurrency", "1,8", "--output-len", 300],
         ),
+        (
+            "/api/deploy",
+            {"model": "llama-3.1-8b", "gpus": ["h100", "a100"], "tpot_s": 0.03, "users": 90, "pools": False},
+            ["deploy", "llama-3.1-8b", "--gpu", "h100,a100", "--tpot", 0.03, "--users", 90, "--no-pools"],
+        ),
         ("/api/gemm", {"m": 2304, "n": 1600, "k": 4096}, ["gemm", 2304, 1600, 4096]),
         ("/api/lint", {"model": "gpt2-xl", "tp": 2}, ["lint", "gpt2-xl", "--tp", 2, "--fail-on", "never"]),
         ("/api/advise", {"model": "gpt2-xl", "top": 2}, ["advise", "gpt2-xl", "--top", 2]),

@@ -41,7 +41,7 @@ from sartor.answers.measured import (
     sometimes,
 )
 from sartor.answers.plan import LAUNCH, PLAN
-from sartor.answers.serving import SERVING
+from sartor.answers.serving import DEPLOYMENT, SERVING
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.units import GIB, MIB, TERA, format_count
@@ -206,6 +206,7 @@ COMMANDS: Mapping[str, tuple[Fields, ...]] = {
     "collective": (COLLECTIVE,),
     "operators": (OPERATORS,),
     "serving": (SERVING,),
+    "deploy": (DEPLOYMENT,),
     "place": (PLACEMENT,),
     "schedule": (SCHEDULE,),
     "diagnose": (LOG, TRACE),

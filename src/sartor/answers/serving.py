@@ -32,9 +32,11 @@ from sartor.units import Floats, format_count, format_seconds
 
 if TYPE_CHECKING:
     from sartor.cost.cost import Source
+    from sartor.hardware.cluster import Cluster
     from sartor.model.workload import ModelReading
     from sartor.run.fields import Run, Turn
     from sartor.step.serving.batching import Steady
+    from sartor.step.serving.deploy import Deployer, Deployment, Layout, Objective
     from sartor.step.serving.inference import InferenceMemory
     from sartor.step.serving.served import Load, Server, Shortage
 
@@ -256,3 +258,227 @@ def _loads(answer: ServingAnswer) -> Iterator[_ServedLoad]:
             output_tokens_per_s_per_device=(rate := column["output_tokens_per_s"] / answer.num_devices),
             usd_per_million_tokens=price and price / 3600 / rate * 1e6,
         )
+
+
+# -- deployments -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A layout with as many replicas as the load takes."""
+
+    deployment: Deployment
+    where: Cluster
+    binding: str
+    """What keeps a replica from taking more requests: an objective, or memory."""
+
+    def _one(self, name: str) -> float:
+        return float(np.ravel(getattr(self.deployment.steady, name))[0])
+
+    @property
+    def ttft_s(self) -> float:
+        return self._one("ttft_s")
+
+    @property
+    def tpot_s(self) -> float:
+        return self._one("tpot_s")
+
+    @property
+    def ttft_interval(self) -> tuple[Floats, Floats]:
+        return interval_80(self.ttft_s, self._one("ttft_log_sigma"))
+
+    @property
+    def tpot_interval(self) -> tuple[Floats, Floats]:
+        return interval_80(self.tpot_s, self._one("tpot_log_sigma"))
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        usd = self.where.price_usd_per_device_hour
+        return usd and usd * self.deployment.num_devices
+
+    @property
+    def usd_per_million_tokens(self) -> float | None:
+        """Of the tokens of answers."""
+        return self.usd_per_hour and self.usd_per_hour / 3600 / self.deployment.output_tokens_per_s * 1e6
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """What starts one server of each kind."""
+        layout, servers = (
+            self.deployment.layout,
+            self.deployment.layout.server.copies * self.deployment.layout.decode_workers,
+        )
+        running = math.ceil(float(np.ravel(self.deployment.steady.running)[0]) / servers)
+        return tuple(
+            server_command(pool, role, running)
+            for pool, role in ((layout.prefill, "prefill"), (layout.server, "decode" if layout.prefill else ""))
+            if pool is not None
+        )
+
+
+def server_command(server: Server, role: str, running: int) -> str:
+    """The command that starts a server; ``role``: of prompts or answers alone, ``running``: sequences of a copy at once
+    (options of vLLM 0.11, SGLang 0.5 and TensorRT-LLM 1.0; recalled 2026-11-30)."""
+    devices, narrow = server.num_devices, server.dtype.value == "fp8"
+    match server.engine.name:
+        case "vllm":
+            words = ["vllm serve MODEL", f"--tensor-parallel-size {server.tp}"]
+            words += [f"--data-parallel-size {server.copies}"] * (server.copies > 1)
+            words += ["--enable-expert-parallel"] * (server.ep > 1) + [f"--max-num-seqs {running}"]
+            connector = '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'
+            words += [f"--kv-transfer-config '{connector}'"] * bool(role)
+        case "sglang":
+            words = ["python -m sglang.launch_server --model-path MODEL", f"--tp-size {devices}"]
+            words += [f"--dp-size {server.copies} --enable-dp-attention"] * (server.copies > 1)
+            words += [f"--ep-size {server.ep}"] * (server.ep > 1) + [
+                f"--max-running-requests {running * server.copies}"
+            ]
+            words += [f"--disaggregation-mode {role}"] * bool(role)
+        case _:
+            words = ["trtllm-serve MODEL", f"--tp_size {devices}", f"--max_batch_size {running}"]
+            words += [f"--ep_size {server.ep}"] * (server.ep > 1)
+    words += ["--quantization fp8"] * (narrow and server.engine.name != "trtllm" and server.stored is None)
+    return " ".join(words)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontPoint:
+    """A layout and load that no other beats in tokens/s per device and per request."""
+
+    layout: Layout
+    in_flight: int
+    tokens_per_s_per_device: float
+    tokens_per_s_per_request: float
+    ttft_s: float
+
+
+def pools_text(layout: Layout) -> str:
+    """``tp 2``, ``2 x tp 1 for prompts, 3 x tp 2 for answers``."""
+    answers = _sizes(layout.server, layout.decode_workers)
+    if layout.prefill is None:
+        return answers
+    return f"{_sizes(layout.prefill, layout.prefill_workers)} for prompts, {answers} for answers"
+
+
+def _sizes(server: Server, workers: int) -> str:
+    words = [
+        f"tp {server.tp}",
+        *[f"{server.copies} copies"] * (server.copies > 1),
+        *[f"ep {server.ep}"] * (server.ep > 1),
+    ]
+    return f"{workers} x " * (workers > 1) + ", ".join(words)
+
+
+def _of_layout(path: str, *, shown: bool = False) -> Fields:
+    """The sizes of the layout at ``path``; ``shown``: device, precision and engine in tables."""
+    kinds = (("gpu", "GPU", "gpu.name"), ("dtype", "type", "dtype"), ("kernels", "engine", "engine.name"))
+    return (
+        *(text(name, words if shown else "", path=f"{path}.server.{end}") for name, words, end in kinds),
+        *(integer(name, path=f"{path}.server.{name}") for name in ("tp", "copies", "ep")),
+        *(integer(name, path=f"{path}.{name}") for name in ("decode_workers", "prefill_workers")),
+        field("prefill", SERVER, path=f"{path}.prefill", null=True),
+    )
+
+
+CHOICE: Fields = (
+    text("layout", "a replica", path=lambda choice: pools_text(choice.deployment.layout)),
+    *_of_layout("deployment.layout", shown=True),
+    integer("replicas", "replicas", path="deployment.replicas"),
+    integer("num_devices", "GPUs", path="deployment.num_devices"),
+    integer("in_flight", "in flight", path="deployment.in_flight", help="requests of each replica"),
+    number("ttft_s", "first token", form=_brief, help="mean time from a request to its first token"),
+    number("ttft_low_s", path=lambda choice: float(choice.ttft_interval[0])),
+    number("ttft_high_s", path=lambda choice: float(choice.ttft_interval[1])),
+    number("tpot_s", "per token", form=_brief, help="mean time between a request's tokens"),
+    number("tpot_low_s", path=lambda choice: float(choice.tpot_interval[0])),
+    number("tpot_high_s", path=lambda choice: float(choice.tpot_interval[1])),
+    number(
+        "probability",
+        "likely",
+        path="deployment.likely",
+        form=lambda share: f"{share:.0%}",
+        help="that both objectives hold, if their errors were independent",
+    ),
+    number("output_tokens_per_s", "tokens/s", path="deployment.output_tokens_per_s", form=lambda rate: f"{rate:,.0f}"),
+    number("usd_per_hour", "USD/h", form=lambda usd: f"{usd:,.2f}", null=True),
+    number("usd_per_million_tokens", "USD/1M", form=lambda usd: f"{usd:.3g}", null=True, help="tokens of answers"),
+    text("binding", help="what keeps a replica from taking more: ttft_s, tpot_s, probability or memory"),
+    rows("commands", Scalar.TEXT, help="what starts one server of each kind"),
+)
+FRONT_POINT: Fields = (
+    text("layout", "layout", path=lambda point: pools_text(point.layout)),
+    *_of_layout("layout"),
+    integer("in_flight", "in flight"),
+    number("tokens_per_s_per_request", "tokens/s of a request", form=lambda rate: f"{rate:,.0f}"),
+    number("tokens_per_s_per_device", "tokens/s per GPU", form=lambda rate: f"{rate:,.0f}"),
+    number("ttft_s", "first token", form=_brief),
+)
+DEPLOYMENT: Fields = (
+    field(
+        "model",
+        (
+            text("name", path="reading.shape.name"),
+            rows("unread_sizes", Scalar.TEXT, path="reading.unread_sizes", help="entries that name a size, not read"),
+            rows("assumptions", Scalar.TEXT),
+        ),
+        path=lambda answer: answer,
+    ),
+    field(
+        "load",
+        (*numbers("requests_per_s"), *integers("users input_len output_len")),
+        help="requests_per_s and users 0: as much as a replica takes",
+    ),
+    field(
+        "objective",
+        tuple(
+            number(name, null=True, path=lambda goal, name=name: _finite(getattr(goal, name)))
+            for name in ("ttft_s", "tpot_s", "probability")
+        ),
+    ),
+    integer("most_devices"),
+    integer("num_layouts", help="priced; the best of all is the best"),
+    text("status", help="feasible, infeasible, or unknown: sizes of the config were not read"),
+    field("best", CHOICE, null=True),
+    field("simpler", CHOICE, null=True, help="the cheapest of one kind of server without copies, if the best is not"),
+    rows("choices", CHOICE, help="the cheapest of every kind of layout"),
+    rows("front", FRONT_POINT, help="no other has more tokens/s per device and per request"),
+    mapping("refused", Scalar.TEXT, help="devices, precisions and engines of the question that cannot be, and why"),
+)
+
+
+def _finite(seconds: float | None) -> float | None:
+    return seconds if seconds is not None and math.isfinite(seconds) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class DeploymentAnswer(Answer):
+    """The cheapest deployments that meet objectives under a load."""
+
+    fields: ClassVar[Fields] = DEPLOYMENT
+    subject: ClassVar[Fields] = (
+        text("model", "model", path="reading.shape.name"),
+        text("status", "status"),
+        integer("num_layouts", "layouts"),
+    )
+    reading: ModelReading
+    objective: Objective
+    load: Deployer
+    most_devices: int
+    choices: tuple[Choice, ...]
+    simpler: Choice | None
+    front: tuple[FrontPoint, ...]
+    num_layouts: int
+    refused: Mapping[str, str]
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> Choice | None:
+        """The cheapest; None if no layout meets the objectives."""
+        return self.choices[0] if self.choices else None
+
+    @property
+    def status(self) -> str:
+        """As of `ServingAnswer`."""
+        if not self.choices:
+            return "infeasible"
+        return "unknown" if self.reading.unread_sizes else "feasible"

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from sartor.api.deployments import deploy as deploy
     from sartor.api.designs import design as design
     from sartor.api.diagnoses import diagnose as diagnose
     from sartor.api.instances import place as place
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from sartor.api.words import GpuLike as GpuLike
 
 _MODULES = {
+    "deployments": ("deploy",),
     "designs": ("design",),
     "diagnoses": ("diagnose",),
     "instances": ("place", "schedule"),

@@ -103,12 +103,12 @@ def serving(
         input_len=size_of("input_len", input_len, 1024),
         output_len=size_of("output_len", output_len, 1024),
     )
-    run, device, own = _served_run(reading, gpu, options)
+    run, device, own = served_run(reading, gpu, options)
     run, engine, calibration = in_engine(run, reading.shape, device, own or load_calibration(device))
     if engine is None or calibration is None:
         must = "runs a model's own code and serves no requests"
         raise InputError("kernels", run.get("kernels"), must, " or ".join(each.name for each in engines_on(device)))
-    run, server = _completed(run, _server(run, reading, device, engine, size_of("copies", copies, 1)), load)
+    run, server = _completed(run, server_of(run, reading, device, engine, size_of("copies", copies, 1)), load)
     workers = size_of("decode_workers", decode_workers, 1)
     prefill = _prefill_pool(server, prefill_workers, prefill_tp, prefill_copies, workers)
     steady_in = partial(_steady, server, prefill, (prefill_workers, workers), load)
@@ -211,7 +211,7 @@ def _in_flight(concurrency: int | Sequence[int]) -> IntArray:
     return np.asarray([size_of("concurrency", count, 1) for count in counts])
 
 
-def _served_run(reading: ModelReading, gpu: GpuLike | None, options: RunOptions) -> tuple[Run, Gpu, Calibration | None]:
+def served_run(reading: ModelReading, gpu: GpuLike | None, options: RunOptions) -> tuple[Run, Gpu, Calibration | None]:
     """The run as it is stated, its device, and the user's own calibration."""
     for name, instead in OF_ONE_PASS.items():
         if (value := options.get(name)) is not None and value is not False:
@@ -228,7 +228,7 @@ def _served_run(reading: ModelReading, gpu: GpuLike | None, options: RunOptions)
     return released_run(run.without("phase"), reading, device), device, own
 
 
-def _server(run: Run, reading: ModelReading, gpu: Gpu, engine: Engine, copies: int) -> Server:
+def server_of(run: Run, reading: ModelReading, gpu: Gpu, engine: Engine, copies: int) -> Server:
     """The server that a run states, on one device where it states no number."""
     return Server(
         shape=padded(reading.shape, run.get("tp", 1)),

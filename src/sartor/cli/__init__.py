@@ -37,7 +37,7 @@ GROUPS = {
     "decide": ("advise", "lint"),
     "plan": ("plan", "place", "schedule"),
     "design": ("design", "study"),
-    "predict": ("estimate", "gemm", "collective", "operators", "serving"),
+    "predict": ("estimate", "gemm", "collective", "operators", "serving", "deploy"),
     "diagnose": ("diagnose", "compare"),
     "validate": ("validate",),
     "calibrate": ("calibrate",),

@@ -1,7 +1,8 @@
-"""``sartor estimate``, ``serving``, ``gemm``, ``collective`` and ``operators``: where does the time go, and why."""
+"""``sartor estimate``, ``serving``, ``deploy``, ``gemm``, ``collective``, ``operators``: where time goes, and why."""
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Unpack
 
 import typer
@@ -279,4 +280,71 @@ def serving(
     if not json:
         c.show(serving_view(found))
     if not found.fits:
+        raise c.Exit(3)
+
+
+@takes_run(
+    without=NOT_OF_SERVERS,
+    helps={
+        "tp": "Tensor-parallel devices of a server. [default: searched]",
+        "ep": "Devices over which whole experts are divided. [default: none or all]",
+        "dtype": "Data types to compare, such as bf16,fp8. [default: bf16 if the device has it]",
+        "kernels": "Serving frameworks to compare: vllm,sglang,trtllm or any. [default: vllm]",
+    },
+)
+def deploy(
+    model: o.Model,
+    gpu: Annotated[str, typer.Option("--gpu", metavar="GPU,...", help="GPUs to compare.")] = "h100",
+    rate: Annotated[float, typer.Option("--rate", metavar="N", help="Requests per second.")] = 0.0,
+    users: Annotated[
+        int, typer.Option("--users", metavar="N", parser=o.whole_number, help="Requests always in flight, instead.")
+    ] = 0,
+    ttft: Annotated[float | None, typer.Option("--ttft", metavar="S", help="Mean time to the first token.")] = None,
+    tpot: Annotated[float | None, typer.Option("--tpot", metavar="S", help="Mean time between tokens.")] = None,
+    probability: Annotated[
+        float | None, typer.Option("--probability", metavar="SHARE", help="With which both must hold.")
+    ] = None,
+    input_len: Annotated[
+        int, typer.Option("--input-len", metavar="TOKENS", parser=o.tokens, help="Tokens of a prompt.")
+    ] = 1024,
+    output_len: Annotated[
+        int, typer.Option("--output-len", metavar="TOKENS", parser=o.tokens, help="Tokens of an answer.")
+    ] = 1024,
+    most_devices: Annotated[
+        int, typer.Option("--most-devices", metavar="N", parser=o.whole_number, help="Limit of all devices.")
+    ] = 64,
+    pools: Annotated[bool, typer.Option("--pools/--no-pools", help="Also servers for prompts beside servers.")] = True,
+    json: o.AsJson = False,
+    out: o.OutFile = None,
+    **options: Unpack[RunOptions],
+) -> None:
+    """Find the cheapest deployment of a served model: GPUs, replicas, layout and batch that meet objectives.
+
+    Exits with 3 if no layout meets them.
+
+    Example: `sartor deploy qwen2.5-32b --gpu h100,h200 --dtype fp8 --rate 20 --ttft 0.5 --tpot 0.03`
+
+    Example: `sartor deploy llama-3.1-70b --users 200 --tpot 0.04 --probability 0.9 --kernels any`
+    """
+    from sartor import api
+    from sartor.report.table_estimate import deploy_view
+
+    found = api.deploy(
+        model,
+        gpu.split(","),
+        requests_per_s=rate,
+        users=users,
+        ttft_s=math.inf if ttft is None else ttft,
+        tpot_s=math.inf if tpot is None else tpot,
+        probability=probability,
+        input_len=input_len,
+        output_len=output_len,
+        most_devices=most_devices,
+        pools=pools,
+        **options,
+    )
+    c.answer("deploy", found.to_dict, as_json=json, out=out)
+    if not json:
+        c.show(deploy_view(found))
+    if found.best is None:
         raise c.Exit(3)

@@ -16,6 +16,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from sartor.answers.field import columns_of
+from sartor.answers.serving import CHOICE, FRONT_POINT, pools_text
 from sartor.cost.cost import Z80, Cost
 from sartor.cost.price import Estimate
 from sartor.cost.uncertainty import IntervalPart, Narrows
@@ -52,7 +53,7 @@ from sartor.units import format_bytes, format_change, format_count, format_secon
 
 if TYPE_CHECKING:
     from sartor.answers.estimate import ModelEstimate
-    from sartor.answers.serving import ServingAnswer
+    from sartor.answers.serving import Choice, DeploymentAnswer, ServingAnswer
     from sartor.report.points import OperatorTimes
     from sartor.rules.rule import Finding
     from sartor.step.serving.served import Server, Shortage
@@ -440,3 +441,120 @@ def _speed(answer: ServingAnswer) -> list[str]:
         price = f"at {answer.run.get('price'):.2f} per device-hour (stated)"
         lines.append(f"{three_digits(last.usd_per_million_tokens)} USD per 1M tokens of answers {price}.")
     return [*lines, f"{words}."]
+
+
+# -- deployments -------------------------------------------------------------------------------------------------------
+
+_MOST_POINTS = 10
+"""Points of a front that the terminal shows."""
+
+
+def deploy_view(answer: DeploymentAnswer) -> RenderableType:
+    """The cheapest deployment and why it is, the next kinds of layouts, and what speed per request costs."""
+    best, asked = answer.best, f"{answer.reading.shape.name or 'model'}, {_load_text(answer)}, {_goal_text(answer)}"
+    if best is None:
+        return document_text(
+            [opening([f"{asked}: no deployment.", *_out_of_reach(answer)], bad=True), _refused(answer)]
+        )
+    first = interval_text(best.ttft_s, *map(float, best.ttft_interval))
+    each = interval_text(best.tpot_s, *map(float, best.tpot_interval))
+    lines = [
+        f"{asked}: {_deployment_text(best)}, the {'cheapest' if best.usd_per_hour else 'fewest GPUs'} of "
+        f"{count_text(answer.num_layouts, 'layout')}.",
+        f"First token {first}, then a token in {each}: {best.deployment.likely:.0%} likely to meet both; "
+        f"{best.deployment.output_tokens_per_s:,.0f} tokens/s{_money_text(best)}. {_BINDING[best.binding]}.",
+        *_simpler_text(answer),
+    ]
+    if unread := unread_text(answer.reading):
+        lines.insert(1, unread)
+    several = {
+        column.name: len({column.text(choice) for choice in answer.choices}) > 1
+        for column in columns_of(CHOICE)
+        if column.name in ("gpu", "dtype", "kernels")
+    }
+    columns = [column for column in columns_of(CHOICE) if several.get(column.name, True)]
+    front = answer.front[:: max(len(answer.front) // _MOST_POINTS, 1)]
+    return document_text(
+        [
+            opening(lines),
+            section("The cheapest of each layout"),
+            grid_block(field_grid("Layouts", columns, answer.choices)),
+            section(f"Speed of a request against throughput{_first_text(answer)}"),
+            grid_block(field_grid("Front", columns_of(FRONT_POINT), front)),
+            bullets_block("Start", best.commands),
+            _refused(answer),
+            bullets_block("Assumed", answer.assumptions),
+        ]
+    )
+
+
+_BINDING = {
+    "ttft_s": "More requests on a replica would break the first token's objective",
+    "tpot_s": "More requests on a replica would break the objective per token",
+    "probability": "With more requests on a replica the objectives would be less likely than asked",
+    "memory": "Memory for keys and values limits a replica",
+}
+
+
+def _load_text(answer: DeploymentAnswer) -> str:
+    load = answer.load
+    lengths = f"{count_text(load.input_len, 'token')} in, {load.output_len:,} out"
+    if load.users:
+        return f"{count_text(load.users, 'request')} in flight of {lengths}"
+    return f"{load.requests_per_s:g} requests/s of {lengths}" if load.requests_per_s else f"{lengths}, any load"
+
+
+def _goal_text(answer: DeploymentAnswer) -> str:
+    goal = answer.objective
+    words = [
+        f"{name} within {format_seconds(limit)}"
+        for name, limit in (("first token", goal.ttft_s), ("token", goal.tpot_s))
+        if math.isfinite(limit)
+    ]
+    likely = "" if goal.probability is None else f" with {goal.probability:.0%}"
+    return (" and ".join(words) or "no objective stated") + likely
+
+
+def _first_text(answer: DeploymentAnswer) -> str:
+    limit = answer.objective.ttft_s
+    return f", first token within {format_seconds(limit)}" if math.isfinite(limit) else ""
+
+
+def _deployment_text(choice: Choice) -> str:
+    made = choice.deployment
+    layout = made.layout
+    replicas = f"{made.replicas} replicas of " if made.replicas > 1 else ""
+    kind = f"{layout.server.dtype.value}, {layout.server.engine.name}"
+    return f"{made.num_devices} {layout.server.gpu.name} as {replicas}{pools_text(layout)} ({kind})"
+
+
+def _money_text(choice: Choice) -> str:
+    if not choice.usd_per_hour:
+        return ""
+    return (
+        f", {choice.usd_per_hour:,.2f} USD per hour, {choice.usd_per_million_tokens:.3g} USD per 1M tokens of answers"
+    )
+
+
+def _simpler_text(answer: DeploymentAnswer) -> list[str]:
+    if answer.simpler is None or answer.best is None:
+        return []
+    costs = [choice.usd_per_million_tokens or choice.deployment.num_devices for choice in (answer.simpler, answer.best)]
+    return [f"Simpler: {_deployment_text(answer.simpler)} ({format_change(costs[0] / costs[1] - 1)} in cost)."]
+
+
+def _out_of_reach(answer: DeploymentAnswer) -> list[str]:
+    """What could be met, of layouts that hold a request."""
+    if not answer.front:
+        return [f"No layout of up to {answer.most_devices} devices holds one request."]
+    first, quick = min(answer.front, key=lambda point: point.ttft_s), answer.front[0]
+    return [
+        f"Of {count_text(answer.num_layouts, 'layout')} of up to {answer.most_devices} devices none does: a token "
+        f"takes at least {format_seconds(1 / quick.tokens_per_s_per_request)} ({pools_text(quick.layout)}), the first "
+        f"about {format_seconds(first.ttft_s)}; one that does both may take more devices (--most-devices)."
+    ]
+
+
+def _refused(answer: DeploymentAnswer) -> PageBlock:
+    words = [f"{name}: {why}" for name, why in answer.refused.items()]
+    return bullets_block("Not possible", words)

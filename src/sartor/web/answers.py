@@ -33,6 +33,11 @@ def serving(body: Body) -> Reply:
     return answered("serving", api.serving(model_of(body), stated_device(body), **load, **question_of(body)).to_dict())
 
 
+def deploy(body: Body) -> Reply:
+    words = {name: body[name] for name in GROUPS["requests"] if body.get(name) is not None}
+    return answered("deploy", api.deploy(model_of(body), devices_of(body), **words, **question_of(body)).to_dict())
+
+
 def gemm(body: Body) -> Reply:
     words = {name: body[name] for name in ("batch", "dtype", "layout", "kernels", "clock", "calibration")}
     answer = api.gemm(body["m"], body["n"], body["k"], device_of(body), **words)

@@ -1,0 +1,311 @@
+"""The deployment that serves a model under a load and objectives at the least cost."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, Unpack
+
+import numpy as np
+
+from sartor.answers.serving import Choice, DeploymentAnswer, FrontPoint
+from sartor.api.models import Model, read
+from sartor.api.questions import in_engine
+from sartor.api.servers import served_run, server_of
+from sartor.api.words import GpuLike, size_of
+from sartor.cost.correction.calibration import load_calibration
+from sartor.errors import InputError
+from sartor.hardware.cluster import Cluster
+from sartor.hardware.cluster_catalog import usual_cluster
+from sartor.model.workload import ModelReading
+from sartor.options import with_options
+from sartor.pareto import is_pareto
+from sartor.run.fields import FIELDS, NOT_OF_SERVERS, Origin, Run, RunOptions
+from sartor.step.serving.deploy import Deployer, Layout, Objective, Priced, servers_of, with_pools
+from sartor.step.serving.engines import engines_on
+from sartor.step.serving.inference import WIDTHS
+from sartor.step.serving.served import Server
+
+MOST_DEVICES = 64
+"""Default limit of a deployment's devices."""
+SHOWN = 8
+"""Layouts that an answer lists."""
+
+
+class _Asked(NamedTuple):
+    """One device, precision and engine of a question, what its layouts are priced for, and the device's price."""
+
+    deployer: Deployer
+    server: Server
+    where: Cluster
+    widths: Sequence[int]
+    experts: Sequence[int]
+
+
+@with_options(RunOptions, FIELDS, without=NOT_OF_SERVERS)
+def deploy(
+    model: Model,
+    gpu: GpuLike | Sequence[GpuLike] | None = None,
+    *,
+    requests_per_s: float = 0.0,
+    users: int = 0,
+    ttft_s: float = math.inf,
+    tpot_s: float = math.inf,
+    probability: float | None = None,
+    input_len: int = 1024,
+    output_len: int = 1024,
+    most_devices: int = MOST_DEVICES,
+    pools: bool = True,
+    **options: Unpack[RunOptions],
+) -> DeploymentAnswer:
+    """The cheapest deployment of ``model`` that meets objectives under a load.
+
+    Parameters
+    ----------
+    model, gpu
+        As in `serving`; several GPUs are compared.
+    requests_per_s, users
+        The load: requests per second, or requests always in flight; neither: the most tokens per dollar.
+    ttft_s, tpot_s
+        Largest mean time to the first token and between tokens [s].
+    probability
+        With which both must hold; without it the predictions must.
+    input_len, output_len
+        Tokens of a prompt and of an answer.
+    most_devices
+        Devices of the whole deployment.
+    pools
+        Also servers for prompts beside servers for answers.
+    **options
+        As in `serving`. ``tp`` and ``ep`` are searched unless stated; ``dtype`` and ``kernels`` may be several, divided
+        by commas, and ``kernels`` ``any``.
+
+    Returns
+    -------
+    DeploymentAnswer
+        ``best``: layout, replicas, ``ttft_s``, ``tpot_s`` [s], probability, USD; ``choices``: the cheapest of every
+        layout; ``front``: tokens/s per device over tokens/s per request.
+
+    Raises
+    ------
+    InputError
+        For what cannot be served, in one sentence that names the field and a value that works.
+
+    Examples
+    --------
+    >>> found = deploy("llama-3.1-8b", "h100", requests_per_s=10, tpot_s=0.02, most_devices=8)
+    >>> found.best.tpot_s <= 0.02
+    True
+    """
+    reading = read(model, options.get("set"))
+    objective = Objective(
+        ttft_s=_limit("ttft_s", ttft_s), tpot_s=_limit("tpot_s", tpot_s), probability=_share(probability)
+    )
+    if requests_per_s and users:
+        raise InputError("users", users, "states the load, as requests_per_s does: give one of them", "")
+    base = {
+        "objective": objective,
+        "input_len": size_of("input_len", input_len, 1024),
+        "output_len": size_of("output_len", output_len, 1024),
+        "requests_per_s": _rate(requests_per_s),
+        "users": size_of("users", users, 1, least=0),
+    }
+    most = size_of("most_devices", most_devices, MOST_DEVICES)
+    refused: dict[str, str] = {}
+    gpus: Sequence[Any] = gpu if isinstance(gpu, list | tuple) else [gpu]
+    asked = list(_asked(reading, gpus, options, base, refused))
+    priced = [(one, pair) for one in asked for pair in _priced(one, most, pools=pools)]
+    of_price = all(one.where.price_usd_per_device_hour is not None for one in asked)
+    ranked = sorted(_ranked(priced, most, of_price=of_price), key=lambda entry: entry[0])
+    choices = list(itertools.islice(_choices(ranked), SHOWN))
+    simple = next((c for c in _choices(e for e in ranked if _is_simple(e[2].layouts[e[3]]))), None)
+    return DeploymentAnswer(
+        reading=reading,
+        objective=objective,
+        load=asked[0].deployer,
+        most_devices=most,
+        choices=tuple(choices),
+        simpler=simple if choices and not _is_simple(choices[0].deployment.layout) else None,
+        front=tuple(_front([(one, wide) for one, (wide, _) in priced], objective.ttft_s)),
+        num_layouts=sum(len(best.layouts) for _, (_, best) in priced),
+        refused=refused,
+        assumptions=(*reading.assumptions, *reading.notes, *_assumed(asked, of_price=of_price, pools=pools)),
+    )
+
+
+def _limit(name: str, seconds: float) -> float:
+    if not seconds > 0:
+        raise InputError(name, seconds, "must be seconds above 0", "0.5" if name == "ttft_s" else "0.05")
+    return float(seconds)
+
+
+def _share(probability: float | None) -> float | None:
+    if probability is not None and not 0 < probability < 1:
+        raise InputError("probability", probability, "must be a share above 0 and below 1", "0.9")
+    return probability
+
+
+def _rate(per_s: float) -> float:
+    if not 0 <= per_s < math.inf:
+        raise InputError("requests_per_s", per_s, "must be requests per second, 0 or more", "10")
+    return float(per_s)
+
+
+def _asked(
+    reading: ModelReading,
+    gpus: Sequence[GpuLike | None],
+    options: RunOptions,
+    base: dict[str, Any],
+    refused: dict[str, str],
+) -> Iterator[_Asked]:
+    """Every device, precision and engine of the question; those that cannot be are ``refused`` where others can."""
+    dtypes = str(options.get("dtype") or "").split(",")
+    engines = str(options.get("kernels") or "").split(",")
+    error: InputError | None = None
+    any_left = False
+    for gpu, dtype, kernels in itertools.product(gpus, dtypes, engines):
+        words: Any = {**options, "dtype": dtype or None, "kernels": None if kernels == "any" else kernels or None}
+        try:
+            run, device, own = served_run(reading, gpu, words)
+            names = [engine.name for engine in engines_on(device)] if kernels == "any" else [words["kernels"]]
+            for name in names:
+                stated = run if name is None else run.with_(Origin.STATED, "option", kernels=name)
+                stated, engine, calibration = in_engine(stated, reading.shape, device, own or load_calibration(device))
+                if engine is None or calibration is None:
+                    must = "runs a model's own code and serves no requests"
+                    raise InputError("kernels", name, must, " or ".join(each.name for each in engines_on(device)))
+                server = replace(server_of(stated, reading, device, engine, 1), shape=reading.shape)
+                where = usual_cluster(device).with_price(options.get("price"))
+                any_left = True
+                yield _Asked(
+                    Deployer(calibration=calibration, **base),
+                    server,
+                    where,
+                    *(_fixed(run, name) for name in ("tp", "ep")),
+                )
+        except InputError as caught:
+            error = error or caught
+            refused[" ".join(str(word) for word in (gpu, dtype, kernels) if word)] = str(caught)
+    if not any_left and error is not None:
+        raise error
+
+
+def _fixed(run: Run, name: str) -> Sequence[int]:
+    return (run.get(name),) if name in run else WIDTHS if name == "tp" else ()
+
+
+def _priced(asked: _Asked, most: int, *, pools: bool) -> Iterator[tuple[Priced, Priced]]:
+    """Every layout of a device, precision and engine that holds a request."""
+    servers = servers_of(asked.server, most, asked.widths, asked.experts)
+    groups = [[Layout(server=server)] for server in servers]
+    if pools:
+        pairs = itertools.product(asked.deployer.first_servers(servers), servers)
+        groups += [with_pools(first, then, most) for first, then in pairs]
+    for layouts in filter(None, groups):
+        if found := asked.deployer.priced(layouts):
+            yield found
+
+
+_Ranked = tuple[tuple[float, ...], _Asked, Priced, int]
+
+
+def _ranked(priced: Sequence[tuple[_Asked, tuple[Priced, Priced]]], most: int, *, of_price: bool) -> Iterator[_Ranked]:
+    """The layouts that meet the objectives, with what they are ranked by: cost of the load (of a token, where there is
+    none), then no pools, then no copies, then the time per token."""
+    for asked, (_, best) in priced:
+        replicas, columns = asked.deployer.replicas(best), best.best
+        usd = asked.where.price_usd_per_device_hour or 0.0 if of_price else 1.0
+        loaded = bool(asked.deployer.users or asked.deployer.requests_per_s)
+        for row, layout in enumerate(best.layouts):
+            devices = int(replicas[row]) * layout.num_devices
+            if not 0 < devices <= most:
+                continue
+            rate, tpot_s = (
+                float(np.asarray(figure)[row, columns[row]])
+                for figure in (best.steady.output_tokens_per_s, best.steady.tpot_s)
+            )
+            cost = devices * usd if loaded else devices * usd / rate
+            kinds = float(layout.prefill is not None), float(layout.server.copies > 1)
+            yield (cost, *kinds, tpot_s), asked, best, row
+
+
+def _is_simple(layout: Layout) -> bool:
+    return layout.prefill is None and layout.server.copies == 1
+
+
+def _choices(ranked: Iterator[_Ranked] | Sequence[_Ranked]) -> Iterator[Choice]:
+    """The best of every kind of layout, the cheapest first."""
+    seen = set()
+    for _, asked, best, row in ranked:
+        layout = best.layouts[row]
+        sizes = [(pool.tp, pool.copies, pool.ep) for pool in (layout.server, layout.prefill) if pool]
+        kind = (layout.server.gpu.name, layout.server.dtype, layout.server.engine.name, *sizes)
+        if kind in seen:
+            continue
+        seen.add(kind)
+        made = asked.deployer.deployed(best, row)
+        yield Choice(deployment=made, where=asked.where, binding=_binding(asked.deployer, best, row))
+
+
+def _binding(deployer: Deployer, best: Priced, row: int) -> str:
+    """What keeps a replica from taking more: an objective, or its memory."""
+    column = int(best.best[row])
+    if column + 1 >= best.in_flight.shape[1] or best.met[row, column + 1]:
+        return "memory"
+    limits = {"ttft_s": deployer.objective.ttft_s, "tpot_s": deployer.objective.tpot_s}
+    over = [name for name, limit in limits.items() if np.asarray(getattr(best.steady, name))[row, column + 1] > limit]
+    return over[0] if over else "probability"
+
+
+def _front(priced: Sequence[tuple[_Asked, Priced]], ttft_s: float) -> Iterator[FrontPoint]:
+    """Layouts and loads that no other beats in tokens/s per device and per request, of those where no request waits for
+    room and the first token is in time; the fastest for a request first."""
+    if not priced:
+        return
+    places = [(one, wide, row, column) for one, wide in priced for row, column in np.ndindex(*wide.in_flight.shape)]
+    rates = np.concatenate(
+        [
+            np.ravel(np.asarray(wide.steady.output_tokens_per_s) / [[layout.num_devices] for layout in wide.layouts])
+            for _, wide in priced
+        ]
+    )
+    tpot_s, first_s = (
+        np.concatenate([np.ravel(getattr(wide.steady, name)) for _, wide in priced]) for name in ("tpot_s", "ttft_s")
+    )
+    waiting = np.concatenate([np.ravel(wide.steady.waiting) for _, wide in priced])
+    in_time = np.flatnonzero((first_s <= max(ttft_s, first_s.min())) & (waiting < 1))
+    kept = in_time[is_pareto(np.stack([-rates[in_time], tpot_s[in_time]], axis=1))]
+    _, first = np.unique(tpot_s[kept], return_index=True)  # layouts that are equal stand once
+    for index in kept[first]:
+        _, wide, row, column = places[index]
+        yield FrontPoint(
+            layout=wide.layouts[row],
+            in_flight=int(wide.in_flight[row, column]),
+            tokens_per_s_per_device=float(rates[index]),
+            tokens_per_s_per_request=1 / float(tpot_s[index]),
+            ttft_s=float(first_s[index]),
+        )
+
+
+def _assumed(asked: Sequence[_Asked], *, of_price: bool, pools: bool) -> Iterator[str]:
+    """What was assumed, in sentences."""
+    names = dict.fromkeys(one.server.engine.name for one in asked)
+    yield f"served by {', '.join(names)}; all prompts and answers have the given lengths, and times are means"
+    yield "requests arrive evenly: in bursts the first token waits longer, and percentiles are not predicted"
+    yield "every server within one domain of fast links; nothing is lost between replicas"
+    if len({one.server.dtype for one in asked}) > 1:
+        yield "narrower weights change answers: what that costs in quality is not judged"
+    if pools:
+        yield "servers for prompts and for answers are of one GPU type and precision, 1 to 4 of each in a replica"
+        yield "first tokens of such layouts are the least certain figure: 57% off on published rows, mostly too short"
+    for one in {each.where.name: each for each in asked}.values():
+        if of_price:
+            where = one.where
+            source = (
+                where.price_source if where.price_source == "stated" else f"{where.price_source}, {where.price_date}"
+            )
+            yield f"{one.server.gpu.name} at {where.price_usd_per_device_hour:g} USD per device-hour ({source})"
+    if not of_price:
+        yield "devices are counted instead of money: not every GPU has a price (--price states one)"

@@ -1,0 +1,249 @@
+"""The cheapest deployment of a served model: every layout of servers, priced under every load at once.
+
+A layout is one server, or servers for prompts beside servers for answers; a deployment is some replicas of it. Each
+layout's latencies are arrays over the requests in flight; the most that meets the objectives says how many replicas a
+load takes. All layouts that can be built are priced, so the best is the best of them (a test enumerates).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+
+from sartor.cost.correction.calibration import Calibration
+from sartor.model.lower import feasible
+from sartor.model.workload import ParallelDims
+from sartor.pareto import is_pareto
+from sartor.step.serving.batching import CHUNK, Steady, disaggregated, prompt_passes, steady_state
+from sartor.step.serving.inference import WIDTHS
+from sartor.step.serving.served import Load, Server, capacity, holds, padded
+from sartor.units import BoolArray, Floats, IntArray
+
+Array = npt.NDArray[np.float64]
+
+WORKERS = tuple((x, y) for x in range(1, 5) for y in range(1, 5) if math.gcd(x, y) == 1)
+"""Servers for prompts and for answers of a layout with pools."""
+POINTS = 64
+"""Numbers of requests in flight at which a layout is priced first, and again between the neighbours of the best."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """What requests must see, as means; infinite: not limited."""
+
+    ttft_s: float = math.inf
+    tpot_s: float = math.inf
+    probability: float | None = None
+    """With which both must hold; None: both predictions do."""
+
+    def likely(self, steady: Steady) -> Array:
+        """Probability that both hold, if their errors were independent: both rise with slower kernels, so no less."""
+        ttft = _below(self.ttft_s, steady.ttft_s, steady.ttft_log_sigma)
+        return ttft * _below(self.tpot_s, steady.tpot_s, steady.tpot_log_sigma)
+
+    def met(self, steady: Steady) -> BoolArray:
+        """Where the objectives are met."""
+        if self.probability is not None:
+            return self.likely(steady) >= self.probability
+        return np.asarray((steady.ttft_s <= self.ttft_s) & (steady.tpot_s <= self.tpot_s))
+
+
+def _below(limit_s: float, seconds: Floats, log_sigma: Floats) -> Array:
+    """Probability that times are at most a limit, where ln(measured / predicted) is normal."""
+    with np.errstate(divide="ignore"):
+        deviations = np.log(limit_s / np.asarray(seconds)) / np.maximum(log_sigma, 1e-9)
+    return np.asarray(np.vectorize(_normal_cdf, otypes=[float])(deviations))
+
+
+_normal_cdf = NormalDist().cdf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Servers that work together: one pool, or servers for prompts beside servers for answers."""
+
+    server: Server
+    prefill: Server | None = None
+    prefill_workers: int = 0
+    decode_workers: int = 1
+
+    @property
+    def num_devices(self) -> int:
+        first = self.prefill.num_devices * self.prefill_workers if self.prefill else 0
+        return first + self.server.num_devices * self.decode_workers
+
+    def most_in_flight(self, input_len: int, output_len: int) -> int:
+        """Requests in flight beyond which more only wait: those in memory, and a step's prompts on their servers."""
+        load = Load(concurrency=1, input_len=input_len, output_len=output_len)
+        running = int(holds(self.server, load)[0]) * self.server.copies * self.decode_workers
+        prompts = max(CHUNK // input_len, 1) * self.prefill_workers * self.prefill.copies if self.prefill else 0
+        return running + prompts if running else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """Replicas of a layout under a load, each with ``in_flight`` requests."""
+
+    layout: Layout
+    in_flight: int
+    replicas: int
+    steady: Steady
+    """One replica's, with that one load."""
+    likely: float
+    """Probability that the objectives hold."""
+
+    @property
+    def num_devices(self) -> int:
+        return self.replicas * self.layout.num_devices
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        """Of all replicas."""
+        return self.replicas * float(np.ravel(self.steady.output_tokens_per_s)[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priced:
+    """Layouts of the same servers, in rows, each under several numbers of requests in flight."""
+
+    layouts: tuple[Layout, ...]
+    in_flight: IntArray
+    steady: Steady
+    met: BoolArray
+    """Where the objectives are met."""
+
+    @property
+    def best(self) -> IntArray:
+        """Per layout the column with the most tokens per second among those that meet the objectives."""
+        return np.asarray(np.where(self.met, self.steady.output_tokens_per_s, -1.0).argmax(axis=1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployer:
+    """What every layout is priced for."""
+
+    calibration: Calibration
+    objective: Objective
+    input_len: int
+    output_len: int
+    requests_per_s: float = 0.0
+    users: int = 0
+    """The load: requests per second, or in flight; 0 of both: as much as a replica takes."""
+
+    def priced(self, layouts: Sequence[Layout]) -> tuple[Priced, Priced] | None:
+        """Layouts of the same servers under loads up to all that they hold: ``POINTS`` of them evenly in logarithm, and
+        then ever closer around those where the objectives begin to fail, until the replicas are certain (tokens per
+        second never fall with more in flight). None if no request fits."""
+        most = np.asarray([layout.most_in_flight(self.input_len, self.output_len) for layout in layouts])
+        prefill = layouts[0].prefill
+        if not most.all() or (prefill is not None and not int(capacity(prefill, self.input_len))):
+            return None
+        wide = close = self._at(
+            layouts, np.geomspace(np.ones_like(most), most, POINTS, axis=1).round().astype(np.int64)
+        )
+        while self._is_open(close):
+            rows, best = np.arange(len(layouts)), close.best
+            low, high = close.in_flight[rows, best], close.in_flight[rows, np.minimum(best + 1, POINTS - 1)]
+            close = self._at(layouts, np.linspace(low, high, POINTS, axis=1).astype(np.int64))
+        return wide, close
+
+    def _is_open(self, priced: Priced) -> bool:
+        """Whether a load between those priced could take fewer replicas (of no load: give more tokens)."""
+        rows, best = np.arange(len(priced.layouts)), priced.best
+        after = np.minimum(best + 1, POINTS - 1)
+        gaps = priced.in_flight[rows, after] - priced.in_flight[rows, best] > 1
+        loaded = bool(self.users or self.requests_per_s)
+        fewer = self._replicas_at(priced, after) < self._replicas_at(priced, best) if loaded else True
+        return bool((priced.met.any(axis=1) & gaps & fewer).any())
+
+    def _at(self, layouts: Sequence[Layout], in_flight: IntArray) -> Priced:
+        steady = self.steady(layouts, in_flight)
+        return Priced(layouts=tuple(layouts), in_flight=in_flight, steady=steady, met=self.objective.met(steady))
+
+    def steady(self, layouts: Sequence[Layout], in_flight: IntArray) -> Steady:
+        """Latency and throughput of layouts of the same servers, each with a row of requests in flight."""
+        load = Load(concurrency=in_flight, input_len=self.input_len, output_len=self.output_len)
+        server, prefill = layouts[0].server, layouts[0].prefill
+        if prefill is None:
+            return steady_state(server, load, self.calibration)
+        first, then = (
+            np.repeat([getattr(layout, name) for layout in layouts], in_flight.shape[1])
+            for name in ("prefill_workers", "decode_workers")
+        )
+        return disaggregated(prefill, first, server, then, load, self.calibration)
+
+    def replicas(self, priced: Priced) -> IntArray:
+        """Per layout the fewest replicas that meet the objectives under the load, 0 where none do; for no load one."""
+        return np.where(priced.met.any(axis=1), self._replicas_at(priced, priced.best), 0)
+
+    def _replicas_at(self, priced: Priced, columns: IntArray) -> IntArray:
+        rows = np.arange(len(priced.layouts))
+        if self.users:
+            needed = self.users / priced.in_flight[rows, columns]
+        else:
+            most_per_s = np.asarray(priced.steady.output_tokens_per_s)[rows, columns] / self.output_len
+            needed = self.requests_per_s / np.maximum(most_per_s, 1e-300)
+        return np.maximum(np.ceil(needed - 1e-9), 1).astype(np.int64)
+
+    def deployed(self, priced: Priced, row: int) -> Deployment:
+        """A layout's fewest replicas, with the requests in flight that the load then keeps there."""
+        layout, replicas = priced.layouts[row], int(self.replicas(priced)[row])
+        in_flight = int(priced.in_flight[row, priced.best[row]])
+        if self.users:
+            in_flight = math.ceil(self.users / replicas)
+        elif self.requests_per_s:
+            in_flight = self._least_in_flight(layout, in_flight, self.requests_per_s / replicas)
+        steady = self.steady([layout], np.asarray([[in_flight]]))
+        likely = float(self.objective.likely(steady)[0, 0])
+        return Deployment(layout=layout, in_flight=in_flight, replicas=replicas, steady=steady, likely=likely)
+
+    def _least_in_flight(self, layout: Layout, most: int, per_s: float) -> int:
+        """The fewest requests in flight, at most ``most``, with which a replica answers so many per second (Little)."""
+        low, high = 0, most
+        while high - low > 1:
+            tried = np.unique(np.linspace(low + 1, high, POINTS).astype(np.int64))
+            rates = np.ravel(self.steady([layout], tried[None]).output_tokens_per_s) / self.output_len
+            first = int(np.argmax(rates >= per_s)) if rates.max() >= per_s else tried.size - 1
+            low, high = (int(tried[first - 1]) if first else low), int(tried[first])
+        return high
+
+    def first_servers(self, servers: Sequence[Server]) -> list[Server]:
+        """Of servers for prompts, those that no other beats in devices, seconds of a prompt and prompts per second."""
+        able = [one for one in servers if int(capacity(one, self.input_len))]
+        load = Load(concurrency=1, input_len=self.input_len, output_len=self.output_len)
+        passes = [prompt_passes(one, load, self.calibration) for one in able]
+        points = [
+            (one.num_devices, float(each.alone_s[0]), float(each.full_s[0]) / one.copies)
+            for one, each in zip(able, passes, strict=True)
+        ]
+        return [one for one, kept in zip(able, is_pareto(points), strict=True) if kept] if able else []
+
+
+def servers_of(
+    server: Server, most_devices: int, widths: Sequence[int] = WIDTHS, experts: Sequence[int] = ()
+) -> list[Server]:
+    """Every server of up to ``most_devices`` devices on one domain of fast links: tensor parallelism of ``widths``, in
+    a mixture copies of attention in powers of two, and experts all split or all whole (``experts``: only so)."""
+    most = min(max(server.gpu.link_domain, server.gpu.devices_per_node), most_devices)
+    moe = server.shape.moe_ffn
+    found = []
+    for tp, copies in itertools.product(widths, [2**i for i in range(most.bit_length())] if moe else [1]):
+        shape, devices = padded(server.shape, tp), tp * copies
+        if devices > most or not feasible(shape, ParallelDims(tp=tp)):
+            continue
+        for ep in experts or sorted({1, devices} if moe else {1}):
+            if devices % ep == 0 and (moe is None or int(moe.num_experts) % ep == 0):
+                found.append(replace(server, shape=shape, tp=tp, copies=copies, ep=ep))
+    return found
+
+
+def with_pools(first: Server, then: Server, most_devices: int) -> list[Layout]:
+    """The layouts with one server for prompts and another for answers: ``WORKERS`` of them."""
+    layouts = [Layout(server=then, prefill=first, prefill_workers=x, decode_workers=y) for x, y in WORKERS]
+    return [layout for layout in layouts if layout.num_devices <= most_devices]

@@ -1,0 +1,161 @@
+"""``deploy``: the cheapest deployment is that of plain enumeration, costs are monotone, its price that of serving."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sartor import api
+from sartor.answers.serving import server_command
+from sartor.cli import run as sartor_command
+from sartor.errors import InputError
+from sartor.step.serving.batching import disaggregated, steady_state
+from sartor.step.serving.deploy import WORKERS, Layout, Objective, servers_of
+from sartor.step.serving.served import Load, Server, capacity
+
+LENGTHS = {"input_len": 512, "output_len": 64}
+MODEL, GPU = "llama-3.1-8b", "l4"
+
+
+def fewest_devices(layout: Layout, objective: Objective, requests_per_s: float) -> float:
+    """GPUs of a layout by trying every number of requests in flight; infinite if none meets the objectives."""
+    most = layout.most_in_flight(512, 64)
+    if not most or (layout.prefill is not None and not int(capacity(layout.prefill, 512))):
+        return math.inf
+    load = Load(concurrency=np.arange(1, most + 1), **LENGTHS)
+    if layout.prefill is None:
+        steady = steady_state(layout.server, load)
+    else:
+        steady = disaggregated(
+            layout.prefill, layout.prefill_workers, layout.server, layout.decode_workers, load
+        )  # fmt: skip
+    met = (np.asarray(steady.ttft_s) <= objective.ttft_s) & (np.asarray(steady.tpot_s) <= objective.tpot_s)
+    if not met.any():
+        return math.inf
+    most_per_s = float((np.asarray(steady.output_tokens_per_s) / 64)[met].max())
+    return layout.num_devices * max(math.ceil(requests_per_s / most_per_s - 1e-9), 1)
+
+
+def every_layout(server: Server, most: int) -> list[Layout]:
+    servers = servers_of(server, most)
+    pools = [
+        Layout(server=then, prefill=first, prefill_workers=x, decode_workers=y)
+        for first, then in itertools.product(servers, servers)
+        for x, y in WORKERS
+        if x * first.num_devices + y * then.num_devices <= most
+    ]
+    return [*(Layout(server=one) for one in servers), *pools]
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    ttft_s=st.floats(0.3, 3.0),
+    tpot_s=st.floats(0.045, 0.3),
+    requests_per_s=st.floats(0.2, 12.0),
+)
+def test_the_cheapest_deployment_is_that_of_plain_enumeration(
+    ttft_s: float, tpot_s: float, requests_per_s: float
+) -> None:
+    goal = {"ttft_s": ttft_s, "tpot_s": tpot_s}
+    found = api.deploy(MODEL, GPU, **goal, requests_per_s=requests_per_s, most_devices=8, **LENGTHS)
+    server = api.serving(MODEL, GPU, concurrency=1, tp=1).server
+    counts = [fewest_devices(layout, Objective(**goal), requests_per_s) for layout in every_layout(server, 8)]
+    fewest = min((count for count in counts if count <= 8), default=math.inf)
+    assert (found.best.deployment.num_devices if found.best else math.inf) == fewest
+
+
+def test_a_mixture_has_copies_of_attention_with_experts_split_or_whole() -> None:
+    server = api.serving("mixtral-8x7b", "h100", concurrency=1, tp=2).server
+    sizes = {(one.tp, one.copies, one.ep) for one in servers_of(server, 8)}
+    assert {(8, 1, 1), (8, 1, 8), (2, 4, 1), (2, 4, 8), (1, 8, 8)} <= sizes
+    assert all(tp * copies <= 8 and tp * copies % ep == 0 and 8 % ep == 0 for tp, copies, ep in sizes)
+
+
+@settings(max_examples=6, deadline=None)
+@given(rate=st.floats(0.5, 5.0), more=st.floats(1.0, 3.0), looser=st.floats(1.0, 4.0))
+def test_more_load_or_a_tighter_objective_never_costs_less(rate: float, more: float, looser: float) -> None:
+    def cost(per_s: float, tpot_s: float) -> float:
+        found = api.deploy(MODEL, GPU, requests_per_s=per_s, tpot_s=tpot_s, pools=False, **LENGTHS)
+        return math.inf if found.best is None else float(found.best.usd_per_hour or 0)
+
+    assert cost(rate * more, 0.06) >= cost(rate, 0.06)
+    assert cost(rate, 0.06 * looser) <= cost(rate, 0.06)
+
+
+def test_a_deployment_has_the_price_of_serving_the_same_server() -> None:
+    best = api.deploy(MODEL, "h100", requests_per_s=30, tpot_s=0.02, pools=False).best
+    assert best is not None
+    made = best.deployment
+    load = api.serving(MODEL, "h100", concurrency=made.in_flight, tp=made.layout.server.tp).loads[0]
+    assert (best.ttft_s, best.tpot_s) == (load.ttft_s, load.tpot_s)
+    assert made.output_tokens_per_s == pytest.approx(made.replicas * load.output_tokens_per_s)
+    assert made.output_tokens_per_s >= 30 * 1024
+
+
+def test_a_wanted_probability_costs_more_and_is_kept() -> None:
+    even, sure = (api.deploy(MODEL, "h100", tpot_s=0.02, probability=share, pools=False).best for share in (None, 0.95))
+    assert even is not None
+    assert sure is not None
+    assert sure.deployment.likely >= 0.95 > even.deployment.likely
+    assert even.usd_per_million_tokens is not None
+    assert sure.usd_per_million_tokens is not None
+    assert sure.usd_per_million_tokens > even.usd_per_million_tokens
+
+
+def test_the_front_holds_no_layout_that_another_beats() -> None:
+    front = api.deploy("mixtral-8x7b", "h100", most_devices=16, pools=False).front
+    points = [(point.tokens_per_s_per_device, point.tokens_per_s_per_request) for point in front]
+    assert points == sorted(points, key=lambda point: -point[1])
+    assert all(not (a >= c and b >= d) for (a, b), (c, d) in itertools.permutations(points, 2))
+
+
+def test_several_devices_types_and_engines_are_compared_and_those_that_cannot_be_are_named() -> None:
+    found = api.deploy(MODEL, ["a100", "b200"], dtype="bf16,nvfp4", kernels="any", users=64, tpot_s=0.02, pools=False)
+    kinds = {(c.deployment.layout.server.gpu.name, c.deployment.layout.server.dtype.value) for c in found.choices}
+    assert ("b200_sxm", "nvfp4") in kinds
+    assert any("a100" in name and "nvfp4" in name for name in found.refused)
+
+
+def test_the_command_says_what_cannot_be_met_and_exits_with_3(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sartor_command(["deploy", MODEL, "--gpu", "a100", "--tpot", "0.001", "--no-pools"]) == 3
+    assert "a token takes at least" in " ".join(capsys.readouterr().out.split())
+    out = tmp_path / "deploy.json"
+    assert sartor_command(["deploy", MODEL, "--rate", "5", "--tpot", "0.03", "--json", "--out", str(out)]) == 0
+    body = json.loads(out.read_text())
+    assert body["best"]["tpot_s"] <= 0.03
+    assert body["best"]["commands"][0].startswith("vllm serve MODEL --tensor-parallel-size 1")
+
+
+@pytest.mark.parametrize(
+    ("words", "field"),
+    [
+        ({"tpot_s": 0.0}, "tpot_s"),
+        ({"probability": 1.0}, "probability"),
+        ({"requests_per_s": -1.0}, "requests_per_s"),
+        ({"requests_per_s": 1.0, "users": 2}, "users"),
+        ({"dtype": "fp9"}, "dtype"),
+    ],
+)
+def test_bad_objectives_and_loads_are_one_sentence(words: dict[str, object], field: str) -> None:
+    with pytest.raises(InputError) as caught:
+        api.deploy(MODEL, "h100", **words)  # type: ignore[arg-type]
+    assert caught.value.field == field
+
+
+def test_every_engine_has_its_own_command() -> None:
+    for name, words in (
+        ("vllm", "--data-parallel-size 4 --enable-expert-parallel --max-num-seqs 8"),
+        ("sglang", "--tp-size 8 --dp-size 4 --enable-dp-attention --ep-size 8 --max-running-requests 32"),
+        ("trtllm", "--tp_size 8 --max_batch_size 8 --ep_size 8"),
+    ):
+        server = api.serving("mixtral-8x7b", "h100", concurrency=1, tp=2, copies=4, ep=8, kernels=name).server
+        assert words in server_command(server, "", 8)
