@@ -35,6 +35,8 @@ QUESTIONS = f"""
     estimate gpt2-xl --gpu a100
     estimate llama-3.1-8b --gpu h100 --phase decode
     estimate llama-3.1-70b --gpu h100 --phase prefill
+    deploy llama-3.1-8b --gpu h100 --users 50 --tpot 0.03
+    deploy llama-3.1-8b --gpu a100 --tpot 0.0001 --no-pools
     gemm 2049 5120 1283 --gpu h100
     gemm 4096 4096 512 --gpu tpu_v4
     collective all_reduce 64e6 16 --cluster dgx-a100

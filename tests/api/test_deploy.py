@@ -17,14 +17,14 @@ from sartor.answers.serving import server_command
 from sartor.cli import run as sartor_command
 from sartor.errors import InputError
 from sartor.step.serving.batching import disaggregated, steady_state
-from sartor.step.serving.deploy import WORKERS, Layout, Objective, servers_of
+from sartor.step.serving.deploy import WORKERS, LatencyGoal, ServerLayout, servers_of
 from sartor.step.serving.served import Load, Server, capacity
 
 LENGTHS = {"input_len": 512, "output_len": 64}
 MODEL, GPU = "llama-3.1-8b", "l4"
 
 
-def fewest_devices(layout: Layout, objective: Objective, requests_per_s: float) -> float:
+def fewest_devices(layout: ServerLayout, objective: LatencyGoal, requests_per_s: float) -> float:
     """GPUs of a layout by trying every number of requests in flight; infinite if none meets the objectives."""
     most = layout.most_in_flight(512, 64)
     if not most or (layout.prefill is not None and not int(capacity(layout.prefill, 512))):
@@ -43,15 +43,15 @@ def fewest_devices(layout: Layout, objective: Objective, requests_per_s: float) 
     return layout.num_devices * max(math.ceil(requests_per_s / most_per_s - 1e-9), 1)
 
 
-def every_layout(server: Server, most: int) -> list[Layout]:
+def every_layout(server: Server, most: int) -> list[ServerLayout]:
     servers = servers_of(server, most)
     pools = [
-        Layout(server=then, prefill=first, prefill_workers=x, decode_workers=y)
+        ServerLayout(server=then, prefill=first, prefill_workers=x, decode_workers=y)
         for first, then in itertools.product(servers, servers)
         for x, y in WORKERS
         if x * first.num_devices + y * then.num_devices <= most
     ]
-    return [*(Layout(server=one) for one in servers), *pools]
+    return [*(ServerLayout(server=one) for one in servers), *pools]
 
 
 @settings(max_examples=8, deadline=None)
@@ -66,7 +66,7 @@ def test_the_cheapest_deployment_is_that_of_plain_enumeration(
     goal = {"ttft_s": ttft_s, "tpot_s": tpot_s}
     found = api.deploy(MODEL, GPU, **goal, requests_per_s=requests_per_s, most_devices=8, **LENGTHS)
     server = api.serving(MODEL, GPU, concurrency=1, tp=1).server
-    counts = [fewest_devices(layout, Objective(**goal), requests_per_s) for layout in every_layout(server, 8)]
+    counts = [fewest_devices(layout, LatencyGoal(**goal), requests_per_s) for layout in every_layout(server, 8)]
     fewest = min((count for count in counts if count <= 8), default=math.inf)
     assert (found.best.deployment.num_devices if found.best else math.inf) == fewest
 

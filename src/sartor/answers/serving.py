@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sartor.model.workload import ModelReading
     from sartor.run.fields import Run, Turn
     from sartor.step.serving.batching import Steady
-    from sartor.step.serving.deploy import Deployer, Deployment, Layout, Objective
+    from sartor.step.serving.deploy import Deployer, Deployment, LatencyGoal, ServerLayout
     from sartor.step.serving.inference import InferenceMemory
     from sartor.step.serving.served import Load, Server, Shortage
 
@@ -342,17 +342,17 @@ def server_command(server: Server, role: str, running: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FrontPoint:
+class ServedPoint:
     """A layout and load that no other beats in tokens/s per device and per request."""
 
-    layout: Layout
+    layout: ServerLayout
     in_flight: int
     tokens_per_s_per_device: float
     tokens_per_s_per_request: float
     ttft_s: float
 
 
-def pools_text(layout: Layout) -> str:
+def pools_text(layout: ServerLayout) -> str:
     """``tp 2``, ``2 x tp 1 for prompts, 3 x tp 2 for answers``."""
     answers = _sizes(layout.server, layout.decode_workers)
     if layout.prefill is None:
@@ -440,6 +440,7 @@ DEPLOYMENT: Fields = (
     text("status", help="feasible, infeasible, or unknown: sizes of the config were not read"),
     field("best", CHOICE, null=True),
     field("simpler", CHOICE, null=True, help="the cheapest of one kind of server without copies, if the best is not"),
+    mapping("unstated", Scalar.TEXT, help="facts that were not stated, and what was taken"),
     rows("choices", CHOICE, help="the cheapest of every kind of layout"),
     rows("front", FRONT_POINT, help="no other has more tokens/s per device and per request"),
     mapping("refused", Scalar.TEXT, help="devices, precisions and engines of the question that cannot be, and why"),
@@ -461,14 +462,16 @@ class DeploymentAnswer(Answer):
         integer("num_layouts", "layouts"),
     )
     reading: ModelReading
-    objective: Objective
+    objective: LatencyGoal
     load: Deployer
     most_devices: int
     choices: tuple[Choice, ...]
     simpler: Choice | None
-    front: tuple[FrontPoint, ...]
+    front: tuple[ServedPoint, ...]
     num_layouts: int
-    refused: Mapping[str, str]
+    refused: Mapping[str, str] = default(default_factory=dict)
+    unstated: Mapping[str, str] = default(default_factory=dict)
+    """Precision and engine where none was stated, with the usual one."""
     assumptions: tuple[str, ...] = ()
 
     @property

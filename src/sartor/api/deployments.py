@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
-from sartor.answers.serving import Choice, DeploymentAnswer, FrontPoint
+from sartor.answers.serving import Choice, DeploymentAnswer, ServedPoint
 from sartor.api.models import Model, read
 from sartor.api.questions import in_engine
 from sartor.api.servers import served_run, server_of
@@ -23,7 +23,7 @@ from sartor.model.workload import ModelReading
 from sartor.options import with_options
 from sartor.pareto import is_pareto
 from sartor.run.fields import FIELDS, NOT_OF_SERVERS, Origin, Run, RunOptions
-from sartor.step.serving.deploy import Deployer, Layout, Objective, Priced, servers_of, with_pools
+from sartor.step.serving.deploy import Deployer, LatencyGoal, PricedLayouts, ServerLayout, servers_of, with_pools
 from sartor.step.serving.engines import engines_on
 from sartor.step.serving.inference import WIDTHS
 from sartor.step.serving.served import Server
@@ -34,7 +34,7 @@ SHOWN = 8
 """Layouts that an answer lists."""
 
 
-class _Asked(NamedTuple):
+class _Question(NamedTuple):
     """One device, precision and engine of a question, what its layouts are priced for, and the device's price."""
 
     deployer: Deployer
@@ -100,7 +100,7 @@ def deploy(
     True
     """
     reading = read(model, options.get("set"))
-    objective = Objective(
+    objective = LatencyGoal(
         ttft_s=_limit("ttft_s", ttft_s), tpot_s=_limit("tpot_s", tpot_s), probability=_share(probability)
     )
     if requests_per_s and users:
@@ -112,26 +112,36 @@ def deploy(
         "requests_per_s": _rate(requests_per_s),
         "users": size_of("users", users, 1, least=0),
     }
-    most = size_of("most_devices", most_devices, MOST_DEVICES)
     refused: dict[str, str] = {}
     gpus: Sequence[Any] = gpu if isinstance(gpu, list | tuple) else [gpu]
-    asked = list(_asked(reading, gpus, options, base, refused))
-    priced = [(one, pair) for one in asked for pair in _priced(one, most, pools=pools)]
-    of_price = all(one.where.price_usd_per_device_hour is not None for one in asked)
-    ranked = sorted(_ranked(priced, most, of_price=of_price), key=lambda entry: entry[0])
-    choices = list(itertools.islice(_choices(ranked), SHOWN))
-    simple = next((c for c in _choices(e for e in ranked if _is_simple(e[2].layouts[e[3]]))), None)
+    questions = list(_questions(reading, gpus, options, base, refused))
+    most_devices = size_of("most_devices", most_devices, MOST_DEVICES)
+    answer = _answer(reading, questions, most_devices, pools=pools)
+    usual = {"dtype": questions[0].server.dtype.value, "kernels": questions[0].server.engine.name}
+    unstated = {name: word for name, word in usual.items() if options.get(name) is None}
+    return replace(answer, refused=refused, unstated=unstated)
+
+
+def _answer(
+    reading: ModelReading, questions: Sequence[_Question], most_devices: int, *, pools: bool
+) -> DeploymentAnswer:
+    """The layouts of every device, precision and engine, ranked."""
+    priced = [(question, pair) for question in questions for pair in _priced(question, most_devices, pools=pools)]
+    of_price = all(question.where.price_usd_per_device_hour is not None for question in questions)
+    ranked = sorted(_ranked(priced, most_devices, of_price=of_price), key=lambda entry: entry[0])
+    choices = tuple(itertools.islice(_choices(ranked), SHOWN))
+    simple = _choices(entry for entry in ranked if _is_simple(entry[2].layouts[entry[3]]))
+    load = questions[0].deployer
     return DeploymentAnswer(
         reading=reading,
-        objective=objective,
-        load=asked[0].deployer,
-        most_devices=most,
-        choices=tuple(choices),
-        simpler=simple if choices and not _is_simple(choices[0].deployment.layout) else None,
-        front=tuple(_front([(one, wide) for one, (wide, _) in priced], objective.ttft_s)),
-        num_layouts=sum(len(best.layouts) for _, (_, best) in priced),
-        refused=refused,
-        assumptions=(*reading.assumptions, *reading.notes, *_assumed(asked, of_price=of_price, pools=pools)),
+        objective=load.objective,
+        load=load,
+        most_devices=most_devices,
+        choices=choices,
+        simpler=next(simple, None) if choices and not _is_simple(choices[0].deployment.layout) else None,
+        front=tuple(_front([wide for _, (wide, _) in priced], load.objective.ttft_s)),
+        num_layouts=sum(len(close.layouts) for _, (_, close) in priced),
+        assumptions=(*reading.assumptions, *reading.notes, *_assumed(questions, of_price=of_price, pools=pools)),
     )
 
 
@@ -153,13 +163,13 @@ def _rate(per_s: float) -> float:
     return float(per_s)
 
 
-def _asked(
+def _questions(
     reading: ModelReading,
     gpus: Sequence[GpuLike | None],
     options: RunOptions,
     base: dict[str, Any],
     refused: dict[str, str],
-) -> Iterator[_Asked]:
+) -> Iterator[_Question]:
     """Every device, precision and engine of the question; those that cannot be are ``refused`` where others can."""
     dtypes = str(options.get("dtype") or "").split(",")
     engines = str(options.get("kernels") or "").split(",")
@@ -179,7 +189,7 @@ def _asked(
                 server = replace(server_of(stated, reading, device, engine, 1), shape=reading.shape)
                 where = usual_cluster(device).with_price(options.get("price"))
                 any_left = True
-                yield _Asked(
+                yield _Question(
                     Deployer(calibration=calibration, **base),
                     server,
                     where,
@@ -196,31 +206,33 @@ def _fixed(run: Run, name: str) -> Sequence[int]:
     return (run.get(name),) if name in run else WIDTHS if name == "tp" else ()
 
 
-def _priced(asked: _Asked, most: int, *, pools: bool) -> Iterator[tuple[Priced, Priced]]:
+def _priced(question: _Question, most_devices: int, *, pools: bool) -> Iterator[tuple[PricedLayouts, PricedLayouts]]:
     """Every layout of a device, precision and engine that holds a request."""
-    servers = servers_of(asked.server, most, asked.widths, asked.experts)
-    groups = [[Layout(server=server)] for server in servers]
+    servers = servers_of(question.server, most_devices, question.widths, question.experts)
+    groups = [[ServerLayout(server=server)] for server in servers]
     if pools:
-        pairs = itertools.product(asked.deployer.first_servers(servers), servers)
-        groups += [with_pools(first, then, most) for first, then in pairs]
+        pairs = itertools.product(question.deployer.first_servers(servers), servers)
+        groups += [with_pools(first, then, most_devices) for first, then in pairs]
     for layouts in filter(None, groups):
-        if found := asked.deployer.priced(layouts):
-            yield found
+        if pair := question.deployer.priced(layouts):
+            yield pair
 
 
-_Ranked = tuple[tuple[float, ...], _Asked, Priced, int]
+_Ranked = tuple[tuple[float, ...], _Question, PricedLayouts, int]
 
 
-def _ranked(priced: Sequence[tuple[_Asked, tuple[Priced, Priced]]], most: int, *, of_price: bool) -> Iterator[_Ranked]:
+def _ranked(
+    priced: Sequence[tuple[_Question, tuple[PricedLayouts, PricedLayouts]]], most_devices: int, *, of_price: bool
+) -> Iterator[_Ranked]:
     """The layouts that meet the objectives, with what they are ranked by: cost of the load (of a token, where there is
     none), then no pools, then no copies, then the time per token."""
-    for asked, (_, best) in priced:
-        replicas, columns = asked.deployer.replicas(best), best.best
-        usd = asked.where.price_usd_per_device_hour or 0.0 if of_price else 1.0
-        loaded = bool(asked.deployer.users or asked.deployer.requests_per_s)
+    for question, (_, best) in priced:
+        replicas, columns = question.deployer.replicas(best), best.best
+        usd = question.where.price_usd_per_device_hour or 0.0 if of_price else 1.0
+        loaded = bool(question.deployer.users or question.deployer.requests_per_s)
         for row, layout in enumerate(best.layouts):
             devices = int(replicas[row]) * layout.num_devices
-            if not 0 < devices <= most:
+            if not 0 < devices <= most_devices:
                 continue
             rate, tpot_s = (
                 float(np.asarray(figure)[row, columns[row]])
@@ -228,28 +240,28 @@ def _ranked(priced: Sequence[tuple[_Asked, tuple[Priced, Priced]]], most: int, *
             )
             cost = devices * usd if loaded else devices * usd / rate
             kinds = float(layout.prefill is not None), float(layout.server.copies > 1)
-            yield (cost, *kinds, tpot_s), asked, best, row
+            yield (cost, *kinds, tpot_s), question, best, row
 
 
-def _is_simple(layout: Layout) -> bool:
+def _is_simple(layout: ServerLayout) -> bool:
     return layout.prefill is None and layout.server.copies == 1
 
 
 def _choices(ranked: Iterator[_Ranked] | Sequence[_Ranked]) -> Iterator[Choice]:
     """The best of every kind of layout, the cheapest first."""
     seen = set()
-    for _, asked, best, row in ranked:
+    for _, question, best, row in ranked:
         layout = best.layouts[row]
         sizes = [(pool.tp, pool.copies, pool.ep) for pool in (layout.server, layout.prefill) if pool]
         kind = (layout.server.gpu.name, layout.server.dtype, layout.server.engine.name, *sizes)
         if kind in seen:
             continue
         seen.add(kind)
-        made = asked.deployer.deployed(best, row)
-        yield Choice(deployment=made, where=asked.where, binding=_binding(asked.deployer, best, row))
+        deployment = question.deployer.deployed(best, row)
+        yield Choice(deployment=deployment, where=question.where, binding=_binding(question.deployer, best, row))
 
 
-def _binding(deployer: Deployer, best: Priced, row: int) -> str:
+def _binding(deployer: Deployer, best: PricedLayouts, row: int) -> str:
     """What keeps a replica from taking more: an objective, or its memory."""
     column = int(best.best[row])
     if column + 1 >= best.in_flight.shape[1] or best.met[row, column + 1]:
@@ -259,28 +271,28 @@ def _binding(deployer: Deployer, best: Priced, row: int) -> str:
     return over[0] if over else "probability"
 
 
-def _front(priced: Sequence[tuple[_Asked, Priced]], ttft_s: float) -> Iterator[FrontPoint]:
+def _front(priced: Sequence[PricedLayouts], ttft_s: float) -> Iterator[ServedPoint]:
     """Layouts and loads that no other beats in tokens/s per device and per request, of those where no request waits for
     room and the first token is in time; the fastest for a request first."""
     if not priced:
         return
-    places = [(one, wide, row, column) for one, wide in priced for row, column in np.ndindex(*wide.in_flight.shape)]
+    places = [(wide, row, column) for wide in priced for row, column in np.ndindex(*wide.in_flight.shape)]
     rates = np.concatenate(
         [
             np.ravel(np.asarray(wide.steady.output_tokens_per_s) / [[layout.num_devices] for layout in wide.layouts])
-            for _, wide in priced
+            for wide in priced
         ]
     )
     tpot_s, first_s = (
-        np.concatenate([np.ravel(getattr(wide.steady, name)) for _, wide in priced]) for name in ("tpot_s", "ttft_s")
+        np.concatenate([np.ravel(getattr(wide.steady, name)) for wide in priced]) for name in ("tpot_s", "ttft_s")
     )
-    waiting = np.concatenate([np.ravel(wide.steady.waiting) for _, wide in priced])
+    waiting = np.concatenate([np.ravel(wide.steady.waiting) for wide in priced])
     in_time = np.flatnonzero((first_s <= max(ttft_s, first_s.min())) & (waiting < 1))
     kept = in_time[is_pareto(np.stack([-rates[in_time], tpot_s[in_time]], axis=1))]
     _, first = np.unique(tpot_s[kept], return_index=True)  # layouts that are equal stand once
     for index in kept[first]:
-        _, wide, row, column = places[index]
-        yield FrontPoint(
+        wide, row, column = places[index]
+        yield ServedPoint(
             layout=wide.layouts[row],
             in_flight=int(wide.in_flight[row, column]),
             tokens_per_s_per_device=float(rates[index]),
@@ -289,23 +301,22 @@ def _front(priced: Sequence[tuple[_Asked, Priced]], ttft_s: float) -> Iterator[F
         )
 
 
-def _assumed(asked: Sequence[_Asked], *, of_price: bool, pools: bool) -> Iterator[str]:
+def _assumed(questions: Sequence[_Question], *, of_price: bool, pools: bool) -> Iterator[str]:
     """What was assumed, in sentences."""
-    names = dict.fromkeys(one.server.engine.name for one in asked)
+    names = dict.fromkeys(question.server.engine.name for question in questions)
     yield f"served by {', '.join(names)}; all prompts and answers have the given lengths, and times are means"
     yield "requests arrive evenly: in bursts the first token waits longer, and percentiles are not predicted"
     yield "every server within one domain of fast links; nothing is lost between replicas"
-    if len({one.server.dtype for one in asked}) > 1:
+    if len({question.server.dtype for question in questions}) > 1:
         yield "narrower weights change answers: what that costs in quality is not judged"
     if pools:
         yield "servers for prompts and for answers are of one GPU type and precision, 1 to 4 of each in a replica"
-        yield "first tokens of such layouts are the least certain figure: 57% off on published rows, mostly too short"
-    for one in {each.where.name: each for each in asked}.values():
+    for question in {question.where.name: question for question in questions}.values():
         if of_price:
-            where = one.where
+            where = question.where
             source = (
                 where.price_source if where.price_source == "stated" else f"{where.price_source}, {where.price_date}"
             )
-            yield f"{one.server.gpu.name} at {where.price_usd_per_device_hour:g} USD per device-hour ({source})"
+            yield f"{question.server.gpu.name} at {where.price_usd_per_device_hour:g} USD per device-hour ({source})"
     if not of_price:
         yield "devices are counted instead of money: not every GPU has a price (--price states one)"

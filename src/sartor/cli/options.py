@@ -111,6 +111,9 @@ Gpus = Annotated[
         show_default=False,
     ),
 ]
+GpusOfServers = Annotated[
+    list[str], GPU(metavar="GPU,...", help="GPUs to compare. [default: h100]", show_default=False)
+]
 GpuOfRecords = Annotated[str | None, GPU(metavar="GPU", help="Device, if the records have several.")]
 GpuHere = Annotated[str, GPU(metavar="NAME|FILE", help="Device name, or its datasheet.")]
 Datasheets = Annotated[
@@ -139,6 +142,8 @@ PhaseToWin = Annotated[
 
 SEQ_LEN = partial(typer.Option, "--seq-len")
 TOKENS = "Tokens per sequence. [default: 4096, or the model's maximum]"
+InputLen = Annotated[int, typer.Option("--input-len", metavar="TOKENS", parser=tokens, help="Tokens of a prompt.")]
+OutputLen = Annotated[int, typer.Option("--output-len", metavar="TOKENS", parser=tokens, help="Tokens of an answer.")]
 SeqLen = Annotated[int | None, SEQ_LEN(metavar="N", parser=tokens, help=TOKENS)]
 TracedSeqLen = Annotated[
     int | None, SEQ_LEN(metavar="N", parser=tokens, help="[default: 4096, or the model's maximum]")

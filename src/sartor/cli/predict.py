@@ -218,12 +218,8 @@ def serving(
     concurrency: Annotated[
         str, typer.Option("--concurrency", metavar="N,...", help="Sequences always in flight.")
     ] = "1,4,16,64,256",
-    input_len: Annotated[
-        int, typer.Option("--input-len", metavar="TOKENS", parser=o.tokens, help="Tokens of a prompt.")
-    ] = 1024,
-    output_len: Annotated[
-        int, typer.Option("--output-len", metavar="TOKENS", parser=o.tokens, help="Tokens of an answer.")
-    ] = 1024,
+    input_len: o.InputLen = 1024,
+    output_len: o.OutputLen = 1024,
     copies: Annotated[
         int,
         typer.Option(
@@ -261,7 +257,7 @@ def serving(
     """
     from sartor import api
     from sartor.cli.run_options import numbers
-    from sartor.report.table_estimate import serving_view
+    from sartor.report.table_serving import serving_view
 
     found = api.serving(
         model,
@@ -294,7 +290,7 @@ def serving(
 )
 def deploy(
     model: o.Model,
-    gpu: Annotated[str, typer.Option("--gpu", metavar="GPU,...", help="GPUs to compare.")] = "h100",
+    gpu: o.GpusOfServers = ["h100"],  # noqa: B006
     rate: Annotated[float, typer.Option("--rate", metavar="N", help="Requests per second.")] = 0.0,
     users: Annotated[
         int, typer.Option("--users", metavar="N", parser=o.whole_number, help="Requests always in flight, instead.")
@@ -304,12 +300,8 @@ def deploy(
     probability: Annotated[
         float | None, typer.Option("--probability", metavar="SHARE", help="With which both must hold.")
     ] = None,
-    input_len: Annotated[
-        int, typer.Option("--input-len", metavar="TOKENS", parser=o.tokens, help="Tokens of a prompt.")
-    ] = 1024,
-    output_len: Annotated[
-        int, typer.Option("--output-len", metavar="TOKENS", parser=o.tokens, help="Tokens of an answer.")
-    ] = 1024,
+    input_len: o.InputLen = 1024,
+    output_len: o.OutputLen = 1024,
     most_devices: Annotated[
         int, typer.Option("--most-devices", metavar="N", parser=o.whole_number, help="Limit of all devices.")
     ] = 64,
@@ -327,11 +319,11 @@ def deploy(
     Example: `sartor deploy llama-3.1-70b --users 200 --tpot 0.04 --probability 0.9 --kernels any`
     """
     from sartor import api
-    from sartor.report.table_estimate import deploy_view
+    from sartor.report.table_serving import deploy_view
 
     found = api.deploy(
         model,
-        gpu.split(","),
+        [name for words in gpu for name in words.split(",")],
         requests_per_s=rate,
         users=users,
         ttft_s=math.inf if ttft is None else ttft,

@@ -34,7 +34,7 @@ POINTS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Objective:
+class LatencyGoal:
     """What requests must see, as means; infinite: not limited."""
 
     ttft_s: float = math.inf
@@ -65,7 +65,7 @@ _normal_cdf = NormalDist().cdf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class ServerLayout:
     """Servers that work together: one pool, or servers for prompts beside servers for answers."""
 
     server: Server
@@ -90,7 +90,7 @@ class Layout:
 class Deployment:
     """Replicas of a layout under a load, each with ``in_flight`` requests."""
 
-    layout: Layout
+    layout: ServerLayout
     in_flight: int
     replicas: int
     steady: Steady
@@ -109,10 +109,10 @@ class Deployment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Priced:
+class PricedLayouts:
     """Layouts of the same servers, in rows, each under several numbers of requests in flight."""
 
-    layouts: tuple[Layout, ...]
+    layouts: tuple[ServerLayout, ...]
     in_flight: IntArray
     steady: Steady
     met: BoolArray
@@ -129,23 +129,23 @@ class Deployer:
     """What every layout is priced for."""
 
     calibration: Calibration
-    objective: Objective
+    objective: LatencyGoal
     input_len: int
     output_len: int
     requests_per_s: float = 0.0
     users: int = 0
     """The load: requests per second, or in flight; 0 of both: as much as a replica takes."""
 
-    def priced(self, layouts: Sequence[Layout]) -> tuple[Priced, Priced] | None:
+    def priced(self, layouts: Sequence[ServerLayout]) -> tuple[PricedLayouts, PricedLayouts] | None:
         """Layouts of the same servers under loads up to all that they hold: ``POINTS`` of them evenly in logarithm, and
         then ever closer around those where the objectives begin to fail, until the replicas are certain (tokens per
         second never fall with more in flight). None if no request fits."""
-        most = np.asarray([layout.most_in_flight(self.input_len, self.output_len) for layout in layouts])
+        largest = np.asarray([layout.most_in_flight(self.input_len, self.output_len) for layout in layouts])
         prefill = layouts[0].prefill
-        if not most.all() or (prefill is not None and not int(capacity(prefill, self.input_len))):
+        if not largest.all() or (prefill is not None and not int(capacity(prefill, self.input_len))):
             return None
         wide = close = self._at(
-            layouts, np.geomspace(np.ones_like(most), most, POINTS, axis=1).round().astype(np.int64)
+            layouts, np.geomspace(np.ones_like(largest), largest, POINTS, axis=1).round().astype(np.int64)
         )
         while self._is_open(close):
             rows, best = np.arange(len(layouts)), close.best
@@ -153,7 +153,7 @@ class Deployer:
             close = self._at(layouts, np.linspace(low, high, POINTS, axis=1).astype(np.int64))
         return wide, close
 
-    def _is_open(self, priced: Priced) -> bool:
+    def _is_open(self, priced: PricedLayouts) -> bool:
         """Whether a load between those priced could take fewer replicas (of no load: give more tokens)."""
         rows, best = np.arange(len(priced.layouts)), priced.best
         after = np.minimum(best + 1, POINTS - 1)
@@ -162,11 +162,11 @@ class Deployer:
         fewer = self._replicas_at(priced, after) < self._replicas_at(priced, best) if loaded else True
         return bool((priced.met.any(axis=1) & gaps & fewer).any())
 
-    def _at(self, layouts: Sequence[Layout], in_flight: IntArray) -> Priced:
+    def _at(self, layouts: Sequence[ServerLayout], in_flight: IntArray) -> PricedLayouts:
         steady = self.steady(layouts, in_flight)
-        return Priced(layouts=tuple(layouts), in_flight=in_flight, steady=steady, met=self.objective.met(steady))
+        return PricedLayouts(layouts=tuple(layouts), in_flight=in_flight, steady=steady, met=self.objective.met(steady))
 
-    def steady(self, layouts: Sequence[Layout], in_flight: IntArray) -> Steady:
+    def steady(self, layouts: Sequence[ServerLayout], in_flight: IntArray) -> Steady:
         """Latency and throughput of layouts of the same servers, each with a row of requests in flight."""
         load = Load(concurrency=in_flight, input_len=self.input_len, output_len=self.output_len)
         server, prefill = layouts[0].server, layouts[0].prefill
@@ -178,11 +178,11 @@ class Deployer:
         )
         return disaggregated(prefill, first, server, then, load, self.calibration)
 
-    def replicas(self, priced: Priced) -> IntArray:
+    def replicas(self, priced: PricedLayouts) -> IntArray:
         """Per layout the fewest replicas that meet the objectives under the load, 0 where none do; for no load one."""
         return np.where(priced.met.any(axis=1), self._replicas_at(priced, priced.best), 0)
 
-    def _replicas_at(self, priced: Priced, columns: IntArray) -> IntArray:
+    def _replicas_at(self, priced: PricedLayouts, columns: IntArray) -> IntArray:
         rows = np.arange(len(priced.layouts))
         if self.users:
             needed = self.users / priced.in_flight[rows, columns]
@@ -191,7 +191,7 @@ class Deployer:
             needed = self.requests_per_s / np.maximum(most_per_s, 1e-300)
         return np.maximum(np.ceil(needed - 1e-9), 1).astype(np.int64)
 
-    def deployed(self, priced: Priced, row: int) -> Deployment:
+    def deployed(self, priced: PricedLayouts, row: int) -> Deployment:
         """A layout's fewest replicas, with the requests in flight that the load then keeps there."""
         layout, replicas = priced.layouts[row], int(self.replicas(priced)[row])
         in_flight = int(priced.in_flight[row, priced.best[row]])
@@ -203,9 +203,9 @@ class Deployer:
         likely = float(self.objective.likely(steady)[0, 0])
         return Deployment(layout=layout, in_flight=in_flight, replicas=replicas, steady=steady, likely=likely)
 
-    def _least_in_flight(self, layout: Layout, most: int, per_s: float) -> int:
-        """The fewest requests in flight, at most ``most``, with which a replica answers so many per second (Little)."""
-        low, high = 0, most
+    def _least_in_flight(self, layout: ServerLayout, largest: int, per_s: float) -> int:
+        """The fewest requests in flight, at most ``largest``, with which a replica answers ``per_s`` (Little)."""
+        low, high = 0, largest
         while high - low > 1:
             tried = np.unique(np.linspace(low + 1, high, POINTS).astype(np.int64))
             rates = np.ravel(self.steady([layout], tried[None]).output_tokens_per_s) / self.output_len
@@ -215,14 +215,14 @@ class Deployer:
 
     def first_servers(self, servers: Sequence[Server]) -> list[Server]:
         """Of servers for prompts, those that no other beats in devices, seconds of a prompt and prompts per second."""
-        able = [one for one in servers if int(capacity(one, self.input_len))]
+        able = [server for server in servers if int(capacity(server, self.input_len))]
         load = Load(concurrency=1, input_len=self.input_len, output_len=self.output_len)
-        passes = [prompt_passes(one, load, self.calibration) for one in able]
+        passes = [prompt_passes(server, load, self.calibration) for server in able]
         points = [
-            (one.num_devices, float(each.alone_s[0]), float(each.full_s[0]) / one.copies)
-            for one, each in zip(able, passes, strict=True)
+            (server.num_devices, float(prompts.alone_s[0]), float(prompts.full_s[0]) / server.copies)
+            for server, prompts in zip(able, passes, strict=True)
         ]
-        return [one for one, kept in zip(able, is_pareto(points), strict=True) if kept] if able else []
+        return [server for server, best in zip(able, is_pareto(points), strict=True) if best] if able else []
 
 
 def servers_of(
@@ -230,20 +230,20 @@ def servers_of(
 ) -> list[Server]:
     """Every server of up to ``most_devices`` devices on one domain of fast links: tensor parallelism of ``widths``, in
     a mixture copies of attention in powers of two, and experts all split or all whole (``experts``: only so)."""
-    most = min(max(server.gpu.link_domain, server.gpu.devices_per_node), most_devices)
+    joined = min(max(server.gpu.link_domain, server.gpu.devices_per_node), most_devices)
     moe = server.shape.moe_ffn
-    found = []
-    for tp, copies in itertools.product(widths, [2**i for i in range(most.bit_length())] if moe else [1]):
+    servers = []
+    for tp, copies in itertools.product(widths, [2**i for i in range(joined.bit_length())] if moe else [1]):
         shape, devices = padded(server.shape, tp), tp * copies
-        if devices > most or not feasible(shape, ParallelDims(tp=tp)):
+        if devices > joined or not feasible(shape, ParallelDims(tp=tp)):
             continue
         for ep in experts or sorted({1, devices} if moe else {1}):
             if devices % ep == 0 and (moe is None or int(moe.num_experts) % ep == 0):
-                found.append(replace(server, shape=shape, tp=tp, copies=copies, ep=ep))
-    return found
+                servers.append(replace(server, shape=shape, tp=tp, copies=copies, ep=ep))
+    return servers
 
 
-def with_pools(first: Server, then: Server, most_devices: int) -> list[Layout]:
+def with_pools(first: Server, then: Server, most_devices: int) -> list[ServerLayout]:
     """The layouts with one server for prompts and another for answers: ``WORKERS`` of them."""
-    layouts = [Layout(server=then, prefill=first, prefill_workers=x, decode_workers=y) for x, y in WORKERS]
+    layouts = [ServerLayout(server=then, prefill=first, prefill_workers=x, decode_workers=y) for x, y in WORKERS]
     return [layout for layout in layouts if layout.num_devices <= most_devices]
