@@ -6,7 +6,7 @@ JOBS ?= 2
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch check corpus format lint types bench fuzz mutants lab matrix long scoreboard release docs clean
+.PHONY: help demo test test-torch check corpus format lint types bench fuzz mutants lab matrix long scoreboard release site docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -89,6 +89,14 @@ lab: .venv/dev.stamp ## check that the fits of lab/ load; FIT=fit_gemm ARGS=h200
 
 scoreboard: .venv/peers.stamp ## other predictors beside ours: docs/scoreboard.md (ARGS="--calculon CHECKOUT --simumax ...")
 	.venv/peers/bin/python lab/scoreboard.py $(ARGS)
+
+.venv/site.stamp: .venv/pip.stamp pyproject.toml
+	$(PYTHON) -m venv .venv/site
+	.venv/site/bin/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	@touch $@
+
+site: .venv/site.stamp ## build the documentation into out/site, every link checked; URL=https://... is the repository's address
+	URL=$(URL) .venv/site/bin/mkdocs build --strict --quiet
 
 release: .venv/dev.stamp ## build sdist and wheel into dist/ and check them: contents, sizes, licences, a fresh install
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check build
