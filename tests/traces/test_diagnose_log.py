@@ -19,6 +19,7 @@ from sartor.errors import InputError
 from sartor.model.counts import counted, flop_conventions
 from sartor.model.workload import AttentionKernel
 from sartor.plans.explain import explanations, nearest
+from sartor.report.diagnose_words import diagnose_answer
 from sartor.step.measured_run import MeasuredRun
 from sartor.traces.read import is_trace
 from traces.logs_made import LOGS, TIMES, dump, megatron, torchtitan
@@ -322,3 +323,17 @@ def test_a_batch_that_follows_from_an_assumed_length_is_refused_by_the_length(re
     with pytest.raises(InputError) as caught:
         api.diagnose(path, model="llama-3-8b", gpu="h100", best_plan=False, global_batch_size=4)
     assert caught.value.field == "global_batch_size"
+
+
+def test_a_rarity_never_stands_beside_a_memory_that_is_far_off(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(dump() + megatron(tuple(t / 10 for t in TIMES)))
+    found = diagnosed(path)
+    predicted = float(found.predicted.footprint.reserved_bytes)
+    near, far = (
+        replace(found, measured=replace(found.measured, reserved_bytes=factor * predicted)) for factor in (1.0, 2.5)
+    )
+    said = [" ".join(diagnose_answer(each)[1]) for each in (near, far)]
+    assert "runs of exactly this plan would be as far off" in said[0]
+    assert "reserves 2.5 times the predicted memory: it is no run of exactly this plan" in said[1]
+    assert "would be as far off" not in said[1]

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from sartor.plans.explain import Explanation, OpenPlan
     from sartor.plans.result import PricedPlan
     from sartor.step.measured_run import MeasuredRun, PricedKernels, RunChange, Stretch, TracePart
+    from sartor.traces.priced import JobKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,8 @@ class RunPart:
     kind: str
     seconds: float
     share: float
-    points_of_mfu: float
+    points_of_mfu: float | None
+    """None where MFU is not known."""
     evidence: tuple[str, ...] = ()
     fix: str | None = None
     gain_s: float | None = None
@@ -114,7 +116,7 @@ RUN_PART: Fields = (
     text("kind", "part", form=part_words),
     number("seconds", "time", unit="s"),
     number("share", "share", unit="share", help="of the step"),
-    number("points_of_mfu", "points of MFU", form=lambda points: f"{points:.1f}"),
+    number("points_of_mfu", "points of MFU", null=True, form=lambda points: f"{points:.1f}"),
     rows("evidence", Scalar.TEXT, "evidence", form="; ".join),
     text("fix", "to do", null=True, level=Level.PAGE),
     number("gain_s", null=True),
@@ -363,6 +365,9 @@ TRACE: Fields = (
         "trace",
         (
             *texts("path gpu"),
+            text("work", path="kind.work", help="training or inference, by its kernels; empty if nothing tells"),
+            rows("precision", Scalar.TEXT, path=lambda answer: [dtype.value for dtype in answer.kind.precision]),
+            text("trained", path="kind.trained", help="weights that are trained: all, part, none, adapters; or empty"),
             integer("rank", null=True),
             integer("num_ranks"),
             integer("world_size", null=True),
@@ -448,7 +453,9 @@ class TraceDiagnosis(Answer):
     source: Source
     """What the predicted step rests on."""
     stretches: tuple[Stretch, ...]
-    """The intervals of the last step, for a figure."""
+    """The intervals of the steady step nearest the mean, for a figure."""
+    kind: JobKind
+    """What was traced, by its kernels."""
     warnings: tuple[str, ...]
     assumptions: tuple[str, ...]
     cost: RunCost | None = None
@@ -467,10 +474,12 @@ class TraceDiagnosis(Answer):
         """Its parts with their share of the step and of what MFU lacks."""
         return tuple(_trace_part(self, part) for part in self.parts)
 
-    def points_of_mfu(self, part: TracePart) -> float:
+    def points_of_mfu(self, part: TracePart) -> float | None:
         """How many of the points that MFU lacks of 100 are due to this part; for matrix multiplications and attention,
-        their time beyond the ideal at peak rate, divided in proportion to their seconds."""
-        ideal_s = self.mfu * self.step_s if math.isfinite(self.mfu) else 0.0
+        their time beyond the ideal at peak rate, divided in proportion to their seconds. None where MFU is unknown."""
+        if not math.isfinite(self.mfu):
+            return None
+        ideal_s = self.mfu * self.step_s
         products_s = sum(item.seconds for item in self.parts if item.kind.value in PRODUCTS)
         useful_s = ideal_s * part.seconds / products_s if part.kind.value in PRODUCTS and products_s else 0.0
         return 100 * (part.seconds - useful_s) / self.step_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
     from sartor.plans.explain import OpenPlan
     from sartor.plans.result import PricedPlan
     from sartor.step.measured_run import PricedKernels
+    from sartor.traces.attribute import Attributed
     from sartor.traces.kernel_trace import KernelTrace
     from sartor.traces.logs.run_log import RunLog
+    from sartor.traces.priced import JobKind
 
 USUAL_TRAINER = "torchtitan"
 """Trainer whose kernels a traced training run is assumed to use by default: PyTorch's own."""
@@ -142,11 +145,35 @@ def _device(trace: KernelTrace, options: LoggedOptions) -> tuple[Cluster | None,
 
     named = gpu_named(trace.gpu)
     if options.get("cluster") or options.get("gpu") or named in GPUS.names():
-        return measured_on(named, "the trace", options), []
+        where = measured_on(named, "the trace", options)
+        return where, _other_device(trace, named, where)
     if not trace.gpu:
         return None, ["the trace does not name its device: nothing is priced (--gpu names it)"]
     said = f"the trace is of {trace.gpu}, which is not in the catalogue"
     return None, [f"{said}: nothing is priced (--gpu names a device)"]
+
+
+VENDORS = {
+    "AMD": re.compile(r"\bAMD\b|Instinct|Radeon|^Cijk_|\bck::|_gfx\d|\brccl", re.IGNORECASE),
+    "NVIDIA": re.compile(r"NVIDIA|GeForce|Tesla|^nvjet_|^cutlass|sm\d\d_xmma|^ampere_|^volta_|cudnn::", re.IGNORECASE),
+}
+"""Words in the names of devices and kernels that only one vendor has."""
+
+
+def _other_device(trace: KernelTrace, named: str | None, where: Cluster) -> list[str]:
+    """A warning if the device given is not that of the trace. Raises ``InputError`` if it is another vendor's."""
+    if named in GPUS.names():
+        return []  # already compared
+    names = [trace.gpu] if trace.gpu else trace.names
+    vendors = {vendor for vendor, words in VENDORS.items() if any(words.search(name) for name in names)}
+    gpu = where.gpu
+    if len(vendors) == 1 and gpu.vendor in VENDORS and gpu.vendor not in vendors:
+        (vendor,) = vendors
+        device = trace.gpu or f"a GPU of {vendor}"
+        raise InputError("gpu", gpu.name, f"the trace is of {device}; must be the device of the trace")
+    if not trace.gpu:
+        return []
+    return [f"the trace is of {trace.gpu}, priced as {gpu.name}: its peak, memory and links may differ"]
 
 
 def _as_run(trace: KernelTrace) -> RunLog:
@@ -214,10 +241,13 @@ def _divided(
         best=searched_best(found, there, own) if options.get("best_plan", True) and found and there else None,
         source=step_source(there, found.job.recipe.dtype, own) if found and there else Source.ANALYTIC,
         stretches=divided.stretches,
+        kind=divided.job,
         warnings=(
             *warnings,
             *_missing(trace, divided.num_steps, divided.priced_share),
             *_another_model(found, divided.priced),
+            *_another_job(found, divided.job),
+            *_slowed_host(trace, divided),
             *_skewed(traces),
         ),
         assumptions=found.assumptions if found else (),
@@ -293,6 +323,35 @@ def _another_model(found: LoggedPlan | None, priced: Sequence[PricedKernels]) ->
     if not lengths or width in lengths:
         return []
     return [f"no matrix multiplication has hidden_size={width}: the trace looks like one of another model"]
+
+
+def _another_job(found: LoggedPlan | None, kind: JobKind) -> list[str]:
+    """A warning if the trace does other work than the job whose step is predicted."""
+    if found is None:
+        return []
+    if kind.work == "inference":
+        return ["the trace has no backward pass: it is no training step, as the prediction is"]
+    if kind.trained in ("adapters", "none") and found.job.trains_weights:
+        return [f"the trace is of {kind.words}, but the prediction trains all weights (--fix train_weights=off)"]
+    return []
+
+
+STACK = re.compile(r"\.py\(\d+\): ")
+"""A Python function as PyTorch's profiler records it."""
+
+
+def _slowed_host(trace: KernelTrace, divided: Attributed) -> list[str]:
+    """A warning if gaps of the host are large and the profiler recorded the Python stack, which slows the host."""
+    from sartor.traces.timeline import HOST_KINDS
+
+    idle_s = sum(part.seconds for part in divided.parts if part.kind in HOST_KINDS)
+    if idle_s < HOST_SHARE * divided.step_s or not any(STACK.search(name) for name in trace.frames.names):
+        return []
+    return ["the profiler recorded Python's stack (with_stack=True), which slows the host: gaps are shorter without it"]
+
+
+HOST_SHARE = 0.1
+"""Share of the step from which on the profiler's own cost in gaps is worth a word."""
 
 
 def _skewed(traces: Sequence[KernelTrace]) -> list[str]:

@@ -82,11 +82,16 @@ def _where_time_goes(answer: LogDiagnosis | TraceDiagnosis) -> list[d.PageBlock]
     if isinstance(answer, LogDiagnosis) and answer.open_plan.fields:
         assumed = f", if the plan were {plan_words(answer.predicted.plan)}"
     parts = [part for part in answer.run_parts if abs(part.share) >= LEAST]
+    known = all(part.points_of_mfu is not None for part in parts)
+    short, whole = (
+        tuple(column for column in columns if known or column.name != "points_of_mfu")
+        for columns in (RUN_PART[:4], columns_of(RUN_PART, Level.PAGE))
+    )
     return [
         d.section(f"Where the time goes{assumed}", "time"),
         d.figure_block("fall", "Each part starts where those above it end."),
-        d.grid_block(field_grid(PARTS, RUN_PART[:4], parts), d.Place.SHORT),
-        d.grid_block(field_grid(PARTS, columns_of(RUN_PART, Level.PAGE), parts), d.Place.REST),
+        d.grid_block(field_grid(PARTS, short, parts), d.Place.SHORT),
+        d.grid_block(field_grid(PARTS, whole, parts), d.Place.REST),
     ]
 
 
@@ -154,7 +159,7 @@ def _operators(answer: TraceDiagnosis) -> list[d.PageBlock]:
     rows = [
         (
             kernels.name,
-            f"{kernels.count:,}",
+            f"{kernels.count / answer.num_steps:,.3g}",
             format_seconds(kernels.seconds / kernels.count),
             format_seconds(kernels.predicted_s / kernels.count),
             f"{kernels.seconds / kernels.predicted_s:.2f}",
@@ -162,7 +167,7 @@ def _operators(answer: TraceDiagnosis) -> list[d.PageBlock]:
         )
         for kernels in worst_first(answer.priced)[:MOST_OPERATORS]
     ]
-    columns = ("operator", "calls", "measured", "predicted", "ratio", "loses per step")
+    columns = ("operator", "calls per step", "measured", "predicted", "ratio", "loses per step")
     operators = [
         d.section("Operators", "operators"),
         d.figure_block("operators", "Sizes that the trace states (record_shapes=True)."),

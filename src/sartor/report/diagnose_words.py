@@ -142,6 +142,8 @@ def _ignored(answer: LaunchAnswer) -> str:
 COSTS = "; training costs "
 NAMED = 3
 """Plans that the sentence about an open plan names."""
+OTHER_MEMORY = 1.5
+"""Measured over predicted memory, either way, beyond which a run is of another plan rather than a rare one of this."""
 SAME = 0.02
 """Share of the step within which a run counts as fast as predicted."""
 
@@ -211,6 +213,9 @@ def _certainty(answer: LogDiagnosis) -> str:
         if ratio > 0
         else "Either its plan, model or GPUs are not those given, or the prediction is too slow here."
     )
+    off = run.reserved_bytes / float(predicted.footprint.reserved_bytes)
+    if math.isfinite(off) and not 1 / OTHER_MEMORY < off < OTHER_MEMORY:
+        return f"{text}and reserves {off:.2g} times the predicted memory: it is no run of exactly this plan. {why}"
     chance = math.erfc(abs(answer.deviation) / math.sqrt(2))
     rare = f"1 in {1 / chance:,.0f}" if chance > 1e-6 else "less than 1 in a million"
     return (
@@ -275,7 +280,9 @@ def _trace_heading(answer: TraceDiagnosis) -> str:
     more = f" ({answer.num_ranks} ranks read)" if answer.num_ranks > 1 else ""
     steps = count_text(answer.num_steps, "steady step")
     device = printable(answer.gpu) or "GPU not named"
-    return f"{printable(answer.path)}: {device}{rank}{world}{more}, {steps}{_frozen(answer.job)}"
+    job = f"{answer.kind.words} on " if answer.kind.words else ""
+    stated = "" if "frozen" in job else _frozen(answer.job)
+    return f"{printable(answer.path)}: {job}{device}{rank}{world}{more}, {steps}{stated}"
 
 
 def _trace_headline(answer: TraceDiagnosis) -> str:
@@ -294,8 +301,14 @@ def _trace_headline(answer: TraceDiagnosis) -> str:
             f" Matrix multiplications and attention take {answer.median_ratio:.2f} times their predicted time at the "
             f"median ({format_share(answer.priced_share)} of their time has a prediction)."
         )
+    if not answer.priced:
+        text += (
+            " Nothing could be priced, so what matrix multiplications, attention and links lose can not be said (see "
+            "the warnings)."
+        )
     if not answer.losses:
-        return f"{text} No loss of 2.5% of the step or more was found."
+        what = "No loss" if answer.priced else "Of what needs no price (gaps, unfused kernels, communication), none"
+        return f"{text} {what} of 2.5% of the step or more was found."
     gain = sum(loss.gain_s for loss in answer.losses) / answer.step_s
     found = count_text(len(answer.losses), "loss", "losses")
     return f"{text}{_points(answer)} {found.capitalize()} of {format_share(gain)} of the step together:"

@@ -1,4 +1,4 @@
-"""A diagnosed run's figures: waterfall from the ideal to the measured step, slowest operators, timeline of the last
+"""A diagnosed run's figures: waterfall from the ideal to the measured step, slowest operators, timeline of a steady
 step. First their records, then what draws them."""
 
 from __future__ import annotations
@@ -68,7 +68,10 @@ class RunTimeline:
 def fall_points(step_s: float, parts: Sequence[RunPart]) -> RunFall:
     """The waterfall of the run's parts: each adds its points of MFU to the ideal step."""
     share = step_s / 100
-    lost = [(part_words(part.kind), _first(part.evidence), part.points_of_mfu * share) for part in parts]
+    points = [100 * part.share if part.points_of_mfu is None else part.points_of_mfu for part in parts]
+    lost = [
+        (part_words(part.kind), _first(part.evidence), each * share) for part, each in zip(parts, points, strict=True)
+    ]
     shown = [each for each in lost if abs(each[2]) >= LEAST * step_s]
     ideal = step_s - sum(seconds for *_, seconds in lost)
     rest = sum(seconds for *_, seconds in lost) - sum(seconds for *_, seconds in shown)
@@ -77,8 +80,8 @@ def fall_points(step_s: float, parts: Sequence[RunPart]) -> RunFall:
     worst = max(shown, key=lambda row: row[2], default=("nothing", "", 0.0))[0]
     known = rows[0][0] == IDEAL
     return RunFall(
-        title=f"From the ideal step ({format_seconds(ideal)}) to the measured one ({format_seconds(step_s)}): most is "
-        f"lost in {worst}"
+        title=f"From the ideal step ({format_seconds(ideal)}) to the measured one ({format_seconds(step_s)}): most "
+        f"beyond it is {worst}"
         if known
         else f"The measured step ({format_seconds(step_s)}) by its parts: most is {worst}",
         parts=tuple(row[0] for row in rows),
@@ -129,7 +132,7 @@ def operator_points(priced: Sequence[PricedKernels]) -> SlowOperators | None:
 
 
 def _timeline_points(stretches: Sequence[Stretch], predicted: PricedPlan | None) -> RunTimeline | None:
-    """The last step as it ran, next to the predicted parts in sequence."""
+    """A steady step as it ran, next to the predicted parts in sequence."""
     if not stretches:
         return None
     boxes = [
@@ -146,7 +149,8 @@ def _timeline_points(stretches: Sequence[Stretch], predicted: PricedPlan | None)
         boxes.append(("predicted", words, at, at + seconds))
         at += seconds
     return RunTimeline(
-        title="The last step as it ran" + (", and the predicted step next to it" if predicted else ""),
+        title="The steady step nearest the mean, as it ran"
+        + (", and the predicted step next to it" if predicted else ""),
         lanes=tuple(dict.fromkeys(box[0] for box in boxes)),
         lane=tuple(box[0] for box in boxes),
         kind=tuple(box[1] for box in boxes),

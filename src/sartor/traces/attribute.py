@@ -31,13 +31,15 @@ from sartor.traces.patterns import (
     unfused_attention,
     unfused_chains,
 )
-from sartor.traces.priced import collective_seconds, fused_seconds, priced_kernels
+from sartor.traces.priced import JobKind, collective_seconds, fused_seconds, job_kind, priced_kernels
 from sartor.traces.timeline import TraceTimeline, idle_parts, timeline, typical_step
 from sartor.units import BoolArray, FloatArray, IntArray, format_bytes, format_seconds, format_share
 
 SLOW_LINK = 1.5
 """Ratio of measured to predicted collective time above which the link is called slow; predictions on known fabrics are
 less far off."""
+LATE = 10.0
+"""Above this ratio one rank's collectives more likely wait for a late rank: links seldom lose so much."""
 STRAGGLES = 0.02
 """A rank is a straggler if it computes longer than the median rank by this share of the step."""
 SERIAL = 0.8
@@ -76,6 +78,7 @@ class Attributed:
     """Median of measured over predicted time of ``priced``."""
     stretches: tuple[Stretch, ...]
     """The kernels of the steady step nearest the mean, over time."""
+    job: JobKind
 
 
 def attribute(
@@ -123,6 +126,7 @@ def attribute(
         priced_share=took / of_products if of_products else 0.0,
         median_ratio=_median_ratio(priced),
         stretches=typical_step(trace, kinds, line),
+        job=job_kind(trace, kinds, line),
     )
 
 
@@ -430,12 +434,16 @@ def _communication(
     )
     ratio, link_words = _link(seen, where, ranks, predicted_s)
     slow = (exposed - waited) * (1 - 1 / ratio) if ratio > SLOW_LINK else 0.0
+    fabric = "look at the fabric: a link down, a wrong interface, other traffic"
     late_rank = "" if ranks else " (or a rank arrives late: give the traces of all ranks to find out)"
+    advice = f"{fabric}{late_rank}"
+    if not ranks and ratio > LATE:
+        advice = f"give the traces of all ranks: a rank that arrives late is likelier than links so slow; else {fabric}"
     yield TracePart(
         kind=PartKind.SLOW_LINK,
         seconds=slow,
         evidence=link_words if slow else (),
-        fix=f"look at the fabric: a link down, a wrong interface, other traffic{late_rank}" if slow else "",
+        fix=advice if slow else "",
         gain_s=slow,
     )
     serial = min(_serial(seen, where), exposed - waited - slow)

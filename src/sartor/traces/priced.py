@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from sartor.json_types import JsonDict
 from sartor.operators import Attention, Collective, CollectiveKind, DType, Gemm, Pass
 from sartor.step.measured_run import PricedKernels
 from sartor.traces.kernel_trace import KINDS, HostOperator, KernelKind, KernelTrace
-from sartor.traces.patterns import UnfusedAttention
+from sartor.traces.patterns import BATCHED, UnfusedAttention
 from sartor.traces.timeline import TraceTimeline
 from sartor.units import BoolArray, FloatArray, IntArray, round_up
 
@@ -158,12 +158,17 @@ def _costs(operators: Sequence[Gemm | Attention], gpu: Gpu, calibration: Calibra
 
 
 def _operator(seen: HostOperator, kernel: str, gpu: Gpu) -> Gemm | Attention | None:
-    dtype = DTYPES.get(seen.dtype.rpartition("::")[2]) if seen.dtype else _dtype_of(kernel)
-    if dtype is DType.FP32 and re.search(r"tf32|tensorop_s|s1688|s16816", kernel):
-        dtype = DType.TF32
+    dtype = _dtype_in(seen, kernel)
     if dtype is None or dtype not in gpu.peak_flops_per_s:
         return None
     return _attention(seen, dtype) if "attention" in seen.name else _gemm(seen, dtype)
+
+
+def _dtype_in(seen: HostOperator | None, kernel: str) -> DType | None:
+    """Data type of an operator's kernel: that of its first input, else by the kernel's name."""
+    dtype = DTYPES.get(seen.dtype.rpartition("::")[2]) if seen is not None and seen.dtype else _dtype_of(kernel)
+    is_tf32 = dtype is DType.FP32 and re.search(r"tf32|tensorop_s|s1688|s16816", kernel)
+    return DType.TF32 if is_tf32 else dtype
 
 
 def _dtype_of(kernel: str) -> DType | None:
@@ -230,6 +235,107 @@ def _padded(gemm: Gemm, gpu: Gpu) -> tuple[Gemm, str]:
     if not ragged:
         return gemm, ""
     return replace(gemm, **ragged), ", ".join(f"{name}={size}" for name, size in ragged.items())
+
+
+# ----------------------------------------------------------------------------------------------------------- the job
+
+BACKWARD = re.compile(r"backward|bwd|wgrad|dgrad", re.IGNORECASE)
+FOUR_BITS = re.compile(r"dequantize_?blockwise|gemv_4bit|nf4", re.IGNORECASE)
+"""Kernels of bitsandbytes and torchao that unpack 4-bit weights."""
+WHOLE = 0.9
+"""Weights are called frozen only if this share of the time of linear layers has sizes: a kernel of unknown sizes may
+compute their gradients."""
+FROZEN, PARTLY = 0.1, 0.2
+"""Weight gradients cost half of what forward and input gradients cost together (a third with full recomputation);
+below these ratios all weights are frozen, or a part of them."""
+RANK, NARROW = 256, 8
+"""An adapter's rank is at most this, and so many times smaller than the other side."""
+COMMON = 0.1
+"""A data type is named if it takes this share of the time of products."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobKind:
+    """What a trace is of, read from its kernels."""
+
+    work: str = ""
+    """``training``, ``inference``, or empty where nothing tells."""
+    precision: tuple[DType, ...] = ()
+    """Data types of matrix multiplications and attention, most time first."""
+    trained: str = ""
+    """``adapters``, ``none`` (frozen weights), ``part`` or ``all`` of the weights; empty where sizes do not tell."""
+    rank: int = 0
+    """Of the adapters."""
+    four_bits: bool = False
+
+    @property
+    def words(self) -> str:
+        """``training in bf16, LoRA of rank 16 (other weights frozen)``."""
+        types = f" in {' and '.join(dtype.value for dtype in self.precision)}" if self.precision else ""
+        what = {
+            "adapters": f", LoRA of rank {self.rank} (other weights frozen)",
+            "none": ", most weights frozen",
+            "part": ", a part of the weights frozen",
+        }.get(self.trained, "")
+        return f"{self.work}{types}{what}{', weights in 4 bits' if self.four_bits else ''}" if self.work else ""
+
+
+def job_kind(trace: KernelTrace, kinds: IntArray, line: TraceTimeline) -> JobKind:
+    """Whether a trace trains or infers, in which data types, and which weights it trains."""
+    products = np.isin(kinds, [KINDS.index(KernelKind.MATMUL), KINDS.index(KernelKind.ATTENTION)])
+    names = (*trace.names, *(operator.name for operator in trace.operators))
+    trains = any(BACKWARD.search(name) for name in names) or bool((kinds == KINDS.index(KernelKind.OPTIMIZER)).any())
+    if not trains and not products.any():
+        return JobKind()
+    seconds: defaultdict[DType, float] = defaultdict(float)
+    for i in np.flatnonzero(products & (line.owned_s > 0)).tolist():
+        number = int(trace.operator[i])
+        dtype = _dtype_in(trace.operators[number] if number >= 0 else None, trace.names[int(trace.name[i])])
+        if dtype is not None:
+            seconds[dtype] += float(line.owned_s[i])
+    common = [dtype for dtype in seconds if seconds[dtype] >= COMMON * sum(seconds.values())]
+    trained, rank = _trained(trace, kinds, line) if trains else ("", 0)
+    return JobKind(
+        work="training" if trains else "inference",
+        precision=tuple(sorted(common, key=lambda dtype: -seconds[dtype])),
+        trained=trained,
+        rank=rank,
+        four_bits=any(FOUR_BITS.search(name) for name in names),
+    )
+
+
+def _trained(trace: KernelTrace, kinds: IntArray, line: TraceTimeline) -> tuple[str, int]:
+    """Which weights are trained, and the rank of adapters. Forward and input gradients have the tokens as rows; weight
+    gradients sum over the tokens."""
+    linear = (kinds == KINDS.index(KernelKind.MATMUL)) & (line.owned_s > 0)
+    names = [operator.name for operator in trace.operators]
+    batched = np.array([BATCHED.search(name) is not None for name in names] + [False], dtype=bool)
+    linear &= ~batched[trace.operator]
+    gemms = {
+        number: _gemm(trace.operators[number], DType.BF16)
+        for number in set(trace.operator[linear].tolist())
+        if number >= 0
+    }
+    sized = np.array([gemms.get(number) is not None for number in trace.operator.tolist()], dtype=bool)
+    if float(line.owned_s[linear & sized].sum()) < WHOLE * float(line.owned_s[linear].sum()) or not linear.any():
+        return "", 0
+    sizes = [(int(op.m), int(op.n), int(op.k)) for op in gemms.values() if op is not None]
+    rows: Counter[int] = Counter()
+    for m, n, k in sizes:
+        rows[m] += m * n * k
+    tokens = max(rows, key=lambda size: rows[size])
+    kept = sum(m * n * k for m, n, k in sizes if m == tokens != k)
+    gradients = sum(m * n * k for m, n, k in sizes if k == tokens != m)
+    if not kept or gradients > PARTLY * kept:
+        return ("all" if kept else ""), 0
+    narrow = [
+        Counter(side for m, side, other in order if m == tokens and side <= RANK and NARROW * side <= other)
+        for order in (sizes, [(m, k, n) for m, n, k in sizes])
+    ]
+    ranks = narrow[0] & narrow[1]
+    if gradients > FROZEN * kept:
+        return "part", 0
+    return ("adapters", max(ranks, key=lambda side: ranks[side])) if ranks and gradients else ("none", 0)
 
 
 COLLECTIVES = (

@@ -82,7 +82,7 @@ export function diagnoseView({ banner, status }) {
 
   function draw(found) {
     const head = ["part", "time", "share", "points of MFU", "evidence, and what to do"].map((label, k) => ({ label, number: k > 0 && k < 4 }));
-    const rows = found.parts.filter((part) => Math.abs(part.share) >= 0.001).map((part) => [found.says.parts[part.kind], seconds(part.seconds), share(part.share), part.points_of_mfu.toFixed(1), prose(part)]);
+    const rows = found.parts.filter((part) => Math.abs(part.share) >= 0.001).map((part) => [found.says.parts[part.kind], seconds(part.seconds), share(part.share), part.points_of_mfu?.toFixed(1) ?? "–", prose(part)]);
     const { fall, operators, timeline } = found.figures;
     put(results,
       card(found.says.title, h("div", { id: "run-says" }, found.says.lines.map((line) => h("p", {}, line)))),
