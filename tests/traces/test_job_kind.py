@@ -10,9 +10,9 @@ from sartor import api
 from sartor.answers.diagnosis import TraceDiagnosis
 from sartor.errors import InputError
 from sartor.report.diagnose_words import diagnose_answer
+from sartor.step.measured_run import JobKind
 from sartor.traces.attribute import attribute
 from sartor.traces.kernel_trace import HostOperator, Recorded, kernel_trace
-from sartor.traces.priced import JobKind
 from traces.kineto_hand import steps
 
 TOKENS, HIDDEN, FFN = 8192, 4096, 14336

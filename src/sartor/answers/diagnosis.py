@@ -55,8 +55,7 @@ if TYPE_CHECKING:
     from sartor.model.training import TrainingJob
     from sartor.plans.explain import Explanation, OpenPlan
     from sartor.plans.result import PricedPlan
-    from sartor.step.measured_run import MeasuredRun, PricedKernels, RunChange, Stretch, TracePart
-    from sartor.traces.priced import JobKind
+    from sartor.step.measured_run import JobKind, MeasuredRun, PricedKernels, RunChange, Stretch, TracePart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,11 +30,10 @@ if TYPE_CHECKING:
     from sartor.cost.correction.calibration import Calibration
     from sartor.plans.explain import OpenPlan
     from sartor.plans.result import PricedPlan
-    from sartor.step.measured_run import PricedKernels
+    from sartor.step.measured_run import JobKind, PricedKernels
     from sartor.traces.attribute import Attributed
     from sartor.traces.kernel_trace import KernelTrace
     from sartor.traces.logs.run_log import RunLog
-    from sartor.traces.priced import JobKind
 
 USUAL_TRAINER = "torchtitan"
 """Trainer whose kernels a traced training run is assumed to use by default: PyTorch's own."""

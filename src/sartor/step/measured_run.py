@@ -21,7 +21,7 @@ from statistics import NormalDist
 import numpy as np
 
 from sartor.cost.cost import Source
-from sartor.operators import Attention, Gemm
+from sartor.operators import Attention, DType, Gemm
 from sartor.units import BoolArray, FloatArray
 
 
@@ -317,6 +317,32 @@ class Stretch:
     kind: str
     begin_s: float
     end_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobKind:
+    """What a trace is of, read from its kernels."""
+
+    work: str = ""
+    """``training``, ``inference``, or empty where nothing tells."""
+    precision: tuple[DType, ...] = ()
+    """Data types of matrix multiplications and attention, most time first."""
+    trained: str = ""
+    """``adapters``, ``none`` (frozen weights), ``part`` or ``all`` of the weights; empty where sizes do not tell."""
+    rank: int = 0
+    """Of the adapters."""
+    four_bits: bool = False
+
+    @property
+    def words(self) -> str:
+        """``training in bf16, LoRA of rank 16 (other weights frozen)``."""
+        types = f" in {' and '.join(dtype.value for dtype in self.precision)}" if self.precision else ""
+        what = {
+            "adapters": f", LoRA of rank {self.rank} (other weights frozen)",
+            "none": ", most weights frozen",
+            "part": ", a part of the weights frozen",
+        }.get(self.trained, "")
+        return f"{self.work}{types}{what}{', weights in 4 bits' if self.four_bits else ''}" if self.work else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from sartor.cost.gpu.rates import peak_flops_per_s
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
 from sartor.operators import Gemm
-from sartor.step.measured_run import PartKind, PricedKernels, Stretch, TracePart
+from sartor.step.measured_run import JobKind, PartKind, PricedKernels, Stretch, TracePart
 from sartor.traces.kernel_trace import (
     KINDS,
     KernelKind,
@@ -31,7 +31,7 @@ from sartor.traces.patterns import (
     unfused_attention,
     unfused_chains,
 )
-from sartor.traces.priced import JobKind, collective_seconds, fused_seconds, job_kind, priced_kernels
+from sartor.traces.priced import collective_seconds, fused_seconds, job_kind, priced_kernels
 from sartor.traces.timeline import TraceTimeline, idle_parts, timeline, typical_step
 from sartor.units import BoolArray, FloatArray, IntArray, format_bytes, format_seconds, format_share
 

@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu, alignment_of
 from sartor.json_types import JsonDict
 from sartor.operators import Attention, Collective, CollectiveKind, DType, Gemm, Pass
-from sartor.step.measured_run import PricedKernels
+from sartor.step.measured_run import JobKind, PricedKernels
 from sartor.traces.kernel_trace import KINDS, HostOperator, KernelKind, KernelTrace
 from sartor.traces.patterns import BATCHED, UnfusedAttention
 from sartor.traces.timeline import TraceTimeline
@@ -252,32 +252,6 @@ RANK, NARROW = 256, 8
 """An adapter's rank is at most this, and so many times smaller than the other side."""
 COMMON = 0.1
 """A data type is named if it takes this share of the time of products."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobKind:
-    """What a trace is of, read from its kernels."""
-
-    work: str = ""
-    """``training``, ``inference``, or empty where nothing tells."""
-    precision: tuple[DType, ...] = ()
-    """Data types of matrix multiplications and attention, most time first."""
-    trained: str = ""
-    """``adapters``, ``none`` (frozen weights), ``part`` or ``all`` of the weights; empty where sizes do not tell."""
-    rank: int = 0
-    """Of the adapters."""
-    four_bits: bool = False
-
-    @property
-    def words(self) -> str:
-        """``training in bf16, LoRA of rank 16 (other weights frozen)``."""
-        types = f" in {' and '.join(dtype.value for dtype in self.precision)}" if self.precision else ""
-        what = {
-            "adapters": f", LoRA of rank {self.rank} (other weights frozen)",
-            "none": ", most weights frozen",
-            "part": ", a part of the weights frozen",
-        }.get(self.trained, "")
-        return f"{self.work}{types}{what}{', weights in 4 bits' if self.four_bits else ''}" if self.work else ""
 
 
 def job_kind(trace: KernelTrace, kinds: IntArray, line: TraceTimeline) -> JobKind:
