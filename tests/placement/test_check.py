@@ -145,3 +145,15 @@ def test_wrong_devices_types_and_rounds_are_named() -> None:
     )
     together = tuple(replace(stage, device_type=kind) for stage, kind in zip(three, "aab", strict=True))
     assert price_with_terms(PLAIN, types, replace(PLAN, data_parallel=1, stages=together)).faults == ()
+
+
+def test_a_slower_type_takes_longer_and_zero_shares_states() -> None:
+    slow = DeviceType(name="slow", num_devices=4, memory_bytes=99, slowdown=2)
+    stages = tuple(replace(stage, device_type="slow") for stage in PLAN.stages)
+    priced = price_with_terms(PLAIN, replace(TERMS, device_types=(slow,)), replace(PLAN, stages=stages))
+    assert [stage.load_s for stage in priced.plan.stages] == [2 * 1 + 1 + 2 * 2, 1 + 2 * 5 + 2 * 10]
+    experts = replace(WIDTH, expert_parallel=2)
+    problem = replace(PLAIN, widths=(experts,), memory_bytes=20)
+    sharded = replace(PLAN, expert_parallel=2, zero_stage=1)  # 2 x 6, states of 4 / 2 + 2, activations 3 + 3
+    (fault,) = price_with_terms(problem, replace(TERMS, zero_stages=(1,)), sharded).faults
+    assert fault == "stage 0 needs 22 bytes of 20"

@@ -123,3 +123,17 @@ def test_an_interleaved_pipeline_takes_microbatches_in_rounds() -> None:
     assert allowed(rounds, megatron, pp=4, virtual_stages=2, dp=16)  # 4 microbatches
     assert not allowed(rounds, megatron, pp=4, virtual_stages=2, dp=32)  # 2 microbatches
     assert allowed(rounds, megatron, pp=4, virtual_stages=1, dp=32)
+
+
+def test_a_trainer_that_offloads_sharded_states_alone_refuses_whole_ones() -> None:
+    job = replace(JOB, trainer=replace(MEGATRON, offloads_unsharded=False))
+    offloading = optimizer._offload_limits
+    assert allowed(offloading, job, optimizer_offload=0, zero_stage=0)
+    assert allowed(offloading, job, optimizer_offload=1, zero_stage=1)
+    assert not allowed(offloading, job, optimizer_offload=1, zero_stage=0)
+
+
+def test_one_program_has_equal_chunks() -> None:
+    job = replace(JOB, trainer=replace(MEGATRON, one_program=True))
+    assert allowed(pipeline_bubble._chunk_limits, job, pp=4)
+    assert not allowed(pipeline_bubble._chunk_limits, job, pp=3)
