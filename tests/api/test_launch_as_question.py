@@ -57,15 +57,17 @@ def test_what_would_change_a_launch_is_said_by_every_command(
 
 
 TRAINER = """deepspeed --num_gpus 8 train.py --per_device_train_batch_size {batch} --gradient_accumulation_steps 2 \\
-    --max_seq_length 4096 --gradient_checkpointing {again} --bf16 {bf16} --deepspeed ds.json
+    --max_seq_length {seq_len} --gradient_checkpointing {again} --bf16 {bf16} --deepspeed ds.json
 """
 ZERO_3 = {"zero_optimization": {"stage": 3}, "bf16": {"enabled": "auto"}}
 
 
-def trainer_script(folder: Path, *, again: str = "True", bf16: str = "True", batch: int = 1) -> str:
+def trainer_script(
+    folder: Path, *, again: str = "True", bf16: str = "True", batch: int = 1, seq_len: int = 4096
+) -> str:
     """The launch of a Hugging Face Trainer under DeepSpeed."""
     (folder / "ds.json").write_text(json.dumps(ZERO_3))
-    (folder / "train.sh").write_text(TRAINER.format(again=again, bf16=bf16, batch=batch))
+    (folder / "train.sh").write_text(TRAINER.format(again=again, bf16=bf16, batch=batch, seq_len=seq_len))
     return (folder / "train.sh").as_posix()
 
 
@@ -75,8 +77,8 @@ SINGLE = "the most of any single change"
 def test_a_change_says_whether_it_is_the_best_plan_or_the_best_single_change(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for batch, end in ((4, "as the best plan on these devices"), (1, SINGLE)):
-        words = ["llama-3-8b", "--launch", trainer_script(tmp_path, batch=batch), "--cluster", CLUSTER]
+    for seq_len, end in ((4096, "as the best plan on these devices"), (5632, SINGLE)):
+        words = ["llama-3-8b", "--launch", trainer_script(tmp_path, seq_len=seq_len), "--cluster", CLUSTER]
         run(["plan", *words])
         assert f"of the step, {end}." in " ".join(capsys.readouterr().out.split())
     run(["estimate", *words])

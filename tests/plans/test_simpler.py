@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 import sartor
 from sartor.errors import InputError
 from sartor.plans.next import CLOSE, mechanisms
-from sartor.report.plan_words import memory_text, plan_lines
+from sartor.report.plan_words import plan_lines, room_words
 from sartor.run.fields import Origin
 from sartor.step.footprint import FIT_PROBABILITY, fit_probability, usable_bytes
 
@@ -75,9 +73,8 @@ def test_the_simpler_plan_has_fewer_mechanisms_and_is_about_as_fast(answer: sart
     assert "pairs of plans this close are ranked correctly 70% of the time" in " ".join(plan_lines(answer))
 
 
-def test_a_clamp_is_not_shown_as_a_prediction(answer: sartor.answers.PlanAnswer) -> None:
-    assert answer.best is not None
+def test_what_the_allocator_reserves_is_said_where_it_is_clearly_more(answer: sartor.answers.PlanAnswer) -> None:
     room = usable_bytes(answer.cluster)
-    full = replace(answer.best, footprint=replace(answer.best.footprint, device_bytes=room))
-    words = memory_text(full, answer.cluster, 0.0)
-    assert "of it in use" in words
+    words = room_words(0.5 * room, answer.cluster, 0.0, 0.6 * room)
+    assert "39.6 GiB of 79.2 GiB, the allocator will reserve 47.5 GiB, over 99%" in words
+    assert "reserve" not in room_words(0.5 * room, answer.cluster, 0.0, 0.505 * room)

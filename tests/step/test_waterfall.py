@@ -31,7 +31,7 @@ def test_the_falls_add_up_to_the_footprint(zero: int, schedule: PipelineSchedule
     fullest = fall.fullest
     assert fullest.stage == foot.stage
     assert fullest.total_bytes(MemoryLevel.ALLOCATED) == pytest.approx(foot.allocated_bytes, rel=1e-12)
-    assert fullest.total_bytes(MemoryLevel.RESERVED) == pytest.approx(foot.reserved_bytes, rel=1e-12)
+    assert fullest.total_bytes(MemoryLevel.NEEDED) <= foot.reserved_bytes * (1 + 1e-12)
     assert fullest.total_bytes() == pytest.approx(foot.device_bytes, rel=1e-12)
     theory = foot.param_bytes + foot.grad_bytes + foot.optimizer_bytes + foot.stash_bytes
     assert fullest.total_bytes(MemoryLevel.THEORY) == pytest.approx(theory, rel=1e-12)

@@ -209,7 +209,7 @@ def test_memory_is_judged_over_both_tables_with_the_runs_that_ran_out(tmp_path: 
     code, out, _ = call("validate", "memory", "--data", tmp_path, "--json")
     body = json.loads(out)
     whole = body["overall"]
-    assert (code, body["num_rows"], whole["targets"], whole["oom_rows"], whole["oom_recall"]) == (0, 3, 2, 1, 1.0)
+    assert (code, body["num_rows"], whole["targets"], whole["oom_rows"], whole["oom_recall"]) == (0, 4, 2, 1, 1.0)
     assert 0 <= whole["fit_calibration"] <= 0.9
     assert {"measured_bytes", "predicted_bytes", "kind"} <= set(body["groups"][0]["worst"][0])
     code, out, _ = call("validate", "memory", "--data", tmp_path, "--verbose")

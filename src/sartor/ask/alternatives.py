@@ -32,7 +32,7 @@ from sartor.plans.fixed import SWITCHED, other_settings, settings, with_switches
 from sartor.plans.search import HeldPlan
 from sartor.plans.space import broken, rows_of, size_of, stops, take, to_plan
 from sartor.run.fields import FIELDS, Origin, Run, Turn
-from sartor.step.footprint import footprint, in_doubt
+from sartor.step.footprint import footprint, in_doubt, usable_bytes
 from sartor.step.mechanisms.mechanism import Rows
 from sartor.step.question import UNFUSED_GENERATIONS, padded_shape
 from sartor.step.stages import ChunkLayers
@@ -145,8 +145,10 @@ def open_fields(
     gpu: Gpu,
     closed: Container[str] = (),
     record: Callable[[str], Trainer] | None = None,
+    full: BoolArray | None = None,
 ) -> Iterator[_OpenField]:
-    """The facts of a run that nothing states and that could have another value on some of its plans (rows of axes)."""
+    """The facts of a run that nothing states and that could have another value on some of its plans (rows of axes);
+    switches that save memory only on plans that are too ``full``."""
     trainer, words, everywhere = job.trainer, settings(job), np.full(size_of(rows), fill_value=True)
 
     def is_open(name: str) -> bool:
@@ -157,8 +159,11 @@ def open_fields(
             name: _trainer(name, shape, run, record or partial(trainer_named, gpu=gpu)) for name in names
         }
         yield _OpenField(name="framework", value=run.get("framework"), others=others, where=everywhere)
-    for name in filter(is_open, trainer.varies):
-        if (where := SWITCHED[name].affects(job, rows)).any():
+    saving = () if full is None else trainer.saving
+    for name in filter(is_open, (*trainer.varies, *saving)):
+        where = SWITCHED[name].affects(job, rows)
+        where = where & full if full is not None and name in saving else where
+        if where.any():
             others = {word: _setting(name, word) for word in other_settings(job, name)}
             yield _OpenField(name=name, value=words[name], others=others, where=where, place="--fix")
     if sizes := run.facts["vocab_size"].alternatives if "vocab_size" in run else ():
@@ -260,7 +265,10 @@ def _prices(
     record: Callable[[str], Trainer] | None = None,
 ) -> tuple[tuple[_OpenField, ...], _AlternativePrices, tuple[_AlternativePrices, ...]]:
     """The open fields of plans, the plans' own prices, and those with each other value and in the extreme corners."""
-    fields = tuple(open_fields(run, shape, job, rows, cluster.gpu, closed, record))
+    full = None
+    if job.trainer.saving:
+        full = np.asarray(footprint(job, to_plan(job, rows), cluster, layers).device_bytes > usable_bytes(cluster))
+    fields = tuple(open_fields(run, shape, job, rows, cluster.gpu, closed, record, full))
     price = _Pricer(
         job=job,
         rows=rows,

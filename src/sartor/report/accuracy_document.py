@@ -115,6 +115,9 @@ def _memory_lines(whole: JsonMap, heading: str) -> Iterator[str]:
         precision = whole["oom_precision"]
         right = "" if precision is None else f"; of all those said not to, {precision:.0%} ran out"
         yield f"{found} are said not to fit{right}."
+    if may_fit := whole["may_fit"]:
+        switches = "; ".join(f"{words} ({count})" for words, count in may_fit.items())
+        yield f"{count_text(sum(may_fit.values()), 'run')} may fit with what the row does not state: {switches}."
 
 
 def _mean_of(groups: Sequence[JsonMap], figure: str) -> float:
@@ -150,7 +153,7 @@ def _heading(body: JsonMap) -> str:
 
 
 def _blocks(body: JsonMap, charts: Mapping[str, JsonMap] | None = None) -> list[d.PageBlock]:
-    groups = body["groups"]
+    groups = [g for g in body["groups"] if g["table"] != "memory" or g["targets"] or g["oom_rows"]]
     return [
         d.bullets_block("Remarks", body["remarks"]),
         *(block for name in dict.fromkeys(group["table"] for group in groups)

@@ -78,7 +78,8 @@ def _frozen(job: TrainingJob | None) -> str:
 def _lines(answer: LaunchAnswer) -> Iterator[str]:
     """What is launched and whether it fits, how fast it is, and the change that gains most."""
     priced = answer.priced
-    memory = room_words(priced.peak_bytes, answer.cluster, answer.headroom)
+    reserved_bytes = float(priced.footprint.reserved_bytes)
+    memory = room_words(priced.peak_bytes, answer.cluster, answer.headroom, reserved_bytes)
     heading = _run_heading(answer.path, answer.framework, answer, priced.plan)
     if stopped := cannot_run_text(answer.findings):
         yield stopped

@@ -90,7 +90,8 @@ def _of_room(answer: ModelEstimate) -> str:
     held = answer.question.held
     if held is None:
         return f"{format_bytes(answer.peak_bytes)} of {_room(answer)}"
-    return room_words(answer.peak_bytes, held.cluster, held.headroom)
+    reserved_bytes = 0.0 if answer.priced is None else float(answer.priced.footprint.reserved_bytes)
+    return room_words(answer.peak_bytes, held.cluster, held.headroom, reserved_bytes)
 
 
 def _room(answer: ModelEstimate) -> str:

@@ -351,7 +351,7 @@ def _limit(sheet: Sheet, limit_bytes: float, *, across: str = "x") -> Chart:
     return rule.encode(**{across: "limit:Q"}, tooltip=tips)
 
 
-LEVELS = {"theory": "blue", "allocated": "green", "reserved": "orange", "device": "grey"}
+LEVELS = {"theory": "blue", "allocated": "green", "needed": "orange", "device": "grey"}
 """Colours of the theme by level of memory."""
 
 

@@ -85,9 +85,10 @@ def plan_lines(answer: PlanAnswer) -> Iterator[str]:
     model, devices = subject_text(answer.reading.shape.name, job), devices_text(answer.cluster, search.num_devices)
     trainer = printable(job.trainer.name) + ("" if answer.run.states("framework") else ", which is assumed")
     among = "the only plan that fits" if search.fitting == 1 else f"the fastest of {search.fitting:,} that fit"
+    memory = room_words(best.peak_bytes, answer.cluster, search.headroom, float(best.footprint.reserved_bytes))
     yield (
         f"{model} on {devices} ({printable(answer.cluster.name)}) as {plan_words(best.plan)} ({among} on {trainer}): "
-        f"fits{if_turned(answer.depends_on, fits=True, memory=memory_text(best, answer.cluster, search.headroom))}."
+        f"fits{if_turned(answer.depends_on, fits=True, memory=memory)}."
     )
     yield (
         f"A step of {job.global_batch_size:,} x {job.seq_len:,} tokens in {job.recipe.value} takes "
@@ -198,23 +199,20 @@ def if_turned(turns: Sequence[Turn], *, fits: bool, memory: str, unsaid: str = U
     return printable(f" with {usual} ({', '.join(known)}){but} {' or '.join(others)}{same}: {unsaid}")
 
 
-def room_words(peak_bytes: float, cluster: Cluster, headroom: float) -> str:
+def room_words(peak_bytes: float, cluster: Cluster, headroom: float, reserved_bytes: float = 0.0) -> str:
     """``61.2 GiB of 79.2 GiB, 98% likely to fit``; ``headroom``, the share of memory that stays free, is said where it
-    is not the usual one."""
+    is not the usual one, and what the allocator reserves where that is clearly more."""
     room = room_bytes(cluster, headroom)
     words = f"{format_bytes(peak_bytes)} of {room_text(room, 1 - room / usable_bytes(cluster))}"
     if cluster.gpu.accelerator is not None or not (peak_bytes <= room or in_doubt(peak_bytes, cluster)):
         return words
+    if reserved_bytes > WORTH_SAYING * peak_bytes:
+        words += f", the allocator will reserve {format_bytes(reserved_bytes)}"
     return f"{words}, {likely_text(peak_bytes, cluster)}"
 
 
-def memory_text(best: PricedPlan, cluster: Cluster, headroom: float) -> str:
-    """`room_words`; if the allocator fills the device completely, the memory in use."""
-    if best.peak_bytes < usable_bytes(cluster) * (1 - 1e-6):
-        return room_words(best.peak_bytes, cluster, headroom)
-    used = format_bytes(float(best.footprint.allocated_bytes))
-    room = format_bytes(usable_bytes(cluster))
-    return f"all of {room}, {used} of it in use: the allocator gives idle blocks back to stay inside"
+WORTH_SAYING = 1.02
+"""Bytes that the allocator reserves, relative to those needed, from which they are said."""
 
 
 def beside_best(plan: PricedPlan, best: PricedPlan | None) -> str:

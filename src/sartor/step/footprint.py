@@ -108,8 +108,10 @@ class StageBytes:
     device: IntArray
     held: HeldBytes
     kept: KeptBytes
+    needed: FloatArray
+    """Bytes that the allocator cannot free."""
     reserved: FloatArray
-    """Bytes reserved by the allocator."""
+    """Bytes reserved by the allocator where it has room."""
 
     @property
     def late(self) -> FloatArray:
@@ -161,7 +163,7 @@ class StageBytes:
 
     @property
     def device_bytes(self) -> FloatArray:
-        return self.reserved + self.held.context
+        return self.needed + self.held.context
 
 
 def stage_bytes(
@@ -178,7 +180,7 @@ def stage_bytes(
     late, starts = held.grads * kept.fresh, kept.layers_kept + kept.head_kept
     starts = starts + np.maximum(kept.layer_peak, kept.head_peak)
     whole = held.gathered + held.placeholders + held.unsynced * (1 - kept.fresh)
-    reserved = _reserved_bytes(
+    needed, reserved = _allocator_bytes(
         job,
         cluster,
         held.states - late + held.buckets + kept.moving,
@@ -187,10 +189,10 @@ def stage_bytes(
         (held.step_peak, held.step_blocks),
         held.context,
     )
-    return StageBytes(device=device, held=held, kept=kept, reserved=reserved)
+    return StageBytes(device=device, held=held, kept=kept, needed=needed, reserved=reserved)
 
 
-def _reserved_bytes(
+def _allocator_bytes(
     job: TrainingJob,
     cluster: Cluster,
     base: FloatArray,
@@ -198,11 +200,12 @@ def _reserved_bytes(
     pools: tuple[FloatArray, FloatArray],
     step: tuple[FloatArray, FloatArray],
     context: FloatArray,
-) -> FloatArray:
-    """Bytes reserved by the allocator: states and buffers (``base``), activations and temporaries (``passing``) with
-    fragmentation, and separate blocks for the optimizer's ``step`` (peak, unused blocks). ``pools`` are the largest
-    parts of ``passing`` in the stream of kernels, and blocks of other streams, which do not share theirs; near the
-    device's limit the allocator frees idle blocks first."""
+) -> tuple[FloatArray, FloatArray]:
+    """Bytes that the allocator needs and those that it reserves: states and buffers (``base``), activations and
+    temporaries (``passing``) with fragmentation, and separate blocks for the optimizer's ``step`` (peak, unused
+    blocks). ``pools`` are the largest parts of ``passing`` in the stream of kernels, and blocks of other streams, which
+    do not share theirs. Near the device's limit the allocator frees idle blocks, so that more is reserved than needed
+    only where there is room."""
     habits, (step_peak, step_blocks) = job.trainer.memory, step
     tight = min(habits.fragmentation, TIGHT_FRAGMENTATION)
     full = (usable_of(cluster.gpu) - context) * (1 - 1e-9)
@@ -210,8 +213,8 @@ def _reserved_bytes(
     if np.any(step_peak):
         tight_bytes = np.maximum(tight_bytes, step_peak)
         loose = np.maximum(loose + step_peak + step_blocks if habits.steps_in_own_blocks else loose, step_peak)
-    reserved: FloatArray = np.maximum(base + tight_bytes, np.minimum(base + loose, full))
-    return reserved
+    needed: FloatArray = base + tight_bytes
+    return needed, np.maximum(needed, np.minimum(base + loose, full))
 
 
 def _devices_of(
@@ -418,12 +421,13 @@ def _fullest_of(
             whole = whole + held.unsynced.take(h, axis=1) * (1 - kept.fresh.take(k, axis=1))
         busy, pool = busy + whole, pool + whole
         step, blocks = (part.take(h, axis=1) if has_peak else nothing for part in (held.step_peak, held.step_blocks))
-        fullest, full = _largest(_reserved_bytes(job, cluster, base, busy, (pool, apart), (step, blocks), context))
+        needed, reserved = _allocator_bytes(job, cluster, base, busy, (pool, apart), (step, blocks), context)
+        fullest, full = _largest(needed)
         of_kept, of_held = fullest * at_peak.shape[1] + k, fullest * lasting.shape[1] + h
         moving, stash, peak = (part.take(of_kept) for part in (kept.moving, *passing))
         params, grads, optimizer = (part.take(of_held) for part in states)
         at = fullest * busy.shape[1] + np.arange(busy.shape[1])
-        extra = whole.take(at)
+        extra, reserved = whole.take(at), reserved.take(at)
         if has_fresh:
             ends = is_end.take(at)
             grads = grads - np.where(ends, 0.0, late.take(at))
@@ -438,7 +442,7 @@ def _fullest_of(
             np.where(steps, 0.0, stash),
             np.where(steps, stepping, working),
             params + grads + optimizer + np.maximum(stash + working, stepping),
-            full,
+            reserved,
             full + context,
             device[fullest, pipeline],
         )

@@ -100,7 +100,7 @@ class StepEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """Bytes of the fullest device at its peak, part by part: theory, then allocated, then reserved."""
+    """Bytes of the fullest device at its peak, part by part."""
 
     param_bytes: Floats
     grad_bytes: Floats
@@ -112,9 +112,10 @@ class Footprint:
     allocated_bytes: Floats
     """Their sum: memory allocated to tensors at the peak."""
     reserved_bytes: Floats
-    """With fragmentation: memory reserved by the allocator."""
+    """With fragmentation and idle blocks: memory reserved by the allocator where it has room. With CUDA context and
+    libraries it is what nvidia-smi shows."""
     device_bytes: Floats
-    """With CUDA context and libraries: what nvidia-smi shows."""
+    """What must fit: tensors, gaps that remain when the allocator has freed idle blocks, CUDA context and libraries."""
     stage: Floats = 0
     """The fullest pipeline rank."""
 

@@ -188,10 +188,10 @@ class MemoryLevel(Enum):
     """From model and plan: states and activations kept for backward."""
     ALLOCATED = "allocated"
     """Allocated to tensors at the peak (``torch.cuda.max_memory_allocated``)."""
-    RESERVED = "reserved"
-    """Reserved by the framework's allocator (``max_memory_reserved``)."""
+    NEEDED = "needed"
+    """Needed by the framework's allocator when it has freed idle blocks."""
     DEVICE = "device"
-    """What nvidia-smi shows."""
+    """What must fit on a device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,7 +276,7 @@ def _stage(stages: StageBytes, i: int) -> StageMemory:
     ]
     parts += _working(stages, i, steps)
     parts.append(
-        _part("gaps", MemoryLevel.RESERVED, size_of("reserved") - size_of("allocated"), "held by the allocator, unused")
+        _part("gaps", MemoryLevel.NEEDED, size_of("needed") - size_of("allocated"), "blocks that no tensor fits")
     )
     parts.append(_part("context", MemoryLevel.DEVICE, size_of("context"), "driver, libraries and NCCL's buffers"))
     ends, of_loss = bool(stages.ends[i, 0]), size_of("head_peak") > size_of("layer_peak")

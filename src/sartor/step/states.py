@@ -548,12 +548,26 @@ def _apart(
     read 2026-11-30)."""
     shards = shard_devices(plan, plan.dims.dp * plan.dims.cp)
     shard = np.greater_equal(plan.zero_stage, 2) & np.greater(shards, 1) & job.trainer.memory.own_streams
-    if not shard.any():
-        return {"apart": np.zeros((len(counts), shard.size)), "is_apart": np.zeros(shard.size)}
-    outer = sum(counts[..., i] * 1.0 * p.dense for i, (block, p) in enumerate(params) if block.layer is None)
-    unit = np.maximum(_largest(params, plan, counts, single_expert=False), outer) * weight_bytes(job)
-    beside = np.where(_shards_gradients(plan.zero_stage, plan.dims.pp), 0.0, grads / shards)
-    return {"apart": np.where(shard, unit + beside, 0.0), "is_apart": np.asarray(shard, dtype=np.float64)}
+    separate = _widened(job, plan, params, counts)
+    if shard.any():
+        outer = sum(counts[..., i] * 1.0 * p.dense for i, (block, p) in enumerate(params) if block.layer is None)
+        unit = np.maximum(_largest(params, plan, counts, single_expert=False), outer) * weight_bytes(job)
+        beside = np.where(_shards_gradients(plan.zero_stage, plan.dims.pp), 0.0, grads / shards)
+        separate = separate + np.where(shard, unit + beside, 0.0)
+    return {"apart": separate, "is_apart": np.asarray(shard, dtype=np.float64)}
+
+
+def _widened(job: TrainingJob, plan: TrainingPlan, params: Params, counts: IntArray) -> FloatArray:
+    """Where 16-bit gradients are added to fp32 sums beside them, each is cast for that: a block as large as the largest
+    gradient, usually the table's, that activations leave no room for (``update_hp_grads`` of DeepSpeed's
+    runtime/bf16_optimizer.py, 0.19.8; read 2026-11-30)."""
+    largest = np.zeros((len(counts), len(plan.zero_stage)))  # type: ignore[arg-type]
+    if _grad_bytes(job) <= 4 or not job.trains_weights:
+        return largest
+    for i, (block, p) in enumerate(params):
+        size = largest_matrix(job.shape) / np.asarray(plan.dims.tp) if block.layer is not None else p.dense + p.tied
+        largest = np.maximum(largest, np.where(counts[..., i] > 0, size, 0.0))
+    return 4 * largest
 
 
 def _unsynced(job: TrainingJob, plan: TrainingPlan, params: Params, counts: IntArray) -> FloatArray:

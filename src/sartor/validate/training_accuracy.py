@@ -91,15 +91,16 @@ def validate_training(
 def validate_memory(
     data: str | Path, *, group_by: Sequence[str] = ("source",), worst: int = WORST
 ) -> _TrainingAccuracy:
-    """One prediction per row that says its peak memory, or that it ran out of memory. ``data`` is a CSV file, or a
+    """One prediction per row that says its peak memory, or that it ran or ran out. ``data`` is a CSV file, or a
     folder with ``training.csv``, ``finetune.csv`` or both. Raises ``InputError`` as `validate_training`."""
     folder = Path(data)
     tables = [table for table in ("training", "finetune") if (folder / f"{table}.csv").is_file()] or ["training"]
-    cases = [case for table in tables for case in read_training(data, table, group_by) if _says_memory(case)]
-    if not cases:
+    cases = [case for table in tables for case in read_training(data, table, group_by)]
+    if not any(map(_says_memory, cases)):
         must = "has no row with peak_mem_gb, or that ran out of memory (run_kind or mem_kind with oom)"
         raise InputError("data", str(data), must)
-    outcomes = predict_training(cases, intervals=False)
+    judged = [case for case in cases if _says_memory(case) or (case.memory_known and math.isfinite(case.measured_s))]
+    outcomes = predict_training(judged, intervals=False)
     check_any_predicted([outcome.reason for outcome in outcomes], str(data))
     return _TrainingAccuracy(data=str(data), table="memory", outcomes=outcomes, group_by=tuple(group_by), worst=worst)
 
@@ -240,17 +241,19 @@ def _memory_case(outcome: TrainingOutcome) -> JsonDict:
         "predicted_bytes": outcome.predicted_bytes,
         "ratio": _peak_ratio(outcome),
         "kind": outcome.case.memory_kind,
+        "may_fit": ", ".join(outcome.would_fit),
     }
 
 
 def _memory(rows: Sequence[TrainingOutcome]) -> JsonDict:
     """Memory against measurements; whether fit or out-of-memory was predicted correctly; the share of out-of-memory
-    runs predicted so (recall), and of those predicted so, the share that ran out (precision)."""
+    runs predicted so (recall), and of those predicted so, the share that ran out (precision). Runs that fit with a
+    switch that their rows leave open are not said to run out."""
     weighed = [outcome.predicted_bytes / outcome.case.measured_bytes for outcome in rows if outcome.weighed]
     judged = [outcome for outcome in rows if not outcome.reason and outcome.case.memory_known]
-    right = [outcome.fits != outcome.case.out_of_memory for outcome in judged]
-    caught = [not outcome.fits for outcome in judged if outcome.case.out_of_memory]
-    refused = [outcome.case.out_of_memory for outcome in judged if not outcome.fits]
+    right = [outcome.refused == outcome.case.out_of_memory for outcome in judged]
+    caught = [outcome.refused for outcome in judged if outcome.case.out_of_memory]
+    refused = [outcome.case.out_of_memory for outcome in judged if outcome.refused]
     return {
         "memory_rows": len(weighed),
         "memory_mape": mean_or_none(abs(ratio - 1) for ratio in weighed),
@@ -259,6 +262,7 @@ def _memory(rows: Sequence[TrainingOutcome]) -> JsonDict:
         "oom_rows": len(caught),
         "oom_recall": mean_or_none(caught),
         "oom_precision": mean_or_none(refused),
+        "may_fit": dict(Counter(", ".join(outcome.would_fit) for outcome in judged if outcome.would_fit)),
     }
 
 

@@ -67,6 +67,8 @@ class TrainingOutcome:
     """Of the measured kind; device bytes if memory was not measured."""
     fit_probability: float = math.nan
     """Probability that it fits on its device."""
+    would_fit: tuple[str, ...] = ()
+    """Of a run that does not fit as its row states it: values of open switches with which it does, as phrases."""
     reason: str = ""
 
     @property
@@ -93,6 +95,11 @@ class TrainingOutcome:
         """Whether it fits rather than not."""
         return self.fit_probability >= 0.5
 
+    @property
+    def refused(self) -> bool:
+        """Whether it is said not to fit: it does not, whatever switches its row leaves open."""
+        return not self.fits and not self.would_fit
+
 
 def predict_training(
     cases: Sequence[TrainingCase], table: JsonMap | None = None, *, intervals: bool = True
@@ -112,7 +119,8 @@ def _outcome(
         calibration = _calibration(case.cluster, calibrations)
         constants = coefficients_for(case.job, case.cluster.gpu, table)
         unaided, _ = settled(case, table, ran=False)
-        case, slowest = settled(case, table)
+        resort, slowest = settled(replace(case, out_of_memory=False), table)
+        case, slowest = settled(case, table) if case.out_of_memory else (resort, slowest)
         job, plan, cluster = case.priceable
         estimate = step(job, plan, cluster, calibration, constants)
         memory = footprint(*unaided.priceable)
@@ -137,6 +145,7 @@ def _outcome(
         still_open=tuple(_open_words(open_run, _one(estimate.step_s))),
         predicted_bytes=_bytes(unaided, memory),
         fit_probability=_fit_probability(unaided, memory),
+        would_fit=_would_fit(unaided, resort),
     )
 
 
@@ -208,6 +217,12 @@ def settled(case: TrainingCase, table: JsonMap | None = None, *, ran: bool = Tru
     return replace(case, job=chosen.job, plan=chosen.plan, open_runs=(), settled=words), chosen.slowest
 
 
+def _would_fit(unaided: TrainingCase, resort: TrainingCase) -> tuple[str, ...]:
+    if _fits(*unaided.priceable) or not _fits(*resort.priceable):
+        return ()
+    return tuple(words.partition(":")[0] for words in resort.settled)
+
+
 def _fits(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> bool:
     return _one(footprint(job, plan, cluster).device_bytes) <= usable_bytes(cluster)
 
@@ -240,8 +255,9 @@ def _bytes(case: TrainingCase, memory: Footprint) -> float:
     """Bytes of the fullest device; for nvidia-smi figures, of the first node (where it is run): the first stages."""
     job, plan, cluster = case.priceable
     nodes = cluster.num_devices / cluster.devices_per_node
-    if case.memory_kind == "device" and nodes > 1 and _one(plan.dims.pp) > 1:
-        stages = every_stage(job, plan, cluster).device_bytes[:, 0]
+    if case.memory_kind == "device":
+        ranks = every_stage(job, plan, cluster)
+        stages = (ranks.reserved + ranks.held.context)[:, 0]
         return float(stages[: math.ceil(len(stages) / nodes)].max())
     figures = {"allocated": memory.allocated_bytes, "reserved": memory.reserved_bytes}
     return _one(figures.get(case.memory_kind, memory.device_bytes))
