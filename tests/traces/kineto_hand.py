@@ -19,12 +19,19 @@ class Hand:
     at: float = 1000.0
     events: list[dict[str, Any]] = field(default_factory=list)
 
-    def kernel(self, operator: str, name: str, dur: float, dtype: str = BF16) -> None:
+    def kernel(
+        self,
+        operator: str,
+        name: str,
+        dur: float,
+        dtype: str = BF16,
+        dims: tuple[tuple[int, ...], ...] = ((SIDE, SIDE), (SIDE, SIDE)),
+    ) -> None:
         """The next kernel, launched 10 us before it begins."""
         number = 100 + len(self.events)
-        dims = {"External id": number, "Input Dims": [[SIDE, SIDE], [SIDE, SIDE]], "Input type": [dtype, dtype]}
+        inputs = {"External id": number, "Input Dims": [list(size) for size in dims], "Input type": [dtype] * len(dims)}
         call = {"External id": number, "correlation": number}
-        self._event("cpu_op", operator, self.at - 13, 6, dims)
+        self._event("cpu_op", operator, self.at - 13, 6, inputs)
         self._event("cuda_runtime", "cudaLaunchKernel", self.at - 11, 3, call)
         self._event("kernel", name, self.at, dur, call | {"stream": 7, "device": 0})
         self.at += dur

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,11 @@ from sartor import api
 from sartor.answers.diagnosis import TraceDiagnosis
 from sartor.errors import InputError
 from sartor.report.diagnose_words import diagnose_answer
-from sartor.step.measured_run import JobKind
+from sartor.step.measured_run import JobKind, PartKind
 from sartor.traces.attribute import attribute
 from sartor.traces.kernel_trace import HostOperator, Recorded, kernel_trace
 from traces.kineto_hand import steps
+from traces.sample_trace import PATH, sample
 
 TOKENS, HIDDEN, FFN = 8192, 4096, 14336
 Product = tuple[int, int, int]
@@ -121,3 +123,11 @@ def test_a_device_that_contradicts_the_trace_is_refused_and_a_relative_is_said(t
         diagnosed(traced(tmp_path / "u.json", ""), gpu="mi300x")
     with pytest.raises(InputError, match="not from a100_sxm"):
         diagnosed(traced(tmp_path / "v.json", "NVIDIA H100 80GB HBM3"), gpu="a100_sxm")
+
+
+def test_the_sample_trace_is_the_one_that_its_script_makes_and_has_the_two_losses_put_into_it() -> None:
+    made = gzip.decompress(sample())
+    assert gzip.decompress(PATH.read_bytes()) == made
+    found = diagnosed(PATH)
+    assert [part.kind for part in found.losses] == [PartKind.UNFUSED_ATTENTION, PartKind.DATA]
+    assert found.kind.trained == "all"
