@@ -1,8 +1,8 @@
 """The layout that a deployment would choose under an objective, against the best of those measured.
 
 Published sweeps (data/end_to_end/serving.csv) ran several layouts of one model, GPU, engine and pair of lengths. For
-objectives of time per token at five quantiles of what was measured, the layout with the most predicted tokens per second
-and GPU among those predicted to meet it is compared with the best one measured.
+objectives of time per token at five quantiles of what was measured, the layout with the most predicted tokens per
+second and GPU among those predicted to meet it is compared with the best one measured.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def test_the_chosen_layout_is_the_best_measured_one_under_most_objectives(shared
     runs: dict[str, dict[str, InferenceRow]] = defaultdict(dict)
     for row in validate_serving(path).rows:
         if not row.reason and row.words["concurrency"]:
-            runs[row.words["id"]][row.words["measure"] if "measure" in row.words else row.source] = row
+            runs[row.words["id"]][row.words.get("measure", row.source)] = row
     groups = defaultdict(list)
     for run in runs.values():
         if {"tpot", "ttft"} <= set(run):
