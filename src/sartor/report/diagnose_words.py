@@ -304,7 +304,7 @@ def _trace_headline(answer: TraceDiagnosis) -> str:
         )
     if not answer.priced:
         text += (
-            " Nothing could be priced, so what matrix multiplications, attention and links lose can not be said (see "
+            " Nothing could be priced, so what matrix multiplications, attention and links lose cannot be said (see "
             "the warnings)."
         )
     if not answer.losses:
