@@ -466,8 +466,32 @@ def advised_launch(
     """The files that start the shape which an advice recommends, with the fastest plan of it that fits and the trainer
     can run, and its config.json.
 
-    ``model`` and ``options`` are those of the advice. Without a faster shape they are the files of the model as it is,
-    and a note says so. Raises ``InputError`` if the advice is not about training, or as `launch` does.
+    Parameters
+    ----------
+    advice
+        From `advise`. Without a faster shape the files are those of the model as it is, and a note says so.
+    model
+        As the advice was asked for.
+    trainer, trainer_version
+        As in `launch`.
+    **options
+        As the advice was asked for.
+
+    Returns
+    -------
+    WrittenLaunch
+        The files, and the price of their plan.
+
+    Raises
+    ------
+    InputError
+        If the advice is not about training, or as `launch` does.
+
+    Examples
+    --------
+    >>> from sartor.api import advise
+    >>> advised_launch(advise("gpt2", "a100"), "gpt2", "megatron").files[0].name
+    'launch.sh'
     """
     held = advice.base.question.held
     if held is None:
