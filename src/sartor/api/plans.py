@@ -460,6 +460,7 @@ def launch(answer: PlanAnswer, trainer: str, trainer_version: str = "") -> Writt
     return WrittenLaunch.holding(replace(made, notes=(note, *made.notes)), priced=other)
 
 
+@with_options(TrainingOptions, FIELDS)
 def advised_launch(
     advice: Advice, model: Model, trainer: str, trainer_version: str = "", **options: Unpack[TrainingOptions]
 ) -> WrittenLaunch:
