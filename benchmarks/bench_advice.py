@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sartor.web.config_out import written_config
-
 from sartor import api
 from sartor.errors import InputError
+from sartor.model.editing import edit_fields
 from sartor.model.zoo import model_names
+from sartor.read.zoo_config import config_with
 from sartor.shapes.result import Candidate
 
 DEVICES = ("v100_sxm2_32gb", "a100_sxm", "l40s", "h100_sxm", "h200_sxm", "b200", "mi300x", "tpu_v5p")
@@ -61,7 +61,7 @@ def _keeps(candidate: Candidate, all_: Iterable[Candidate]) -> bool:
 
 def faults_of(model: str, candidate: Candidate) -> list[str]:
     """The faults of a recommended shape."""
-    faults = []
+    faults, shape = [], api.read(model).shape
     if not candidate.efficiency_low > 1:
         faults.append(f"gain {candidate.efficiency_gain:.3f} is below its interval")
     sets = {field: new for field, (_, new) in candidate.changed.items()}
@@ -71,11 +71,11 @@ def faults_of(model: str, candidate: Candidate) -> list[str]:
     except InputError as error:
         faults.append(f"--set refuses: {error}")
     try:
-        written_config({"model": model, "set": None, "config": None})
+        config_with(None, model, shape, shape, {})
     except InputError:
         return faults  # no published class can express the model itself
     try:
-        written_config({"model": model, "set": sets, "config": None})
+        config_with(None, model, shape, edit_fields(shape, sets)[0], sets)
     except InputError as error:
         faults.append(f"config.json: {error}")
     return faults

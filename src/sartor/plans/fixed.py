@@ -508,7 +508,7 @@ def _impossible(job: TrainingJob, num_devices: int, axis: str, value: int, legal
         why = f"must divide the model's experts and {within}" if job.shape.moe_ffn else "the model has no experts"
     else:
         rejected = structures(job, plan_space(job, num_devices, {axis: value})).rejected
-        why = max(rejected, key=lambda reason: rejected[reason]) if rejected else "no plan has it"
+        why = list(rejected)[-1] if rejected else "no plan has it"  # what struck those that all else had left
     nearest = sorted(sorted(legal.tolist(), key=lambda v: (abs(v - value), v))[:2])
     return InputError(f"{option}{axis}", value, why, " or ".join(map(str, nearest)))
 

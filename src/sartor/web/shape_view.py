@@ -20,6 +20,7 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap, plain, record
 from sartor.model.editing import LARGEST
+from sartor.model.plan import UNEVEN_CHUNKS
 from sartor.report.fit_words import memory_words
 from sartor.report.points import roofline_points
 from sartor.report.verdict import takes
@@ -144,12 +145,14 @@ def _laid(question: Question, field: str, around: object, run: InRun | None) -> 
 
 
 def _placed(question: Question, field: str, values: Integers, run: InRun | None) -> Laid:
-    """A sweep under the question's plan, whose stages need a layer each."""
+    """A sweep under the question's plan, whose chunks need a layer each, and equally many if they are many."""
     kernels, held = run.kernels if run else question.kernels, question.held
     laid = lay(question.workload, question.dims, field=field, values=values, kernels=kernels)
     if held is None or field != "num_layers":
         return laid
-    return replace(laid, possible=laid.possible & (laid.values >= held.axes["pp"] * held.axes["virtual_stages"]))
+    chunks = held.axes["pp"] * held.axes["virtual_stages"]
+    placed = (held.axes["virtual_stages"] <= UNEVEN_CHUNKS) | (laid.values % chunks == 0)
+    return replace(laid, possible=laid.possible & placed & (laid.values >= chunks))
 
 
 def sweep_answer(body: JsonMap) -> JsonDict:

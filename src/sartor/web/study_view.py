@@ -154,7 +154,7 @@ def uploaded_body(path: Path) -> JsonDict:
         return study_body(read_study(path))
     except InputError as error:
         must = error.must.partition(";")[0]
-        if "another program" in must and _is_logged(path):
+        if ("another program" in must or "empty" in must) and _is_logged(path):
             must += ", or a study that is being written: then send its -wal file too"
         raise InputError("study", "the file sent", must) from None
     except (KeyError, TypeError, ValueError, RecursionError) as slip:
