@@ -66,7 +66,10 @@ def faults_of(model: str, candidate: Candidate) -> list[str]:
         faults.append(f"gain {candidate.efficiency_gain:.3f} is below its interval")
     sets = {field: new for field, (_, new) in candidate.changed.items()}
     try:
-        if dict(api.read(model, sets).shape.fields()) != dict(candidate.fields):
+        trained = dict(candidate.fields) | (
+            {} if "vocab_size" in sets else {"vocab_size": shape.vocab_size}
+        )  # unpadded
+        if dict(api.read(model, sets).shape.fields()) != trained:
             faults.append(f"--set makes another shape of {sets}")
     except InputError as error:
         faults.append(f"--set refuses: {error}")

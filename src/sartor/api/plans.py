@@ -501,6 +501,8 @@ def advised_launch(
     reading, found = advice.base.question.reading, advice.search
     best = found.smallest_edit or next(iter(found.candidates), None)
     shape = best.shape if best else reading.shape
+    if best and "vocab_size" not in best.changed:  # the trainer pads it
+        shape = replace(shape, vocab_size=read(model, options.get("set")).shape.vocab_size)
     stated: JsonDict = {
         name: word for name, word in options.items() if name not in ("set", "framework") and word is not None
     }
