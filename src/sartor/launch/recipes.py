@@ -142,27 +142,27 @@ def read_recipe(
     for row in rows(dialect.name, KEYS):
         if why := row.refused(values.get(row.field)):
             raise InputError(row.argument, printable(str(values[row.field])), why, str(row.only[-1]))
-    said = _Said(dialect=dialect, fields=fields, values=values, beside=beside)
-    plan = _plan(said, command)
-    parts = _parts(said, plan)
-    unknown, unpriced, ignored = _sorted_out(said)
-    unset = [f"${said.word('model')}"] if dialect.required else []  # a recipe by name may set anything else
-    shape = None if options.shape else _model(said)
+    setup = _Said(dialect=dialect, fields=fields, values=values, beside=beside)
+    plan = _plan(setup, command)
+    parts = _parts(setup, plan)
+    unknown, unpriced, ignored = _sorted_out(setup)
+    unset = [f"${setup.word('model')}"] if dialect.required else []  # a recipe by name may set anything else
+    shape = None if options.shape else _model(setup)
     layers = next((int(model.num_layers) for model in (options.shape, shape) if model), None)
     return LaunchReading(
-        kind=LaunchKind(said.kind),
+        kind=LaunchKind(setup.kind),
         section=dialect.name,
         plan=canonical(plan, layers),
         parts=parts,
         shape=shape,
-        model=printable(said.word("model")),
+        model=printable(setup.word("model")),
         unknown=(*unset, *unset_arguments(command.arguments if command else ()), *unknown),
         unpriced=tuple(unpriced),
         ignored=tuple(ignored),
-        open_fields={**_left(said), **fields.open, **bearing(unknown)},
+        open_fields={**_left(setup), **fields.open, **bearing(unknown)},
         replaced=fields.replaced,
         assumptions=tuple(fields.assumptions),
-        fields_in_file=_fields_in(said) | devices_in(command),
+        fields_in_file=_fields_in(setup) | devices_in(command),
     )
 
 
@@ -210,113 +210,113 @@ class _Said:
 # -- plan ---------------------------------------------------------------------------------------------------------
 
 
-def _plan(said: _Said, command: ScriptCommand | None) -> TrainingPlan:
-    missing = [name for name in said.dialect.required if said.get(name) is None]
+def _plan(setup: _Said, command: ScriptCommand | None) -> TrainingPlan:
+    missing = [name for name in setup.dialect.required if setup.get(name) is None]
     if missing:
-        must = f"are set by {said.dialect.title}'s recipe of this name, whose values sartor does not have"
+        must = f"are set by {setup.dialect.title}'s recipe of this name, whose values sartor does not have"
         near = " ".join(f"--{name.replace('_', '-')} 1" for name in missing)
         raise InputError(", ".join(missing), NOT_GIVEN, must, f"keys in the file, or options beside it: {near}")
-    tp, pp, cp = (said.count(name) for name in ("tp", "pp", "cp"))
-    devices = _devices(said, command, tp * pp * cp)
-    said.fields.options.check_degrees(devices, tp * pp * cp)
+    tp, pp, cp = (setup.count(name) for name in ("tp", "pp", "cp"))
+    devices = _devices(setup, command, tp * pp * cp)
+    setup.fields.options.check_degrees(devices, tp * pp * cp)
     if devices % (tp * pp * cp):
         must = f"must be a multiple of tp x pp x cp = {tp * pp * cp}"
         raise InputError("num_devices", devices, must, str(math.ceil(devices / (tp * pp * cp)) * tp * pp * cp))
     dp = devices // (tp * pp * cp)
-    zero = _zero(said)
-    micro, steps = _batch(said, dp)
-    replicas = said.count("replicas")
-    shards = said.get("shards") if isinstance(said.get("shards"), int) else None
-    if shards and shards > 0 and zero == 0 and not said.found("deepspeed"):
+    zero = _zero(setup)
+    micro, steps = _batch(setup, dp)
+    replicas = setup.count("replicas")
+    shards = setup.get("shards") if isinstance(setup.get("shards"), int) else None
+    if shards and shards > 0 and zero == 0 and not setup.found("deepspeed"):
         zero = 3
     group = 0 if not zero else shards * cp if shards and 0 < shards < dp else dp * cp // replicas
-    again = any(said.get(name) for name in ("recomputed", "sharded_recompute")) or bool(said.get("recompute_layers"))
-    again |= said.get("not_recomputed") is False or _deepspeed(said).has("activation_checkpointing")
-    if "offload_param" in said.argument("optimizer_offload") and said.get("optimizer_offload"):
-        said.fields.assumptions.append("of offloaded parameters only the optimizer's states are priced")
+    again = any(setup.get(name) for name in ("recomputed", "sharded_recompute")) or bool(setup.get("recompute_layers"))
+    again |= setup.get("not_recomputed") is False or _deepspeed(setup).has("activation_checkpointing")
+    if "offload_param" in setup.argument("optimizer_offload") and setup.get("optimizer_offload"):
+        setup.fields.assumptions.append("of offloaded parameters only the optimizer's states are priced")
     plan = TrainingPlan(
-        dims=ParallelDims(tp=tp, pp=pp, dp=dp, cp=cp, ep=said.count("ep"), sequence_parallel=_splits_sequence(said)),
+        dims=ParallelDims(tp=tp, pp=pp, dp=dp, cp=cp, ep=setup.count("ep"), sequence_parallel=_splits_sequence(setup)),
         microbatch_size=micro,
         num_microbatches=steps,
-        virtual_stages=said.count("virtual_stages"),
+        virtual_stages=setup.count("virtual_stages"),
         zero_stage=zero,
         shard_group=group,
-        recompute=Recompute.FULL if again else Recompute.SELECTIVE if said.get("selective") else Recompute.NONE,
-        recompute_layers=int(said.get("recompute_layers") or -1),
-        optimizer_offload=bool(said.get("optimizer_offload")) or _offloads(said),
+        recompute=Recompute.FULL if again else Recompute.SELECTIVE if setup.get("selective") else Recompute.NONE,
+        recompute_layers=int(setup.get("recompute_layers") or -1),
+        optimizer_offload=bool(setup.get("optimizer_offload")) or _offloads(setup),
     )
-    check_numbers(plan, splits_experts=said.record.splits_experts)
+    check_numbers(plan, splits_experts=setup.record.splits_experts)
     return plan
 
 
-def _devices(said: _Said, command: ScriptCommand | None, degrees: int) -> int:
+def _devices(setup: _Said, command: ScriptCommand | None, degrees: int) -> int:
     """The devices of the run: the options', the file's, the launcher's, or the product of all degrees."""
-    local = said.get("local_devices")
-    named = said.get("num_devices") or (local and said.count("nodes") * int(local))
-    every = [degrees * said.count("dp")] if said.get("dp") else []
-    devices = said.fields.options.devices(int(named or (command.num_devices if command else 0) or sum(every)))
+    local = setup.get("local_devices")
+    named = setup.get("num_devices") or (local and setup.count("nodes") * int(local))
+    every = [degrees * setup.count("dp")] if setup.get("dp") else []
+    devices = setup.fields.options.devices(int(named or (command.num_devices if command else 0) or sum(every)))
     if not devices:
         raise no_devices(degrees)
     return devices
 
 
-def _batch(said: _Said, dp: int) -> tuple[int, int]:
+def _batch(setup: _Said, dp: int) -> tuple[int, int]:
     """(microbatch size, microbatches); one follows from the whole batch."""
-    micro, steps = said.get("microbatch_size"), said.get("num_microbatches")
-    total = said.get("global_batch_size")
-    total = total and int(total) * said.count("samples")
+    micro, steps = setup.get("microbatch_size"), setup.get("num_microbatches")
+    total = setup.get("global_batch_size")
+    total = total and int(total) * setup.count("samples")
     if micro is None:
-        micro = max(total // (dp * int(steps or 1)), 1) if total and said.get("num_microbatches") else 1
+        micro = max(total // (dp * int(steps or 1)), 1) if total and setup.get("num_microbatches") else 1
     micro = int(micro)
     if total:
         if total % (dp * micro):
-            whole = f"dp x {said.argument('microbatch_size') or 'microbatch size'} = {dp} x {micro}"
-            key = said.argument("global_batch_size") or "global_batch_size"
+            whole = f"dp x {setup.argument('microbatch_size') or 'microbatch size'} = {dp} x {micro}"
+            key = setup.argument("global_batch_size") or "global_batch_size"
             nearest = str(max(total // (dp * micro), 1) * dp * micro)
             raise InputError(key, total, f"must be a multiple of {whole}", nearest)
         return micro, total // (dp * micro)
-    if not steps and (fewest := said.dialect.usual.get("fewest")):
+    if not steps and (fewest := setup.dialect.usual.get("fewest")):
         steps = math.ceil(fewest / (dp * micro))
     return micro, int(steps or 1)
 
 
-def _left(said: _Said) -> dict[str, str]:
+def _left(setup: _Said) -> dict[str, str]:
     """Keys that the price depends on and nobody says: of the batch and of the precision."""
-    left = [] if said.get("microbatch_size") else ["microbatch_size"]
-    whole = said.get("num_microbatches") or said.get("global_batch_size") or said.dialect.usual.get("fewest")
-    left += [] if whole else ["num_microbatches" if said.argument("num_microbatches") else "global_batch_size"]
-    left += [] if _recipe(said) else ["bf16" if said.argument("bf16") else "recipe"]
-    return {said.argument(name): NOT_IN_FILE for name in left if said.argument(name)}
+    left = [] if setup.get("microbatch_size") else ["microbatch_size"]
+    whole = setup.get("num_microbatches") or setup.get("global_batch_size") or setup.dialect.usual.get("fewest")
+    left += [] if whole else ["num_microbatches" if setup.argument("num_microbatches") else "global_batch_size"]
+    left += [] if _recipe(setup) else ["bf16" if setup.argument("bf16") else "recipe"]
+    return {setup.argument(name): NOT_IN_FILE for name in left if setup.argument(name)}
 
 
-def _splits_sequence(said: _Said) -> bool:
-    stated = said.get("sequence_parallel")
-    return bool(stated) if stated is not None else not said.record.optional_sequence_parallel
+def _splits_sequence(setup: _Said) -> bool:
+    stated = setup.get("sequence_parallel")
+    return bool(stated) if stated is not None else not setup.record.optional_sequence_parallel
 
 
 FULL = re.compile(r"full_shard|hybrid_shard|fsdp2?|true|[12]")
 """Words for gradients, states and weights in shards."""
 
 
-def _zero(said: _Said) -> int:
-    if said.found("deepspeed"):
-        return int(_deepspeed(said).size("zero_optimization.stage", 0, least=0, most=3) or 0)
-    if (stated := said.get("zero_stage")) is not None:
+def _zero(setup: _Said) -> int:
+    if setup.found("deepspeed"):
+        return int(_deepspeed(setup).size("zero_optimization.stage", 0, least=0, most=3) or 0)
+    if (stated := setup.get("zero_stage")) is not None:
         return int(stated)
-    word = said.found("sharding")
-    word = said.dialect.usual.get("sharding") if word is None else word
-    if word is None and isinstance(said.fields.raw.get("fsdp_config"), dict):
+    word = setup.found("sharding")
+    word = setup.dialect.usual.get("sharding") if word is None else word
+    if word is None and isinstance(setup.fields.raw.get("fsdp_config"), dict):
         word = "fsdp"
     words = [str(part).lower().rpartition(".")[2] for part in (word if isinstance(word, list) else str(word).split())]
     if {"megatron"} & set(words):
         return 1
     if set(words) & {"none", "false", "ddp", "ddpmanager", "", "no_shard"} or not words:
         return 0
-    if "shard_grad_op" in words or said.values.get("reshards") is False:
+    if "shard_grad_op" in words or setup.values.get("reshards") is False:
         return 2
     if any(FULL.fullmatch(w.removesuffix("manager").removesuffix("config")) or "fsdp" in w for w in words):
         return 3
-    key = said.argument("sharding")
+    key = setup.argument("sharding")
     raise InputError(key, printable(str(word)), "must be a way of sharding that is known", "full_shard auto_wrap")
 
 
@@ -326,134 +326,134 @@ STOCK = re.compile(r"(?:default-)?(?:\w*[_/-])?z(?:ero)?_?-?([0-3])(?![0-9])", r
 """Names of the DeepSpeed configurations that trainers bring along: zero2, ds_z3_config.json, zero3_bf16.json."""
 
 
-def _deepspeed(said: _Said) -> StatedDocument:
+def _deepspeed(setup: _Said) -> StatedDocument:
     """The DeepSpeed configuration that a recipe has or names; empty if none."""
-    value = said.found("deepspeed")
+    value = setup.found("deepspeed")
     if isinstance(value, dict):
         return StatedDocument(raw=value)
     if not isinstance(value, str):
         return StatedDocument(raw={})
-    if (text := said.beside(value)) is not None:
+    if (text := setup.beside(value)) is not None:
         return StatedDocument(raw=parse_json(text.encode(), name=printable(value)))
     match = STOCK.match(value.rsplit("/", 1)[-1])
     if match is None:
         must = "must be in the folder of the file that names it"
         raise InputError("deepspeed", printable(value), must, "a name with its stage: zero2, zero3, ds_z3_config.json")
     note = f"{printable(value)} is not beside the file: read by its name as ZeRO {match[1]}"
-    if note not in said.fields.assumptions:
-        said.fields.assumptions.append(note)
+    if note not in setup.fields.assumptions:
+        setup.fields.assumptions.append(note)
     offload = {"offload_optimizer": {"device": "cpu"}} if "offload" in value or "cpu" in value.lower() else {}
     return StatedDocument(raw={"zero_optimization": {"stage": int(match[1]), **offload}})
 
 
-def _offloads(said: _Said) -> bool:
-    return _deepspeed(said).find("zero_optimization.offload_optimizer.device") not in (None, "none")
+def _offloads(setup: _Said) -> bool:
+    return _deepspeed(setup).find("zero_optimization.offload_optimizer.device") not in (None, "none")
 
 
 # -- job ----------------------------------------------------------------------------------------------------------
 
 
-def _recipe(said: _Said) -> Recipe | None:
-    if word := said.values.get("recipe"):
+def _recipe(setup: _Said) -> Recipe | None:
+    if word := setup.values.get("recipe"):
         return Recipe(word)
-    if said.get("fp8"):
+    if setup.get("fp8"):
         return Recipe.FP8_CURRENT
-    if said.get("fp16"):
+    if setup.get("fp16"):
         return Recipe.FP16
-    enabled = [name for name in ("bf16", "fp16") if _deepspeed(said).find(f"{name}.enabled") is True]
-    if said.get("bf16") or enabled:
-        return Recipe(enabled[0] if enabled and not said.get("bf16") else "bf16")
-    return Recipe(said.dialect.usual["recipe"]) if "recipe" in said.dialect.usual else None
+    enabled = [name for name in ("bf16", "fp16") if _deepspeed(setup).find(f"{name}.enabled") is True]
+    if setup.get("bf16") or enabled:
+        return Recipe(enabled[0] if enabled and not setup.get("bf16") else "bf16")
+    return Recipe(setup.dialect.usual["recipe"]) if "recipe" in setup.dialect.usual else None
 
 
-def _parts(said: _Said, plan: TrainingPlan) -> JobParts:
-    recipe = _recipe(said) or Recipe.FP32
-    length = said.get("seq_len") or (int(said.get("prompt") or 0) + int(said.get("response") or 0)) or None
-    _note_lengths(said, length)
-    word = said.found("optimizer")
+def _parts(setup: _Said, plan: TrainingPlan) -> JobParts:
+    recipe = _recipe(setup) or Recipe.FP32
+    length = setup.get("seq_len") or (int(setup.get("prompt") or 0) + int(setup.get("response") or 0)) or None
+    _note_lengths(setup, length)
+    word = setup.found("optimizer")
     optimizer = optimizer_of(str(word or "adamw"))
     if optimizer is None:
-        said.fields.open[said.argument("optimizer")] = printable(str(word))
+        setup.fields.open[setup.argument("optimizer")] = printable(str(word))
     return JobParts(
         seq_len=length,
         global_batch_size=int(plan.dims.dp) * int(plan.microbatch_size) * int(plan.num_microbatches),
         recipe=recipe,
         optimizer=optimizer or Optimizer.ADAM,
-        **_adapters(said),
+        **_adapters(setup),
         attention_kernel=AttentionKernel.UNFUSED
-        if said.word("attention_kernel") == "unfused"
+        if setup.word("attention_kernel") == "unfused"
         else AttentionKernel.FLASH,
-        trainer=_trainer(said, recipe, plan),
+        trainer=_trainer(setup, recipe, plan),
     )
 
 
-def _note_lengths(said: _Said, length: int | None) -> None:
-    if length and said.argument("packed"):
+def _note_lengths(setup: _Said, length: int | None) -> None:
+    if length and setup.argument("packed"):
         whole = f"packed sequences are priced as whole ones of {length} tokens"
         longest = f"without packing a sequence is as long as its text: priced at the longest, {length} tokens"
-        said.fields.assumptions.append(whole if said.get("packed") else longest)
+        setup.fields.assumptions.append(whole if setup.get("packed") else longest)
 
 
-def _adapters(said: _Said) -> JsonDict:
+def _adapters(setup: _Said) -> JsonDict:
     """Rank, targets and frozen bits of low-rank adapters; nothing if all weights are trained."""
-    tuning, rank = said.word("tuning"), said.get("lora_rank")
-    if said.argument("peft"):
-        tuned = bool(said.get("peft"))
-    elif said.argument("tuning"):
+    tuning, rank = setup.word("tuning"), setup.get("lora_rank")
+    if setup.argument("peft"):
+        tuned = bool(setup.get("peft"))
+    elif setup.argument("tuning"):
         tuned = tuning in ("lora", "qlora")
     else:
-        tuned = bool(said.values.get("lora_rank"))
+        tuned = bool(setup.values.get("lora_rank"))
     if not tuned:
         return {}
     if not rank:
-        raise InputError(said.argument("lora_rank"), NOT_GIVEN, "must be the rank of the adapters", "16")
-    loaded = 4 if said.get("in_4bit") or tuning == "qlora" else 8 if said.get("in_8bit") else 16
-    bits = said.get("frozen_bits") or loaded
-    names = said.found("lora_targets")
+        raise InputError(setup.argument("lora_rank"), NOT_GIVEN, "must be the rank of the adapters", "16")
+    loaded = 4 if setup.get("in_4bit") or tuning == "qlora" else 8 if setup.get("in_8bit") else 16
+    bits = setup.get("frozen_bits") or loaded
+    names = setup.found("lora_targets")
     names = names.replace(",", " ").split() if isinstance(names, str) else names
-    everywhere = bool(said.get("all_linear")) or not names or any("all" in str(name).lower() for name in names)
-    if not names and said.argument("peft"):  # PEFT's own default
+    everywhere = bool(setup.get("all_linear")) or not names or any("all" in str(name).lower() for name in names)
+    if not names and setup.argument("peft"):  # PEFT's own default
         names, everywhere = ["q_proj", "v_proj"], False
     targets = {} if everywhere else {"lora_targets": targets_of([str(name).rpartition(".")[2] for name in names or ()])}
     return {"lora_rank": int(rank), "frozen_bits": int(bits), **targets}
 
 
-def _trainer(said: _Said, recipe: Recipe, plan: TrainingPlan) -> Trainer:
-    trainer = said.record
-    if said.kind == "deepspeed":
-        trainer = deepspeed_trainer(_deepspeed(said), recipe, int(plan.zero_stage))
+def _trainer(setup: _Said, recipe: Recipe, plan: TrainingPlan) -> Trainer:
+    trainer = setup.record
+    if setup.kind == "deepspeed":
+        trainer = deepspeed_trainer(_deepspeed(setup), recipe, int(plan.zero_stage))
     switches: JsonDict = {}
-    if said.kind != "deepspeed" and (main := said.word("main_dtype")):  # DeepSpeed keeps fp32 weights in any case
-        switches["main_dtype"] = DType.BF16 if said.get("pure") else DType(main)
-    if said.argument("fused_kernels"):
-        switches["fused_kernels"] = bool(said.get("fused_kernels"))
-    if said.get("linear_loss"):
+    if setup.kind != "deepspeed" and (main := setup.word("main_dtype")):  # DeepSpeed keeps fp32 weights in any case
+        switches["main_dtype"] = DType.BF16 if setup.get("pure") else DType(main)
+    if setup.argument("fused_kernels"):
+        switches["fused_kernels"] = bool(setup.get("fused_kernels"))
+    if setup.get("linear_loss"):
         switches["fused_loss"] = Loss.LINEAR
-    return replace(trainer, **{**said.dialect.switches, **switches})
+    return replace(trainer, **{**setup.dialect.switches, **switches})
 
 
 # -- model and the rest -------------------------------------------------------------------------------------------
 
 
-def _model(said: _Said) -> TransformerShape | None:
+def _model(setup: _Said) -> TransformerShape | None:
     """The model of the zoo that a recipe names, or of the sizes that it has; None if neither."""
-    sizes = said.fields.raw.get("model")
+    sizes = setup.fields.raw.get("model")
     sizes = sizes.get("model_config") if isinstance(sizes, dict) else None
     if isinstance(sizes, dict) and "hidden_size" in sizes:
         return read_fields({"model_type": "llama", **sizes}, name="").shape
-    return model_named(said.word("model"))
+    return model_named(setup.word("model"))
 
 
-def _sorted_out(said: _Said) -> tuple[list[str], list[str], list[str]]:
+def _sorted_out(setup: _Said) -> tuple[list[str], list[str], list[str]]:
     """Unread keys as (unknown that bear on the price, of the trainer without a price, without effect)."""
     unknown, unpriced, ignored = list[str](), list[str](), list[str]()
-    for path in said.fields.left():
-        value = said.fields.shown(path)
+    for path in setup.fields.left():
+        value = setup.fields.shown(path)
         if value.lower() in ("", "false", "none", "null", "0", "[]", "{}"):
             continue
-        if path.startswith(tuple(said.dialect.unpriced)):
+        if path.startswith(tuple(setup.dialect.unpriced)):
             unpriced.append(printable(f"{path}={value}"))
-        elif path.startswith(tuple(said.dialect.silent)) or not bearing([path]):
+        elif path.startswith(tuple(setup.dialect.silent)) or not bearing([path]):
             ignored.append(printable(path))
         else:
             unknown.append(printable(path))
@@ -464,8 +464,8 @@ MEANS = {"sharding": "zero_stage", "deepspeed": "zero_stage", "not_recomputed": 
 """Fields of the launch table that a dialect's own field states."""
 
 
-def _fields_in(said: _Said) -> frozenset[str]:
-    stated = fields_in(said.dialect.name, said.fields, KEYS)
+def _fields_in(setup: _Said) -> frozenset[str]:
+    stated = fields_in(setup.dialect.name, setup.fields, KEYS)
     devices = {"num_devices"} if {"num_devices", "local_devices"} & stated else set()
     return frozenset({MEANS.get(name, name) for name in stated} | devices)
 

@@ -70,9 +70,9 @@ def fall_points(step_s: float, parts: Sequence[RunPart]) -> RunFall:
     share = step_s / 100
     points = [100 * part.share if part.points_of_mfu is None else part.points_of_mfu for part in parts]
     lost = [
-        (part_words(part.kind), _first(part.evidence), each * share) for part, each in zip(parts, points, strict=True)
+        (part_words(part.kind), _first(part.evidence), mfu * share) for part, mfu in zip(parts, points, strict=True)
     ]
-    shown = [each for each in lost if abs(each[2]) >= LEAST * step_s]
+    shown = [row for row in lost if abs(row[2]) >= LEAST * step_s]
     ideal = step_s - sum(seconds for *_, seconds in lost)
     rest = sum(seconds for *_, seconds in lost) - sum(seconds for *_, seconds in shown)
     rows = [(IDEAL, "the FLOPs of the step at the dense peak", ideal), *shown, ("smaller parts", "", rest)]
@@ -108,7 +108,7 @@ def run_points(answer: LogDiagnosis | TraceDiagnosis) -> JsonDict:
 
 def worst_first(priced: Sequence[PricedKernels]) -> list[PricedKernels]:
     """Sorted by measured minus predicted seconds, largest first."""
-    return sorted(priced, key=lambda each: each.predicted_s - each.seconds)
+    return sorted(priced, key=lambda part: part.predicted_s - part.seconds)
 
 
 def operator_points(priced: Sequence[PricedKernels]) -> SlowOperators | None:
@@ -118,13 +118,13 @@ def operator_points(priced: Sequence[PricedKernels]) -> SlowOperators | None:
     worst = worst_first(priced)[:MOST_OPERATORS]
     if not worst:
         return None
-    counts = np.array([each.count for each in worst])
-    predicted = np.array([each.predicted_s for each in worst]) / counts
-    low, high = interval_80(predicted, np.array([each.log_sigma for each in worst]))
+    counts = np.array([part.count for part in worst])
+    predicted = np.array([part.predicted_s for part in worst]) / counts
+    low, high = interval_80(predicted, np.array([part.log_sigma for part in worst]))
     return SlowOperators(
         title=f"Operators against their prediction, those that lose most first: {printable(worst[0].name)}",
-        names=tuple(printable(each.name) for each in worst),
-        measured_s=np.array([each.seconds for each in worst]) / counts,
+        names=tuple(printable(part.name) for part in worst),
+        measured_s=np.array([part.seconds for part in worst]) / counts,
         predicted_s=predicted,
         low_s=np.asarray(low),
         high_s=np.asarray(high),
@@ -137,12 +137,12 @@ def _timeline_points(stretches: Sequence[Stretch], predicted: PricedPlan | None)
         return None
     boxes = [
         (
-            f"measured, {each.lane}",
-            each.lane if each.kind == each.lane else part_words(each.kind),
-            each.begin_s,
-            each.end_s,
+            f"measured, {part.lane}",
+            part.lane if part.kind == part.lane else part_words(part.kind),
+            part.begin_s,
+            part.end_s,
         )
-        for each in stretches
+        for part in stretches
     ]
     at = 0.0
     for words, seconds in step_parts(predicted) if predicted else []:
