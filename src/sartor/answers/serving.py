@@ -309,9 +309,10 @@ class Choice:
             self.deployment.layout.server.copies * self.deployment.layout.decode_workers,
         )
         running = math.ceil(float(np.ravel(self.deployment.steady.running)[0]) / servers)
+        pools = ((layout.prefill, "prefill", layout.prefill_workers),) if layout.prefill else ()
         return tuple(
-            server_command(pool, role, running)
-            for pool, role in ((layout.prefill, "prefill"), (layout.server, "decode" if layout.prefill else ""))
+            f"{count * self.deployment.replicas} x: {server_command(pool, role, running)}"
+            for pool, role, count in (*pools, (layout.server, "decode" if pools else "", layout.decode_workers))
             if pool is not None
         )
 
@@ -386,6 +387,7 @@ CHOICE: Fields = (
     integer("replicas", "replicas", path="deployment.replicas"),
     integer("num_devices", "GPUs", path="deployment.num_devices"),
     integer("in_flight", "in flight", path="deployment.in_flight", help="requests of each replica"),
+    integer("most_in_flight", path="deployment.most_in_flight", help="with which the objectives still hold"),
     number("ttft_s", "first token", form=_brief, help="mean time from a request to its first token"),
     number("ttft_low_s", path=lambda choice: float(choice.ttft_interval[0])),
     number("ttft_high_s", path=lambda choice: float(choice.ttft_interval[1])),
@@ -401,13 +403,19 @@ CHOICE: Fields = (
     ),
     number("output_tokens_per_s", "tokens/s", path="deployment.output_tokens_per_s", form=lambda rate: f"{rate:,.0f}"),
     number("usd_per_hour", "USD/h", form=lambda usd: f"{usd:,.2f}", null=True),
-    number("usd_per_million_tokens", "USD/1M", form=lambda usd: f"{usd:.3g}", null=True, help="tokens of answers"),
-    text("binding", help="what keeps a replica from taking more: ttft_s, tpot_s, probability or memory"),
+    number(
+        "usd_per_million_tokens",
+        "USD/1M",
+        form=lambda usd: f"{usd:.3g}" if usd < 1000 else f"{usd:,.0f}",
+        null=True,
+        help="tokens of answers",
+    ),
+    text("binding", help="what keeps a replica from taking more: ttft_s, tpot_s, probability, memory or max_num_seqs"),
     rows("commands", Scalar.TEXT, help="what starts one server of each kind"),
 )
 FRONT_POINT: Fields = (
     text("layout", "layout", path=lambda point: pools_text(point.layout)),
-    *_of_layout("layout"),
+    *_of_layout("layout", shown=True),
     integer("in_flight", "in flight"),
     number("tokens_per_s_per_request", "tokens/s of a request", form=lambda rate: f"{rate:,.0f}"),
     number("tokens_per_s_per_device", "tokens/s per GPU", form=lambda rate: f"{rate:,.0f}"),
@@ -442,6 +450,7 @@ DEPLOYMENT: Fields = (
     field("simpler", CHOICE, null=True, help="the cheapest of one kind of server without copies, if the best is not"),
     mapping("unstated", Scalar.TEXT, help="facts that were not stated, and what was taken"),
     rows("choices", CHOICE, help="the cheapest of every kind of layout"),
+    number("most_load", help="requests in flight, or per second, that most_devices take under the objectives"),
     rows("front", FRONT_POINT, help="no other has more tokens/s per device and per request"),
     mapping("refused", Scalar.TEXT, help="devices, precisions and engines of the question that cannot be, and why"),
 )
@@ -469,6 +478,12 @@ class DeploymentAnswer(Answer):
     simpler: Choice | None
     front: tuple[ServedPoint, ...]
     num_layouts: int
+    beyond: tuple[str, ...]
+    """A note if requests are longer than the model takes."""
+    most_load: float
+    """The largest load, in requests in flight or per second as the question has it, that the devices take."""
+    of_price: bool
+    """Whether every GPU has a price; else devices are counted."""
     refused: Mapping[str, str] = default(default_factory=dict)
     unstated: Mapping[str, str] = default(default_factory=dict)
     """Precision and engine where none was stated, with the usual one."""

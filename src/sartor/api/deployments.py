@@ -14,19 +14,29 @@ from sartor.answers.serving import Choice, DeploymentAnswer, ServedPoint
 from sartor.api.models import Model, read
 from sartor.api.questions import in_engine
 from sartor.api.servers import served_run, server_of
-from sartor.api.words import GpuLike, size_of
+from sartor.api.words import GpuLike, precision_of, size_of
 from sartor.cost.correction.calibration import load_calibration
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import usual_cluster
-from sartor.model.workload import ModelReading
+from sartor.hardware.gpu import Gpu
+from sartor.model.lower.setting import check
+from sartor.model.workload import ModelReading, ParallelDims, too_long
 from sartor.options import with_options
 from sartor.pareto import is_pareto
 from sartor.run.fields import FIELDS, NOT_OF_SERVERS, Origin, Run, RunOptions
-from sartor.step.serving.deploy import Deployer, LatencyGoal, PricedLayouts, ServerLayout, servers_of, with_pools
+from sartor.step.serving.deploy import (
+    Deployer,
+    LatencyGoal,
+    PricedLayouts,
+    ServerLayout,
+    joined_devices,
+    servers_of,
+    with_pools,
+)
 from sartor.step.serving.engines import engines_on
 from sartor.step.serving.inference import WIDTHS
-from sartor.step.serving.served import Server
+from sartor.step.serving.served import Server, padded
 
 MOST_DEVICES = 64
 """Default limit of a deployment's devices."""
@@ -42,6 +52,7 @@ class _Question(NamedTuple):
     where: Cluster
     widths: Sequence[int]
     experts: Sequence[int]
+    notes: tuple[str, ...]
 
 
 @with_options(RunOptions, FIELDS, without=NOT_OF_SERVERS)
@@ -104,7 +115,7 @@ def deploy(
         ttft_s=_limit("ttft_s", ttft_s), tpot_s=_limit("tpot_s", tpot_s), probability=_share(probability)
     )
     if requests_per_s and users:
-        raise InputError("users", users, "states the load, as requests_per_s does: give one of them", "")
+        raise InputError("users", users, "states the load, as the requests per second do: give one of them", "")
     base = {
         "objective": objective,
         "input_len": size_of("input_len", input_len, 1024),
@@ -113,7 +124,9 @@ def deploy(
         "users": size_of("users", users, 1, least=0),
     }
     refused: dict[str, str] = {}
-    gpus: Sequence[Any] = gpu if isinstance(gpu, list | tuple) else [gpu]
+    gpus: Sequence[Any] = (
+        list({str(device): device for device in gpu}.values()) if isinstance(gpu, list | tuple) else [gpu]
+    )
     questions = list(_questions(reading, gpus, options, base, refused))
     most_devices = size_of("most_devices", most_devices, MOST_DEVICES)
     answer = _answer(reading, questions, most_devices, pools=pools)
@@ -126,11 +139,14 @@ def _answer(
     reading: ModelReading, questions: Sequence[_Question], most_devices: int, *, pools: bool
 ) -> DeploymentAnswer:
     """The layouts of every device, precision and engine, ranked."""
-    priced = [(question, pair) for question in questions for pair in _priced(question, most_devices, pools=pools)]
     of_price = all(question.where.price_usd_per_device_hour is not None for question in questions)
+    if not of_price:
+        questions = [q._replace(where=replace(q.where, price_usd_per_device_hour=None)) for q in questions]
+    priced = [(question, pair) for question in questions for pair in _priced(question, most_devices, pools=pools)]
     ranked = sorted(_ranked(priced, most_devices, of_price=of_price), key=lambda entry: entry[0])
-    choices = tuple(itertools.islice(_choices(ranked), SHOWN))
+    choices = tuple(sorted(itertools.islice(_choices(ranked), SHOWN), key=_order))
     simple = _choices(entry for entry in ranked if _is_simple(entry[2].layouts[entry[3]]))
+    servers = [(group.layouts[0].server.gpu, group.layouts[0].server.num_devices) for _, (_, group) in priced]
     load = questions[0].deployer
     return DeploymentAnswer(
         reading=reading,
@@ -141,7 +157,14 @@ def _answer(
         simpler=next(simple, None) if choices and not _is_simple(choices[0].deployment.layout) else None,
         front=tuple(_front([wide for _, (wide, _) in priced], load.objective.ttft_s)),
         num_layouts=sum(len(close.layouts) for _, (_, close) in priced),
-        assumptions=(*reading.assumptions, *reading.notes, *_assumed(questions, of_price=of_price, pools=pools)),
+        beyond=tuple(too_long("input_len + output_len", load.input_len + load.output_len, reading.shape)),
+        most_load=max((_most_load(question, close, most_devices) for question, (_, close) in priced), default=0.0),
+        of_price=of_price,
+        assumptions=(
+            *reading.assumptions,
+            *reading.notes,
+            *_assumed(questions, servers, of_price=of_price, pools=pools),
+        ),
     )
 
 
@@ -187,13 +210,16 @@ def _questions(
                     must = "runs a model's own code and serves no requests"
                     raise InputError("kernels", name, must, " or ".join(each.name for each in engines_on(device)))
                 server = replace(server_of(stated, reading, device, engine, 1), shape=reading.shape)
+                check(padded(server.shape, server.tp), ParallelDims(tp=server.tp, ep=server.ep))
                 where = usual_cluster(device).with_price(options.get("price"))
                 any_left = True
                 yield _Question(
                     Deployer(calibration=calibration, **base),
                     server,
                     where,
-                    *(_fixed(run, name) for name in ("tp", "ep")),
+                    _fixed(run, "tp"),
+                    _fixed(run, "ep"),
+                    precision_of(dtype, device)[1] if dtype else (),
                 )
         except InputError as caught:
             error = error or caught
@@ -206,19 +232,32 @@ def _fixed(run: Run, name: str) -> Sequence[int]:
     return (run.get(name),) if name in run else WIDTHS if name == "tp" else ()
 
 
-def _priced(question: _Question, most_devices: int, *, pools: bool) -> Iterator[tuple[PricedLayouts, PricedLayouts]]:
-    """Every layout of a device, precision and engine that holds a request."""
-    servers = servers_of(question.server, most_devices, question.widths, question.experts)
-    groups = [[ServerLayout(server=server)] for server in servers]
-    if pools:
-        pairs = itertools.product(question.deployer.first_servers(servers), servers)
-        groups += [with_pools(first, then, most_devices) for first, then in pairs]
-    for layouts in filter(None, groups):
-        if pair := question.deployer.priced(layouts):
-            yield pair
+def _priced(question: _Question, most_devices: int, *, pools: bool) -> list[tuple[PricedLayouts, PricedLayouts]]:
+    """Every layout of a device, precision and engine that holds a request: within one domain of fast links or, where
+    none does, within the fewest such domains."""
+    joined = min(joined_devices(question.server.gpu), most_devices)
+    priced: list[tuple[PricedLayouts, PricedLayouts]] = []
+    while not priced and joined <= most_devices:
+        servers = servers_of(question.server, joined, question.widths, question.experts)
+        groups = [[ServerLayout(server=server)] for server in servers]
+        if pools:
+            pairs = itertools.product(question.deployer.first_servers(servers), servers)
+            groups += [with_pools(first, then, most_devices) for first, then in pairs]
+        priced = [pair for layouts in groups if layouts and (pair := question.deployer.priced(layouts))]
+        joined *= 2
+    return priced
 
 
 _Ranked = tuple[tuple[float, ...], _Question, PricedLayouts, int]
+
+
+def _most_load(question: _Question, priced: PricedLayouts, most_devices: int) -> float:
+    """The largest load, in requests in flight or per second as the question has it, that the devices take."""
+    rows, best = np.arange(len(priced.layouts)), priced.best
+    counts = np.array([most_devices // layout.num_devices for layout in priced.layouts])
+    per_s = np.asarray(priced.steady.output_tokens_per_s)[rows, best] / question.deployer.output_len
+    loads = priced.in_flight[rows, best] if question.deployer.users else per_s
+    return float(np.where(priced.met.any(axis=1), counts * loads, 0.0).max())
 
 
 def _ranked(
@@ -243,6 +282,14 @@ def _ranked(
             yield (cost, *kinds, tpot_s), question, best, row
 
 
+def _order(choice: Choice) -> tuple[float, ...]:
+    """The cheapest first; at the same cost without pools, then without copies, then the likeliest."""
+    deployment, layout = choice.deployment, choice.deployment.layout
+    cost = choice.usd_per_million_tokens or deployment.num_devices / deployment.output_tokens_per_s
+    kinds = layout.prefill is not None, layout.server.copies > 1
+    return (float(f"{cost:.9g}"), *map(float, kinds), -deployment.likely)
+
+
 def _is_simple(layout: ServerLayout) -> bool:
     return layout.prefill is None and layout.server.copies == 1
 
@@ -262,12 +309,13 @@ def _choices(ranked: Iterator[_Ranked] | Sequence[_Ranked]) -> Iterator[Choice]:
 
 
 def _binding(deployer: Deployer, best: PricedLayouts, row: int) -> str:
-    """What keeps a replica from taking more: an objective, or its memory."""
-    column = int(best.best[row])
-    if column + 1 >= best.in_flight.shape[1] or best.met[row, column + 1]:
-        return "memory"
+    """What keeps a replica from taking more requests than those that meet the objectives: one of these, or memory."""
+    in_flight = best.in_flight[row]
+    after = np.flatnonzero(in_flight > in_flight[best.best[row]])
+    if not after.size or best.met[row, after[0]]:
+        return "max_num_seqs" if best.layouts[row].server.engine.max_num_seqs else "memory"
     limits = {"ttft_s": deployer.objective.ttft_s, "tpot_s": deployer.objective.tpot_s}
-    over = [name for name, limit in limits.items() if np.asarray(getattr(best.steady, name))[row, column + 1] > limit]
+    over = [name for name, limit in limits.items() if np.asarray(getattr(best.steady, name))[row, after[0]] > limit]
     return over[0] if over else "probability"
 
 
@@ -301,12 +349,17 @@ def _front(priced: Sequence[PricedLayouts], ttft_s: float) -> Iterator[ServedPoi
         )
 
 
-def _assumed(questions: Sequence[_Question], *, of_price: bool, pools: bool) -> Iterator[str]:
-    """What was assumed, in sentences."""
+def _assumed(
+    questions: Sequence[_Question], servers: Sequence[tuple[Gpu, int]], *, of_price: bool, pools: bool
+) -> Iterator[str]:
+    """What was assumed, in sentences; ``servers``: GPUs and devices of those that were priced."""
     names = dict.fromkeys(question.server.engine.name for question in questions)
     yield f"served by {', '.join(names)}; all prompts and answers have the given lengths, and times are means"
     yield "requests arrive evenly: in bursts the first token waits longer, and percentiles are not predicted"
-    yield "every server within one domain of fast links; nothing is lost between replicas"
+    for gpu in {gpu.name: gpu for gpu, devices in servers if devices > joined_devices(gpu)}.values():
+        yield f"servers of more than {joined_devices(gpu)} {gpu.name} are priced as if joined by their own links"
+    yield "nothing is lost between replicas"
+    yield from dict.fromkeys(note for question in questions for note in question.notes)
     if len({question.server.dtype for question in questions}) > 1:
         yield "narrower weights change answers: what that costs in quality is not judged"
     if pools:

@@ -10,6 +10,7 @@ import typer
 from sartor.cli import common as c
 from sartor.cli import options as o
 from sartor.cli.run_options import takes_run
+from sartor.errors import InputError
 from sartor.run.fields import NOT_OF_SERVERS, RunOptions
 
 
@@ -321,20 +322,24 @@ def deploy(
     from sartor import api
     from sartor.report.table_serving import deploy_view
 
-    found = api.deploy(
-        model,
-        [name for words in gpu for name in words.split(",")],
-        requests_per_s=rate,
-        users=users,
-        ttft_s=math.inf if ttft is None else ttft,
-        tpot_s=math.inf if tpot is None else tpot,
-        probability=probability,
-        input_len=input_len,
-        output_len=output_len,
-        most_devices=most_devices,
-        pools=pools,
-        **options,
-    )
+    try:
+        found = api.deploy(
+            model,
+            [name for words in gpu for name in words.split(",")],
+            requests_per_s=rate,
+            users=users,
+            ttft_s=math.inf if ttft is None else ttft,
+            tpot_s=math.inf if tpot is None else tpot,
+            probability=probability,
+            input_len=input_len,
+            output_len=output_len,
+            most_devices=most_devices,
+            pools=pools,
+            **options,
+        )
+    except InputError as error:
+        flags = {"requests_per_s": "--rate", "ttft_s": "--ttft", "tpot_s": "--tpot"}
+        raise InputError(flags.get(error.field, error.field), error.value, error.must, error.nearest) from None
     c.answer("deploy", found.to_dict, as_json=json, out=out)
     if not json:
         c.show(deploy_view(found))

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import RenderableType
 
-from sartor.answers.field import columns_of
+from sartor.answers.field import Field, Fields, columns_of
 from sartor.answers.serving import CHOICE, FRONT_POINT, LOAD, pools_text
 from sartor.report.document import PageBlock, bullets_block, document_text, grid_block, opening, section
 from sartor.report.fit_words import tight_text
 from sartor.report.grid import field_grid
 from sartor.report.plan_words import turn_lines
 from sartor.report.words import count_text, interval_text, three_digits, unread_text
+from sartor.step.serving.deploy import joined_devices
 from sartor.units import format_bytes, format_change, format_seconds
 
 if TYPE_CHECKING:
@@ -137,29 +139,25 @@ def deploy_view(answer: DeploymentAnswer) -> RenderableType:
     first = interval_text(best.ttft_s, *map(float, best.ttft_interval))
     each = interval_text(best.tpot_s, *map(float, best.tpot_interval))
     lines = [
-        f"{question}: {_deployment_text(best)}, the {'cheapest' if best.usd_per_hour else 'fewest GPUs'} of "
+        f"{question}: {_deployment_text(best)}, the {'cheapest' if answer.of_price else 'fewest GPUs'} of "
         f"{count_text(answer.num_layouts, 'layout')}.",
-        f"First token {first}, then a token in {each}: {best.deployment.likely:.0%} likely to meet both; "
-        f"{best.deployment.output_tokens_per_s:,.0f} tokens/s{_money_text(best)}. {_BINDING[best.binding]}.",
+        f"First token {first}, then a token in {each}{_likely_text(answer, best)}; "
+        f"{best.deployment.output_tokens_per_s:,.0f} tokens/s{_money_text(best)}. A replica takes "
+        f"{count_text(best.deployment.most_in_flight, 'request')} in flight: {_BINDING[best.binding]}.",
+        *(f"{words}: an engine refuses such requests." for words in answer.beyond),
         *_simpler_text(answer),
         *_unsure_text(answer, best),
     ]
     if unread := unread_text(answer.reading):
         lines.insert(1, unread)
-    several = {
-        column.name: len({column.text(choice) for choice in answer.choices}) > 1
-        for column in columns_of(CHOICE)
-        if column.name in ("gpu", "dtype", "kernels")
-    }
-    columns = [column for column in columns_of(CHOICE) if several.get(column.name, True)]
     front = answer.front[:: max(len(answer.front) // _MOST_POINTS, 1)]
     return document_text(
         [
             opening(lines),
-            section("The cheapest of each layout"),
-            grid_block(field_grid("Layouts", columns, answer.choices)),
+            section("The cheapest of each layout" if answer.of_price else "The fewest GPUs of each layout"),
+            grid_block(field_grid("Layouts", _columns(CHOICE, answer.choices), answer.choices)),
             section(f"Speed of a request against throughput{_first_text(answer)}"),
-            grid_block(field_grid("Front", columns_of(FRONT_POINT), front)),
+            grid_block(field_grid("Front", _columns(FRONT_POINT, front), front)),
             bullets_block("Start", best.commands),
             _refused(answer),
             bullets_block("Assumed", answer.assumptions),
@@ -167,12 +165,34 @@ def deploy_view(answer: DeploymentAnswer) -> RenderableType:
     )
 
 
+def _columns(fields: Fields, records: Sequence[object]) -> list[Field]:
+    """The columns of a table, without a device, precision or engine that all have."""
+    alike = ("gpu", "dtype", "kernels")
+    return [
+        column
+        for column in columns_of(fields)
+        if column.name not in alike or len({column.text(record) for record in records}) > 1
+    ]
+
+
 _BINDING = {
-    "ttft_s": "More requests on a replica would break the first token's objective",
-    "tpot_s": "More requests on a replica would break the objective per token",
-    "probability": "With more requests on a replica the objectives would be less likely than asked",
-    "memory": "Memory for keys and values limits a replica",
+    "ttft_s": "with more the first token would be late",
+    "tpot_s": "with more tokens would be late",
+    "probability": "with more the objectives would be less likely than asked",
+    "memory": "its memory has room for no more",
+    "max_num_seqs": "as many as --max-num-seqs",
 }
+
+
+def _likely_text(answer: DeploymentAnswer, best: Choice) -> str:
+    limits = [limit for limit in (answer.objective.ttft_s, answer.objective.tpot_s) if math.isfinite(limit)]
+    return (
+        f": {_share_text(best.deployment.likely)} likely to meet {'both' if limits[1:] else 'this'}" if limits else ""
+    )
+
+
+def _share_text(share: float) -> str:
+    return f"{share:.0%}" if 0.01 <= share < 0.995 else "over 99%" if share > 0.5 else "under 1%"
 
 
 def _load_text(answer: DeploymentAnswer) -> str:
@@ -180,7 +200,11 @@ def _load_text(answer: DeploymentAnswer) -> str:
     lengths = f"{count_text(load.input_len, 'token')} in, {load.output_len:,} out"
     if load.users:
         return f"{count_text(load.users, 'request')} in flight of {lengths}"
-    return f"{load.requests_per_s:g} requests/s of {lengths}" if load.requests_per_s else f"{lengths}, any load"
+    return (
+        f"{load.requests_per_s:,.6g} request(s) per second of {lengths}"
+        if load.requests_per_s
+        else f"{lengths}, any load"
+    )
 
 
 def _goal_text(answer: DeploymentAnswer) -> str:
@@ -190,7 +214,7 @@ def _goal_text(answer: DeploymentAnswer) -> str:
         for name, limit in (("first token", goal.ttft_s), ("token", goal.tpot_s))
         if math.isfinite(limit)
     ]
-    likely = "" if goal.probability is None else f" with {goal.probability:.0%}"
+    likely = "" if goal.probability is None else f" with {100 * goal.probability:g}%"
     return (" and ".join(words) or "no objective stated") + likely
 
 
@@ -210,9 +234,8 @@ def _deployment_text(choice: Choice) -> str:
 def _money_text(choice: Choice) -> str:
     if not choice.usd_per_hour:
         return ""
-    return (
-        f", {choice.usd_per_hour:,.2f} USD per hour, {choice.usd_per_million_tokens:.3g} USD per 1M tokens of answers"
-    )
+    token = three_digits(choice.usd_per_million_tokens or 0)
+    return f", {choice.usd_per_hour:,.2f} USD per hour, {token} USD per 1M tokens of answers"
 
 
 def _simpler_text(answer: DeploymentAnswer) -> list[str]:
@@ -224,30 +247,37 @@ def _simpler_text(answer: DeploymentAnswer) -> list[str]:
 
 def _unsure_text(answer: DeploymentAnswer, best: Choice) -> list[str]:
     """What could turn the answer: facts that were not stated, and what is known of these predictions."""
+    server = best.deployment.layout.server
     words = []
+    if server.num_devices > joined_devices(server.gpu):
+        words.append(f"A server of {server.num_devices} spans nodes and is priced as if it did not: expect it slower.")
     if best.deployment.layout.prefill and math.isfinite(answer.objective.ttft_s):
         words.append(
             "First tokens with servers for prompts were 57% off on published runs, mostly predicted too short."
         )
     if answer.unstated:
         usual = ", ".join(f"{name}={value}" for name, value in answer.unstated.items())
-        compare = " ".join(f"--{name} {_COMPARED[name]}" for name in answer.unstated)
+        compare = " ".join(
+            f"--{name} any" if name == "kernels" else f"--dtype {','.join(dict.fromkeys([word, 'fp8']))}"
+            for name, word in answer.unstated.items()
+        )
         words.append(f"Not stated: {usual}; `{compare}` compares.")
     return words
 
 
-_COMPARED = {"dtype": "bf16,fp8", "kernels": "any"}
-
-
 def _out_of_reach(answer: DeploymentAnswer) -> list[str]:
-    """What could be met, of layouts that hold a request."""
+    """Why nothing does: no layout holds a request, none meets the objectives, or the devices cannot take the load."""
+    load = answer.load
     if not answer.front:
         return [f"No layout of up to {answer.most_devices} devices holds one request."]
+    if answer.most_load:
+        most = f"{answer.most_load:,.0f} requests in flight" if load.users else f"{answer.most_load:.3g} requests/s"
+        return [f"{answer.most_devices} devices take at most {most} (--most-devices)."]
     first, quick = min(answer.front, key=lambda point: point.ttft_s), answer.front[0]
     return [
-        f"Of {count_text(answer.num_layouts, 'layout')} of up to {answer.most_devices} devices none does: a token "
-        f"takes at least {format_seconds(1 / quick.tokens_per_s_per_request)} ({pools_text(quick.layout)}), the first "
-        f"about {format_seconds(first.ttft_s)}; one that does both may take more devices (--most-devices)."
+        f"None of {count_text(answer.num_layouts, 'layout')} of up to {answer.most_devices} devices does, at any load: "
+        f"a token takes at least {format_seconds(1 / quick.tokens_per_s_per_request)} ({pools_text(quick.layout)}), "
+        f"the first about {format_seconds(first.ttft_s)}."
     ]
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.cost.correction.calibration import Calibration
+from sartor.hardware.gpu import Gpu
 from sartor.model.lower import feasible
 from sartor.model.workload import ParallelDims
 from sartor.pareto import is_pareto
@@ -97,15 +98,14 @@ class Deployment:
     """One replica's, with that one load."""
     likely: float
     """Probability that the objectives hold."""
+    most_in_flight: int
+    """Requests in flight of a replica with which the objectives still hold."""
+    output_tokens_per_s: float
+    """Of all replicas, under the load."""
 
     @property
     def num_devices(self) -> int:
         return self.replicas * self.layout.num_devices
-
-    @property
-    def output_tokens_per_s(self) -> float:
-        """Of all replicas."""
-        return self.replicas * float(np.ravel(self.steady.output_tokens_per_s)[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,14 +194,23 @@ class Deployer:
     def deployed(self, priced: PricedLayouts, row: int) -> Deployment:
         """A layout's fewest replicas, with the requests in flight that the load then keeps there."""
         layout, replicas = priced.layouts[row], int(self.replicas(priced)[row])
-        in_flight = int(priced.in_flight[row, priced.best[row]])
+        in_flight = largest = int(priced.in_flight[row, priced.best[row]])
         if self.users:
             in_flight = math.ceil(self.users / replicas)
         elif self.requests_per_s:
-            in_flight = self._least_in_flight(layout, in_flight, self.requests_per_s / replicas)
+            in_flight = self._least_in_flight(layout, largest, self.requests_per_s / replicas)
         steady = self.steady([layout], np.asarray([[in_flight]]))
-        likely = float(self.objective.likely(steady)[0, 0])
-        return Deployment(layout=layout, in_flight=in_flight, replicas=replicas, steady=steady, likely=likely)
+        rate = replicas * float(np.ravel(steady.output_tokens_per_s)[0])
+        load = self.requests_per_s * self.output_len or (self.users and rate * self.users / (in_flight * replicas))
+        return Deployment(
+            layout=layout,
+            in_flight=in_flight,
+            replicas=replicas,
+            steady=steady,
+            likely=float(self.objective.likely(steady)[0, 0]),
+            most_in_flight=largest,
+            output_tokens_per_s=load or rate,
+        )
 
     def _least_in_flight(self, layout: ServerLayout, largest: int, per_s: float) -> int:
         """The fewest requests in flight, at most ``largest``, with which a replica answers ``per_s`` (Little)."""
@@ -225,17 +234,21 @@ class Deployer:
         return [server for server, best in zip(able, is_pareto(points), strict=True) if best] if able else []
 
 
+def joined_devices(gpu: Gpu) -> int:
+    """Devices of one domain of fast links."""
+    return max(gpu.link_domain, gpu.devices_per_node)
+
+
 def servers_of(
-    server: Server, most_devices: int, widths: Sequence[int] = WIDTHS, experts: Sequence[int] = ()
+    server: Server, joined: int, widths: Sequence[int] = WIDTHS, experts: Sequence[int] = ()
 ) -> list[Server]:
-    """Every server of up to ``most_devices`` devices on one domain of fast links: tensor parallelism of ``widths``, in
-    a mixture copies of attention in powers of two, and experts all split or all whole (``experts``: only so)."""
-    joined = min(max(server.gpu.link_domain, server.gpu.devices_per_node), most_devices)
+    """Every server of up to ``joined`` devices: tensor parallelism of ``widths``, in a mixture copies of attention in
+    powers of two, and experts all split or all whole (``experts``: only so)."""
     moe = server.shape.moe_ffn
     servers = []
     for tp, copies in itertools.product(widths, [2**i for i in range(joined.bit_length())] if moe else [1]):
         shape, devices = padded(server.shape, tp), tp * copies
-        if devices > joined or not feasible(shape, ParallelDims(tp=tp)):
+        if devices > joined or not feasible(shape, ParallelDims(tp=tp, ep=copies)):
             continue
         for ep in experts or sorted({1, devices} if moe else {1}):
             if devices % ep == 0 and (moe is None or int(moe.num_experts) % ep == 0):
