@@ -201,9 +201,13 @@ def trainer_of(kind: str | None) -> str | None:
 def save_launch(made: WrittenLaunch, folder: Path, overwrite: bool) -> None:
     """Save launch files, and print on stderr which they are and what they cannot express."""
     from sartor.launch.files import save_files
+    from sartor.report.plan_words import plan_words
+    from sartor.units import format_bytes, format_seconds
 
     for path in save_files(made, folder, overwrite=overwrite):
         c.say(f"wrote {path}")
+    plan = made.priced
+    c.say(f"their plan: {plan_words(plan.plan)}; {format_seconds(plan.step_s)} a step, {format_bytes(plan.peak_bytes)}")
     for note in made.notes:
         c.say(f"note: {note}")
 

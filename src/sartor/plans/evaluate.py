@@ -240,11 +240,12 @@ def tightest(
     stage = int(leanest.footprint.stage)
     small = min(pricer.cluster.gpus, key=lambda gpu: gpu.hbm_bytes)
     where = f"stage {stage} of {int(leanest.plan.dims.pp)}" if int(leanest.plan.dims.pp) > 1 else "every device"
+    doubt = in_doubt(leanest.peak_bytes, pricer.cluster)
     message = (
-        f"does not fit: the leanest plan puts {format_bytes(leanest.peak_bytes)} on {where}, "
+        f"{'may' if doubt else 'does'} not fit: the leanest plan puts {format_bytes(leanest.peak_bytes)} on {where}, "
         f"{format_bytes(over)} more than {small.name} {_has(pricer)}"
     )
-    if in_doubt(leanest.peak_bytes, pricer.cluster):
+    if doubt:
         message += f"; {likely_text(leanest.peak_bytes, pricer.cluster)}"
     return Tightest(message=message, stage=stage, over_bytes=over, leanest=leanest, relaxations=relaxations)
 

@@ -66,7 +66,7 @@ def _fixes(context: Context, hidden: int, layers: int) -> Iterator[Fix]:
     for share in SHARES:
         fewer = max(1, round(layers * share))
         wider = round(hidden * sqrt(layers / fewer) / grain) * grain
-        heads = _heads(mixer, hidden, wider, tp)
+        heads = _heads(mixer, hidden, wider, tp) if wider else None
         if not heads:
             continue
         fix = {
