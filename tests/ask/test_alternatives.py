@@ -303,3 +303,9 @@ def test_what_another_trainer_finds_is_what_it_finds_when_it_is_stated(shared_di
     allow = ["ragged_head_dim", "flash_misfit", "ragged_hidden"]
     only = api.lint(path, "h100", framework="torchtitan", allow=allow, **roomy)
     assert finding in only.findings
+
+
+def test_a_size_that_fix_states_is_a_number_of_the_run() -> None:
+    fixed = api.estimate("llama-3.2-1b", "b200", num_devices=8, fix={"train_weights": "off", "frozen_bits": 4})
+    words = {"num_devices": 8, "fix": {"train_weights": "off"}, "frozen_bits": fixed.question.run.get("frozen_bits")}
+    assert api.estimate("llama-3.2-1b", "b200", **words).peak_bytes == fixed.peak_bytes

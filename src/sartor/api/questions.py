@@ -185,7 +185,9 @@ def checked_words(words: Mapping[str, Any]) -> dict[str, Any]:
         checked_headroom(words["headroom"])
     if "fit_probability" in words:
         _check_probability(words)
-    words |= fixed_fields(fix, words)
+    for name, value in fixed_fields(fix, words).items():
+        number = name in FIELDS and FIELDS[name].kind is int and str(value).isdecimal()
+        words[name] = int(value) if number else value
     return {name: value for name, value in words.items() if not (name == "eager" and value is False)}
 
 
