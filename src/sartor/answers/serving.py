@@ -113,16 +113,17 @@ SHORTAGE: Fields = (
     integer("most_tokens", path=lambda pair: pair[1].most_tokens),
 )
 """Why a server does not hold one sequence; reads a pair (answer, `Shortage`)."""
-SERVING: Fields = (
-    field(
-        "model",
-        (
-            text("name", path="reading.shape.name"),
-            rows("unread_sizes", Scalar.TEXT, path="reading.unread_sizes", help="entries that name a size, not read"),
-            rows("assumptions", Scalar.TEXT),
-        ),
-        path=lambda answer: answer,
+MODEL = field(
+    "model",
+    (
+        text("name", path="reading.shape.name"),
+        rows("unread_sizes", Scalar.TEXT, path="reading.unread_sizes", help="entries that name a size, not read"),
+        rows("assumptions", Scalar.TEXT),
     ),
+    path=lambda answer: answer,
+)
+SERVING: Fields = (
+    MODEL,
     field(
         "server",
         (
@@ -304,11 +305,10 @@ class Choice:
     @property
     def commands(self) -> tuple[str, ...]:
         """What starts one server of each kind."""
-        layout, servers = (
-            self.deployment.layout,
-            self.deployment.layout.server.copies * self.deployment.layout.decode_workers,
-        )
-        running = math.ceil(float(np.ravel(self.deployment.steady.running)[0]) / servers)
+        layout, most = self.deployment.layout, self.deployment.most_in_flight
+        running = math.ceil(
+            most / (layout.server.copies * layout.decode_workers)
+        )  # a burst may take what the goal does
         pools = ((layout.prefill, "prefill", layout.prefill_workers),) if layout.prefill else ()
         return tuple(
             f"{count * self.deployment.replicas} x: {server_command(pool, role, running)}"
@@ -422,15 +422,7 @@ FRONT_POINT: Fields = (
     number("ttft_s", "first token", form=_brief),
 )
 DEPLOYMENT: Fields = (
-    field(
-        "model",
-        (
-            text("name", path="reading.shape.name"),
-            rows("unread_sizes", Scalar.TEXT, path="reading.unread_sizes", help="entries that name a size, not read"),
-            rows("assumptions", Scalar.TEXT),
-        ),
-        path=lambda answer: answer,
-    ),
+    MODEL,
     field(
         "load",
         (*numbers("requests_per_s"), *integers("users input_len output_len")),
