@@ -176,9 +176,9 @@ def _columns(fields: Fields, records: Sequence[object]) -> list[Field]:
 
 
 _BINDING = {
-    "ttft_s": "with more the first token would be late",
-    "tpot_s": "with more tokens would be late",
-    "probability": "with more the objectives would be less likely than asked",
+    "ttft_s": "with more, the first token would be late",
+    "tpot_s": "with more, tokens would be late",
+    "probability": "with more, the objectives would be less likely than asked",
     "memory": "its memory has room for no more",
     "max_num_seqs": "as many as --max-num-seqs",
 }
@@ -200,11 +200,7 @@ def _load_text(answer: DeploymentAnswer) -> str:
     lengths = f"{count_text(load.input_len, 'token')} in, {load.output_len:,} out"
     if load.users:
         return f"{count_text(load.users, 'request')} in flight of {lengths}"
-    return (
-        f"{load.requests_per_s:,.6g} request(s) per second of {lengths}"
-        if load.requests_per_s
-        else f"{lengths}, any load"
-    )
+    return f"{load.requests_per_s:,.6g} requests/s of {lengths}" if load.requests_per_s else f"{lengths}, any load"
 
 
 def _goal_text(answer: DeploymentAnswer) -> str:
