@@ -24,7 +24,7 @@ from sartor.plans.search import HeldPlan, fastest_plan, fewest_devices, leanest_
 from sartor.plans.space import axes_of
 from sartor.run.fields import Origin, Run, Turn
 from sartor.step.footprint import host_bytes
-from sartor.step.question import as_trained, training_job, usual_attention, within_files
+from sartor.step.question import as_trained, training_job, within_files
 from sartor.step.trainers import plausible_trainers, release_words, trainer_named
 from sartor.units import format_bytes, format_count
 
@@ -119,7 +119,7 @@ def settled_job(
         dtype=run.get("dtype"),
         framework=trainer,
         optimizer=run.get("optimizer", "adam"),
-        attention=run.get("attention") or usual_attention(trainer, cluster.gpus).value,
+        attention=run.get("attention"),
         context_parallel=run.get("context_parallel"),
         routing_skew=run.get("routing_skew", 1.0),
     )

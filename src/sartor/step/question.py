@@ -164,7 +164,7 @@ def training_job(
     dtype: str | None = None,
     framework: str | Trainer | None = None,
     optimizer: str = "adam",
-    attention: str = "flash",
+    attention: str | None = None,
     context_parallel: str | None = None,
     routing_skew: float = 1.0,
 ) -> tuple[TrainingJob, tuple[str, ...]]:
@@ -172,8 +172,9 @@ def training_job(
 
     ``framework`` is a trainer's name, with its release after an @ if that matters (``nemo@26.06``, ``megatron@2021``);
     None is the usual one there (`plausible_trainers`). ``seq_len`` None is the model's longest, at most 4096. ``dtype``
-    is a recipe (bf16, fp16, fp8, mxfp8, nvfp4, fp8_block, ...); None is the device's 16-bit type. ``context_parallel``
-    None is the trainer's usual kind. If ``gpu`` is several, all must support the recipe. Raises ``InputError``.
+    is a recipe (bf16, fp16, fp8, mxfp8, nvfp4, fp8_block, ...); None is the device's 16-bit type. ``attention`` None is
+    `usual_attention`, ``context_parallel`` None the trainer's usual kind. If ``gpu`` is several, all must support the
+    recipe. Raises ``InputError``.
     """
     gpus = (gpu,) if isinstance(gpu, Gpu) else tuple(gpu)
     batch = _size("global_batch_size", global_batch_size, "256")
@@ -195,7 +196,7 @@ def training_job(
         global_batch_size=batch,
         recipe=recipe,
         optimizer=_word(Optimizer, "optimizer", optimizer),
-        attention_kernel=_word(AttentionKernel, "attention", attention),
+        attention_kernel=_word(AttentionKernel, "attention", attention or usual_attention(trainer, gpus).value),
         context_parallel=(
             _word(ContextParallel, "context_parallel", context_parallel)
             if context_parallel
