@@ -1,12 +1,13 @@
 # Two targets are all a newcomer needs: `make demo` and `make test`. Each sets up .venv first.
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 BIN := .venv/bin
+PAGE := .venv/page/node_modules
 JOBS ?= 2
 # Tests as pytest rewrites them are kept, also where a machine says otherwise: rewriting takes most of a collection.
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch check corpus format lint types bench fuzz mutants lab matrix long scoreboard release site docs clean
+.PHONY: help demo test test-torch check corpus format lint types page bench fuzz mutants lab matrix long scoreboard release site docs clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -51,8 +52,9 @@ test-torch: .venv/trainers.stamp ## install the torch extra and run the tests th
 format: .venv/dev.stamp ## rewrite the code in the house format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	@test ! -x $(PAGE)/.bin/biome || $(PAGE)/.bin/biome check --write --config-path=tools/page src/sartor/web/static
 
-check: lint types test ## format, lint, types and every test: what CI runs
+check: lint types page test ## format, lint, types, the page's code and every test: what CI runs
 
 corpus: .venv/dev.stamp ## read every launch of tests/corpus: read, partly, refused or wrong by dialect
 	$(BIN)/python tools/corpus.py
@@ -64,6 +66,18 @@ lint: .venv/dev.stamp
 
 types: .venv/dev.stamp
 	$(BIN)/mypy
+
+# What checks the page's code comes from npm; nothing of it is in the wheel.
+.venv/page.stamp: .venv/pip.stamp tools/page/package.json
+	mkdir -p .venv/page && cp tools/page/package.json .venv/page/
+	npm install --prefix .venv/page --no-package-lock --no-audit --no-fund --silent
+	@touch $@
+
+page: ## format, lint and types of the page's JavaScript and CSS (biome, tsc); needs npm
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory .venv/page.stamp; \
+	else echo "npm is not on this machine, so the page's code is NOT checked (Debian: apt-get install npm)"; test -z "$$CI"; fi
+	@test ! -x $(PAGE)/.bin/biome || $(PAGE)/.bin/biome check --error-on-warnings --config-path=tools/page src/sartor/web/static
+	@test ! -x $(PAGE)/.bin/tsc || $(PAGE)/.bin/tsc -p tools/page
 
 matrix: ## the fast tests on the lowest and newest dependencies, Python 3.11 to 3.13 (or: make matrix ON="3.11 lowest")
 	.ci/matrix $(ON)

@@ -9,31 +9,51 @@ export class Refused extends Error {
 }
 
 const AGAIN_MS = 1000;
-let told = () => {}, server = null, lost = false;
-/** `listener("lost")` where the server does not answer, "back" where it does again, "restarted" where it is another one. */
-export const onServer = (listener) => { told = listener; };
+/** @type {(what: string) => void} */
+let told = () => {};
+let server = null,
+  lost = false;
+/** `listener("lost")` where the server does not answer, "back" where it does again,
+ * "restarted" where it is another one. */
+export const onServer = (listener) => {
+  told = listener;
+};
 
 /** Of an answer: whether the server is the one that answered before. */
 function heard(response) {
-  const now = response.headers.get("sartor-run"), another = server !== null && now !== null && now !== server;
+  const now = response.headers.get("sartor-run"),
+    another = server !== null && now !== null && now !== server;
   if (lost || another) told(another ? "restarted" : "back");
   lost = false;
   server = now ?? server;
 }
 
-/** POST a question; its answer, or `Refused` with the server's sentence. Where the server is away it is waited for, unless `once`. */
+/** POST a question; its answer, or `Refused` with the server's sentence. Where the server is away it is waited for,
+ * unless `once`.
+ * @param {string} path
+ * @param {any} [body]
+ * @param {{as?: string, signal?: AbortSignal, tries?: number, once?: boolean}} [how]
+ * @returns {Promise<any>} */
 export async function ask(path, body, { as = "json", signal, tries = 15, once = false } = {}) {
   let response = null;
   const binary = body instanceof Blob || body instanceof ArrayBuffer;
   try {
-    response = await fetch(path, body === undefined ? { signal } : {
-      method: "POST", signal, body: binary ? body : JSON.stringify(body),
-      headers: { "content-type": binary ? "application/octet-stream" : "application/json" },
-    });
+    response = await fetch(
+      path,
+      body === undefined
+        ? { signal }
+        : {
+            method: "POST",
+            signal,
+            body: binary ? body : JSON.stringify(body),
+            headers: { "content-type": binary ? "application/octet-stream" : "application/json" },
+          },
+    );
   } catch (error) {
     if (error.name === "AbortError") throw error;
   }
-  if (response === null || (response.status >= 500 && !/json/.test(response.headers.get("content-type") ?? ""))) { // away, or on its way out
+  if (response === null || (response.status >= 500 && !/json/.test(response.headers.get("content-type") ?? ""))) {
+    // away, or on its way out
     if (!lost) told("lost");
     lost = true;
     if (once) throw new Refused({ message: "the server cannot be reached: is `sartor serve` still running?" }, 0);
@@ -48,7 +68,11 @@ export async function ask(path, body, { as = "json", signal, tries = 15, once = 
   }
   if (!response.ok) {
     let error = null;
-    try { error = (await response.json()).error; } catch { /* no JSON: the sentence below does */ }
+    try {
+      error = (await response.json()).error;
+    } catch {
+      /* no JSON: the sentence below does */
+    }
     throw new Refused(error, response.status);
   }
   return as === "json" ? response.json() : as === "text" ? response.text() : response.blob();
@@ -56,26 +80,39 @@ export async function ask(path, body, { as = "json", signal, tries = 15, once = 
 
 /** A line in which only the newest question waits: `next(body)` resolves to its answer, or null when overtaken. */
 export function line(path) {
-  let running = false, waiting = null;
+  let running = false,
+    waiting = null;
   async function run(job) {
     running = true;
-    try { job.done(await ask(path, job.body)); } catch (error) { job.fail(error); }
+    try {
+      job.done(await ask(path, job.body));
+    } catch (error) {
+      job.fail(error);
+    }
     running = false;
     const next = waiting;
     waiting = null;
     if (next) run(next);
   }
-  return (body) => new Promise((done, fail) => {
-    const job = { body, done, fail };
-    if (!running) { run(job); return; }
-    waiting?.done(null);
-    waiting = job;
-  });
+  return (body) =>
+    new Promise((done, fail) => {
+      const job = { body, done, fail };
+      if (!running) {
+        run(job);
+        return;
+      }
+      waiting?.done(null);
+      waiting = job;
+    });
 }
 
 const shelves = new Map();
 /** Entries of a catalogue, fetched once. */
 export function catalog(what) {
-  if (!shelves.has(what)) shelves.set(what, ask(`/api/catalog/${what}`).then((answer) => answer.entries));
+  if (!shelves.has(what))
+    shelves.set(
+      what,
+      ask(`/api/catalog/${what}`).then((answer) => answer.entries),
+    );
   return shelves.get(what);
 }

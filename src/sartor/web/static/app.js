@@ -1,17 +1,20 @@
 // Start: take the state from the build the views, keep them in step.
 
-import { h, put } from "./dom.js";
-import { canUndo, fromAddress, onChange, redo, state, undo, undoing, update, writeAddress } from "./state.js";
 import { onServer } from "./api.js";
 import { questionBar, refreshBar } from "./bar.js";
+import { h, put, target } from "./dom.js";
+import { shapeView } from "./shape.js";
+import { canUndo, fromAddress, onChange, redo, state, undo, undoing, update, writeAddress } from "./state.js";
 import { explainOnHover } from "./terms.js";
 import { configDialog, deviceDialog, dropAnywhere } from "./upload.js";
-import { shapeView } from "./shape.js";
 
-const main = document.getElementById("main"), bannerBox = document.getElementById("banner");
-const statusBox = document.getElementById("status"), tabs = [...document.querySelectorAll("[data-view]")];
+const main = document.getElementById("main"),
+  bannerBox = document.getElementById("banner");
+const statusBox = document.getElementById("status"),
+  tabs = /** @type {HTMLElement[]} */ ([...document.querySelectorAll("[data-view]")]);
 const say = { banner, status };
-const makers = { // the other views are loaded when they are opened
+const makers = {
+  // the other views are loaded when they are opened
   shape: async () => shapeView,
   compare: async () => (await import("./compare.js")).compareView,
   plan: async () => (await import("./plan.js")).planView,
@@ -19,13 +22,19 @@ const makers = { // the other views are loaded when they are opened
   diagnose: async () => (await import("./diagnose.js")).diagnoseView,
 };
 const views = {};
-let shown = "", heldUntil = 0;
+let shown = "",
+  heldUntil = 0;
 
 let aboutLink = ""; // stays over the first answer, until something is entered
 
 function banner(message) {
   message ||= aboutLink;
-  put(bannerBox, message ? h("p", {}, message, " ", canUndo() ? h("button", { class: "small", onclick: undo }, `Undo ${undoing()}`) : null) : null);
+  put(
+    bannerBox,
+    message
+      ? h("p", {}, message, " ", canUndo() ? h("button", { class: "small", onclick: undo }, `Undo ${undoing()}`) : null)
+      : null,
+  );
 }
 
 /** What is said at the foot; `held` ms long nothing else is. */
@@ -44,7 +53,10 @@ async function show() {
   }
   if (!views[name]) {
     const make = await makers[name]().catch(() => null);
-    if (!make) { banner("This view could not be loaded: is `sartor serve` still running? Reload the page."); return; }
+    if (!make) {
+      banner("This view could not be loaded: is `sartor serve` still running? Reload the page.");
+      return;
+    }
     if (name !== state.view && shown) return; // another one was opened meanwhile
     views[name] ??= make(say);
   }
@@ -61,14 +73,21 @@ async function show() {
 }
 
 onServer((what) => {
-  if (what === "lost") banner("The server cannot be reached: is `sartor serve` still running? This page goes on when it answers again.");
+  if (what === "lost")
+    banner("The server cannot be reached: is `sartor serve` still running? This page goes on when it answers again.");
   else banner("");
   if (what === "restarted") status("The server was restarted; this page goes on with it.", 6000);
   if (what === "back") status("The server answers again.");
 });
 
 function chooseView(name) {
-  if (name !== state.view) update((s) => { s.view = name; }, { visit: true });
+  if (name !== state.view)
+    update(
+      (s) => {
+        s.view = name;
+      },
+      { visit: true },
+    );
 }
 
 for (const tab of tabs) {
@@ -83,12 +102,20 @@ for (const tab of tabs) {
 }
 
 function themeButton() {
-  const button = document.getElementById("theme"), root = document.documentElement;
-  const dark = () => (root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches);
-  const label = () => { button.textContent = dark() ? "Light" : "Dark"; };
+  const button = document.getElementById("theme"),
+    root = document.documentElement;
+  const dark = () =>
+    root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  const label = () => {
+    button.textContent = dark() ? "Light" : "Dark";
+  };
   button.addEventListener("click", () => {
     root.dataset.theme = dark() ? "light" : "dark";
-    try { localStorage.setItem("sartor-theme", root.dataset.theme); } catch { /* kept for this page only */ }
+    try {
+      localStorage.setItem("sartor-theme", root.dataset.theme);
+    } catch {
+      /* kept for this page only */
+    }
     label();
   });
   label();
@@ -96,27 +123,47 @@ function themeButton() {
 
 document.getElementById("link").addEventListener("click", async () => {
   await writeAddress();
-  try { await navigator.clipboard.writeText(location.href); status("Link copied."); } catch { status("The address of this page is the link."); }
+  try {
+    await navigator.clipboard.writeText(location.href);
+    status("Link copied.");
+  } catch {
+    status("The address of this page is the link.");
+  }
 });
 
-document.addEventListener("input", (event) => { event.target.dataset.dirty = "1"; });
-for (const done of ["change", "focusout"]) document.addEventListener(done, (event) => { delete event.target.dataset?.dirty; });
+document.addEventListener("input", (event) => {
+  target(event).dataset.dirty = "1";
+});
+for (const done of ["change", "focusout"])
+  document.addEventListener(done, (event) => {
+    delete target(event).dataset?.dirty;
+  });
 
 document.addEventListener("keydown", (event) => {
   if (!(event.ctrlKey || event.metaKey) || event.key.toLowerCase() !== "z") return;
-  if (event.target.matches?.("input[type=text], textarea") && event.target.dataset.dirty) return; // undo of what is being typed
+  const typing = target(event).matches?.("input[type=text], textarea") && target(event).dataset.dirty;
+  if (typing) return; // undo of what is being typed
   event.preventDefault();
   (event.shiftKey ? redo : undo)();
 });
 
-addEventListener("hashchange", async () => { if (await fromAddress()) show(); });
+addEventListener("hashchange", async () => {
+  if (await fromAddress()) show();
+});
 
 async function start() {
-  if (!await fromAddress()) aboutLink = "The link could not be read; this is the default page.";
-  addEventListener("input", () => { aboutLink = ""; }, { once: true });
+  if (!(await fromAddress())) aboutLink = "The link could not be read; this is the default page.";
+  addEventListener(
+    "input",
+    () => {
+      aboutLink = "";
+    },
+    { once: true },
+  );
   themeButton();
   explainOnHover();
-  const openConfig = configDialog(say), openDevice = deviceDialog(say);
+  const openConfig = configDialog(say),
+    openDevice = deviceDialog(say);
   dropAnywhere(say);
   onChange(show);
   show();

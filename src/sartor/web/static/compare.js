@@ -1,22 +1,25 @@
 // The compare view: shapes beside each other on one or several devices.
 
-import { card, h, put, s, sized, table, term } from "./dom.js";
 import { ask, catalog, Refused } from "./api.js";
+import { deviceGroups } from "./bar.js";
 import { axes, box, COLOURS, figure, linear, rem, secondsTicks, ticks, timeUnit } from "./charts.js";
-import { change, chance, count, interval, seconds, share, whole } from "./format.js";
+import { card, h, put, s, sized, table, term } from "./dom.js";
+import { chance, change, count, interval, seconds, share, whole } from "./format.js";
 import { question, state, update } from "./state.js";
 import { nameIn } from "./upload.js";
-import { deviceGroups } from "./bar.js";
 
 export function compareView({ banner, status }) {
   const chips = h("div", { class: "row wrap", role: "group", "aria-label": "Devices" });
-  const shapes = h("div", {}), results = h("div", { class: "results" });
+  const shapes = h("div", {}),
+    results = h("div", { class: "results" });
   const element = h("div", { class: "stack" }, card("Shapes", shapes), card("Devices", chips), results);
   let asking = 0;
 
   function wanted() {
     const list = [{ name: "as it is", set: {} }];
-    const add = (entry) => { if (!list.some((one) => JSON.stringify(one.set) === JSON.stringify(entry.set))) list.push(entry); };
+    const add = (entry) => {
+      if (!list.some((one) => JSON.stringify(one.set) === JSON.stringify(entry.set))) list.push(entry);
+    };
     if (Object.keys(state.q.set).length) add({ name: "now", set: state.q.set });
     state.pins.forEach(add);
     return list.slice(0, 12);
@@ -27,7 +30,8 @@ export function compareView({ banner, status }) {
 
   async function refresh() {
     drawDevices();
-    const turn = ++asking, list = wanted();
+    const turn = ++asking,
+      list = wanted();
     element.classList.add("waiting");
     drawShapes(list, null);
     try {
@@ -36,7 +40,10 @@ export function compareView({ banner, status }) {
       if (turn !== asking) return;
       banner("");
       drawShapes(list, found);
-      put(results, found.times.map((one, i) => device(found, one, i)));
+      put(
+        results,
+        found.times.map((one) => device(found, one)),
+      );
       status(`${found.shapes.length} shapes on ${found.gpus.length} devices`);
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
@@ -47,11 +54,46 @@ export function compareView({ banner, status }) {
   }
 
   async function drawDevices() {
-    const others = (await Promise.all(["gpus", "accelerators"].map(catalog))).map((shelf) => shelf.filter(({ name }) => !gpus().includes(name)));
-    const more = h("select", { "aria-label": "Add a device", id: "add-gpu", onchange: (event) => { const name = event.target.value; if (name) update((s) => { s.gpus = [...s.gpus, name]; }); } },
-      h("option", { value: "" }, "add a device …"), deviceGroups(...others));
-    put(chips, gpus().map((name, i) => i === 0 ? h("span", { class: "chip still" }, name)
-      : h("button", { class: "chip", "aria-label": `remove ${name}`, onclick: () => update((s) => { s.gpus = s.gpus.filter((gpu) => gpu !== name); }) }, name, " ×")), more);
+    const others = (await Promise.all(["gpus", "accelerators"].map(catalog))).map((shelf) =>
+      shelf.filter(({ name }) => !gpus().includes(name)),
+    );
+    const more = h(
+      "select",
+      {
+        "aria-label": "Add a device",
+        id: "add-gpu",
+        onchange: (event) => {
+          const name = event.target.value;
+          if (name)
+            update((s) => {
+              s.gpus = [...s.gpus, name];
+            });
+        },
+      },
+      h("option", { value: "" }, "add a device …"),
+      deviceGroups(...others),
+    );
+    put(
+      chips,
+      gpus().map((name, i) =>
+        i === 0
+          ? h("span", { class: "chip still" }, name)
+          : h(
+              "button",
+              {
+                class: "chip",
+                "aria-label": `remove ${name}`,
+                onclick: () =>
+                  update((s) => {
+                    s.gpus = s.gpus.filter((gpu) => gpu !== name);
+                  }),
+              },
+              name,
+              " ×",
+            ),
+      ),
+      more,
+    );
   }
 
   function drawShapes(list, found) {
@@ -60,26 +102,99 @@ export function compareView({ banner, status }) {
     const rows = list.map((entry, i) => {
       const one = found?.shapes[i];
       const pinned = state.pins.findIndex((p) => JSON.stringify(p.set) === JSON.stringify(entry.set));
-      return [h("span", {}, h("i", { class: "swatch", style: { background: COLOURS[i % COLOURS.length] } }), entry.name),
-        ...names.map((name) => h("span", { class: one && one.fields[name] !== base.fields[name] ? "strong" : "" }, one ? whole(one.fields[name]) : "")),
+      return [
+        h("span", {}, h("i", { class: "swatch", style: { background: COLOURS[i % COLOURS.length] } }), entry.name),
+        ...names.map((name) =>
+          h(
+            "span",
+            { class: one && one.fields[name] !== base.fields[name] ? "strong" : "" },
+            one ? whole(one.fields[name]) : "",
+          ),
+        ),
         one ? `${count(one.num_params, 4)} (${change(one.num_params / base.num_params - 1, 2)})` : "",
-        h("span", { class: "row" }, h("button", { class: "quiet small", onclick: () => update((s) => { s.q.set = { ...entry.set }; s.view = "shape"; }) }, "open"),
-          pinned >= 0 ? h("button", { class: "quiet small", "aria-label": `remove ${entry.name}`, onclick: () => update((s) => { s.pins.splice(pinned, 1); }) }, "×") : null)];
+        h(
+          "span",
+          { class: "row" },
+          h(
+            "button",
+            {
+              class: "quiet small",
+              onclick: () =>
+                update((s) => {
+                  s.q.set = { ...entry.set };
+                  s.view = "shape";
+                }),
+            },
+            "open",
+          ),
+          pinned >= 0
+            ? h(
+                "button",
+                {
+                  class: "quiet small",
+                  "aria-label": `remove ${entry.name}`,
+                  onclick: () =>
+                    update((s) => {
+                      s.pins.splice(pinned, 1);
+                    }),
+                },
+                "×",
+              )
+            : null,
+        ),
+      ];
     });
-    const head = ["shape", ...names, "parameters", "set"].map((label, k) => ({ label: k && k <= names.length ? term(label, label) : label, number: k > 0 && k <= names.length + 1 }));
-    put(shapes, table("Shapes compared", head, rows),
-      h("div", { class: "row wrap" }, h("button", { id: "advised", class: "primary", onclick: advised, "data-tip": "The best same-size shapes of the search, for the devices below." }, "Add the recommended shapes"),
-        state.pins.length ? h("button", { onclick: () => update((s) => { s.pins = []; }) }, "Clear pins") : null));
+    const head = ["shape", ...names, "parameters", "set"].map((label, k) => ({
+      label: k && k <= names.length ? term(label, label) : label,
+      number: k > 0 && k <= names.length + 1,
+    }));
+    put(
+      shapes,
+      table("Shapes compared", head, rows),
+      h(
+        "div",
+        { class: "row wrap" },
+        h(
+          "button",
+          {
+            id: "advised",
+            class: "primary",
+            onclick: advised,
+            "data-tip": "The best same-size shapes of the search, for the devices below.",
+          },
+          "Add the recommended shapes",
+        ),
+        state.pins.length
+          ? h(
+              "button",
+              {
+                onclick: () =>
+                  update((s) => {
+                    s.pins = [];
+                  }),
+              },
+              "Clear pins",
+            )
+          : null,
+      ),
+    );
   }
 
   async function advised() {
-    const button = document.getElementById("advised");
+    const button = /** @type {HTMLButtonElement} */ (document.getElementById("advised"));
     button.disabled = true;
     try {
       const { gpu, phase, ...rest } = question({ set: {} });
       const found = await ask("/api/advise", { ...rest, gpus: gpus(), objective: phase, top: 3 });
-      const take = [["smallest edit", found.smallest_edit], ["suits all", found.minimax], ...found.candidates.map((c, i) => [`advised ${i + 1}`, c])].filter(([, c]) => c);
-      if (!take.length) { status("Keep this shape: none of the same size is surely faster."); return; }
+      const take = [
+        ["smallest edit", found.smallest_edit],
+        ["suits all", found.minimax],
+        ...found.candidates.map((c, i) => [`advised ${i + 1}`, c]),
+      ].filter(([, c]) => c);
+      if (!take.length) {
+        status("Keep this shape: none of the same size is surely faster.");
+        return;
+      }
       update((s) => {
         for (const [name, c] of take) {
           const set = Object.fromEntries(Object.entries(c.changed).map(([f, [, to]]) => [f, to]));
@@ -87,7 +202,8 @@ export function compareView({ banner, status }) {
         }
       });
     } catch (error) {
-      if (error instanceof Refused) banner(error.message); else throw error;
+      if (error instanceof Refused) banner(error.message);
+      else throw error;
     } finally {
       button.disabled = false;
     }
@@ -97,33 +213,96 @@ export function compareView({ banner, status }) {
     const names = found.shapes.map((shape) => shape.name);
     const bars = h("div", {});
     sized(bars, (width) => put(bars, whiskers(one, names, width)));
-    const rows = one.totals.map((t, i) => [names[i], seconds(t.time_s), interval(t.low_s, t.high_s), ...(i ? [`${t.speedup.toFixed(3)}×`, `${t.speedup_low.toFixed(3)} to ${t.speedup_high.toFixed(3)}`] : ["1", ""]), share(t.mfu), t.source]);
-    const head = ["shape", "time", "80% interval", "speedup", "80% interval", "MFU", "source"].map((label, k) => ({ label, number: k > 0 && k < 6 }));
-    return card(`${one.gpu}, ${one.dtype}`, bars, table(`Times on ${one.gpu}`, head, rows), names.length > 1 ? beats(one, names) : null);
+    const rows = one.totals.map((t, i) => [
+      names[i],
+      seconds(t.time_s),
+      interval(t.low_s, t.high_s),
+      ...(i ? [`${t.speedup.toFixed(3)}×`, `${t.speedup_low.toFixed(3)} to ${t.speedup_high.toFixed(3)}`] : ["1", ""]),
+      share(t.mfu),
+      t.source,
+    ]);
+    const head = ["shape", "time", "80% interval", "speedup", "80% interval", "MFU", "source"].map((label, k) => ({
+      label,
+      number: k > 0 && k < 6,
+    }));
+    return card(
+      `${one.gpu}, ${one.dtype}`,
+      bars,
+      table(`Times on ${one.gpu}`, head, rows),
+      names.length > 1 ? beats(one, names) : null,
+    );
   }
 
   function whiskers(one, names, width) {
-    const least = Math.min(...one.totals.map((t) => t.low_s)) * 0.97, most = Math.max(...one.totals.map((t) => t.high_s)) * 1.02, em = rem(), row = 1.7 * em, height = row * names.length + 3 * em;
+    const least = Math.min(...one.totals.map((t) => t.low_s)) * 0.97,
+      most = Math.max(...one.totals.map((t) => t.high_s)) * 1.02,
+      em = rem(),
+      row = 1.7 * em,
+      height = row * names.length + 3 * em;
     const frame = box(width, height, { left: 7, top: 0.4 });
-    const [unit, word] = timeUnit(most), x = linear([least, most], [frame.left, frame.right]);
-    return figure(width, height, `Predicted times on ${one.gpu}: ${names.map((n, i) => `${n} ${seconds(one.totals[i].time_s)}`).join("; ")}`,
-      axes(frame, { scale: x, ticks: ticks(least, most, width > 500 ? 8 : 4), text: secondsTicks(unit), title: `predicted time [${word}]` }, null),
+    const [unit, word] = timeUnit(most),
+      x = linear([least, most], [frame.left, frame.right]);
+    return figure(
+      width,
+      height,
+      `Predicted times on ${one.gpu}: ${names.map((n, i) => `${n} ${seconds(one.totals[i].time_s)}`).join("; ")}`,
+      axes(
+        frame,
+        {
+          scale: x,
+          ticks: ticks(least, most, width > 500 ? 8 : 4),
+          text: secondsTicks(unit),
+          title: `predicted time [${word}]`,
+        },
+        null,
+      ),
       one.totals.map((t, i) => {
-        const y = frame.top + row * (i + 0.5), colour = COLOURS[i % COLOURS.length];
-        return s("g", { "data-tip": `${names[i]}: ${seconds(t.time_s)}, ${interval(t.low_s, t.high_s)}` },
+        const y = frame.top + row * (i + 0.5),
+          colour = COLOURS[i % COLOURS.length];
+        return s(
+          "g",
+          { "data-tip": `${names[i]}: ${seconds(t.time_s)}, ${interval(t.low_s, t.high_s)}` },
           s("line", { class: "faintline", x1: frame.left, x2: frame.right, y1: y, y2: y }),
-          s("line", { x1: x(t.low_s), x2: x(t.high_s), y1: y, y2: y, stroke: colour, "stroke-width": 6, "stroke-linecap": "round", opacity: 0.45 }),
+          s("line", {
+            x1: x(t.low_s),
+            x2: x(t.high_s),
+            y1: y,
+            y2: y,
+            stroke: colour,
+            "stroke-width": 6,
+            "stroke-linecap": "round",
+            opacity: 0.45,
+          }),
           s("circle", { cx: x(t.time_s), cy: y, r: 6, fill: colour }),
-          s("text", { class: "tick", x: frame.left - 8, y: y + 0.25 * em, "text-anchor": "end" }, names[i].slice(0, 14)));
-      }));
+          s(
+            "text",
+            { class: "tick", x: frame.left - 8, y: y + 0.25 * em, "text-anchor": "end" },
+            names[i].slice(0, 14),
+          ),
+        );
+      }),
+    );
   }
 
   function beats(one, names) {
-    const head = [{ label: term("beats", "row is faster than …") }, ...names.map((label) => ({ label, number: true }))];
-    const rows = names.map((name, i) => [name, ...names.map((_, k) => {
-      const p = one.beats[i][k];
-      return p === null ? "" : h("span", { class: "odds", style: { background: `color-mix(in srgb, var(--blue) ${Math.round(60 * p)}%, transparent)` } }, chance(p));
-    })]);
+    const numbers = names.map((label) => ({ label, number: true }));
+    const head = [{ label: term("beats", "row is faster than …") }, ...numbers];
+    const rows = names.map((name, i) => [
+      name,
+      ...names.map((_, k) => {
+        const p = one.beats[i][k];
+        return p === null
+          ? ""
+          : h(
+              "span",
+              {
+                class: "odds",
+                style: { background: `color-mix(in srgb, var(--blue) ${Math.round(60 * p)}%, transparent)` },
+              },
+              chance(p),
+            );
+      }),
+    ]);
     return table(`Probability on ${one.gpu} that the row is faster than the column`, head, rows);
   }
 

@@ -1,8 +1,8 @@
-// The design view: a search for a chip, started here, or the study file of `sartor design`, loaded or watched while it runs.
+// The design view: a search for a chip, started here, or the study file of `sartor design`, loaded or watched.
 
-import { card, download, h, put, s, sized, table, term } from "./dom.js";
 import { ask, catalog, Refused } from "./api.js";
 import { axes, box, figure, legend, linear, paint, parts, path, ticks } from "./charts.js";
+import { card, download, h, put, s, sized, table, term } from "./dom.js";
 import { bytes, count, interval, seconds, share, whole } from "./format.js";
 import { keep, kept } from "./kept.js";
 import { question, state, update } from "./state.js";
@@ -10,51 +10,190 @@ import { gantt } from "./timeline.js";
 import { worker } from "./work.js";
 
 const EVERY_MS = 2000;
-const AREA = { arrays_mm2: "multiply arrays", lanes_mm2: "vector lanes", private_buffers_mm2: "private buffers", global_buffer_mm2: "global buffer", memory_phys_mm2: "memory interfaces", links_mm2: "links", network_mm2: "on-chip network", control_mm2: "control", uncore_mm2: "host, clock, white space" };
-const POWER = { static_w: "idle", arrays_w: "multiply arrays", lanes_w: "vector lanes", private_buffers_w: "private buffers", global_buffer_w: "global buffer", memory_w: "memory", links_w: "links" };
+const AREA = {
+  arrays_mm2: "multiply arrays",
+  lanes_mm2: "vector lanes",
+  private_buffers_mm2: "private buffers",
+  global_buffer_mm2: "global buffer",
+  memory_phys_mm2: "memory interfaces",
+  links_mm2: "links",
+  network_mm2: "on-chip network",
+  control_mm2: "control",
+  uncore_mm2: "host, clock, white space",
+};
+const POWER = {
+  static_w: "idle",
+  arrays_w: "multiply arrays",
+  lanes_w: "vector lanes",
+  private_buffers_w: "private buffers",
+  global_buffer_w: "global buffer",
+  memory_w: "memory",
+  links_w: "links",
+};
 const PHASES = { train: "sequences", prefill: "prompts", decode: "tokens" };
-const unitOf = (q) => (UNITS[q.objective] ?? q.objective).replace("sequences", [...new Set(q.models.map((m) => PHASES[m.phase] ?? "sequences"))].join(" and "));
-const job = (m) => m.phase === "decode" ? `decode, ${whole(m.context_len)} tokens of context` : `${m.phase === "prefill" ? "prefill, " : ""}seq ${whole(m.seq_len)}`;
-const STEP = { microbatches_s: "microbatches", fill_s: "pipeline fill and drain", resync_s: "gradient reduction", optimizer_s: "optimizer step" };
-const UNITS = { throughput: "sequences/s", throughput_per_mm2: "sequences/s per mm²", throughput_per_watt: "sequences/s per W", throughput_per_dollar: "sequences/s per USD", throughput_per_ownership_dollar: "sequences/s per USD of ownership" };
-const ENDINGS = { running: "running", complete: "complete: proved", interrupted: "interrupted", time: "ended by its time limit", disk: "ended by a full disk", empty: "nothing yet" };
+const unitOf = (q) =>
+  (UNITS[q.objective] ?? q.objective).replace(
+    "sequences",
+    [...new Set(q.models.map((m) => PHASES[m.phase] ?? "sequences"))].join(" and "),
+  );
+const job = (m) =>
+  m.phase === "decode"
+    ? `decode, ${whole(m.context_len)} tokens of context`
+    : `${m.phase === "prefill" ? "prefill, " : ""}seq ${whole(m.seq_len)}`;
+const STEP = {
+  microbatches_s: "microbatches",
+  fill_s: "pipeline fill and drain",
+  resync_s: "gradient reduction",
+  optimizer_s: "optimizer step",
+};
+const UNITS = {
+  throughput: "sequences/s",
+  throughput_per_mm2: "sequences/s per mm²",
+  throughput_per_watt: "sequences/s per W",
+  throughput_per_dollar: "sequences/s per USD",
+  throughput_per_ownership_dollar: "sequences/s per USD of ownership",
+};
+const ENDINGS = {
+  running: "running",
+  complete: "complete: proved",
+  interrupted: "interrupted",
+  time: "ended by its time limit",
+  disk: "ended by a full disk",
+  empty: "nothing yet",
+};
 
 export function designView({ banner, status }) {
-  const results = h("div", { class: "results" }), says = h("p", { class: "muted", id: "study-says" }), search = h("div", { class: "row wrap" });
-  const file = h("input", { type: "file", multiple: true, id: "study-file", "aria-label": "Study file, with its -wal file if it is being written", "data-takes-files": true, onchange: () => { if (file.files.length) load([...file.files]); } });
+  const results = h("div", { class: "results" }),
+    says = h("p", { class: "muted", id: "study-says" }),
+    search = h("div", { class: "row wrap" });
+  const file = h("input", {
+    type: "file",
+    multiple: true,
+    id: "study-file",
+    "aria-label": "Study file, with its -wal file if it is being written",
+    "data-takes-files": true,
+    onchange: () => {
+      if (file.files.length) load([...file.files]);
+    },
+  });
   const watch = h("button", { id: "watch", hidden: true, onclick: () => load() }, "Show the study being watched");
-  const form = h("form", { class: "card form", "aria-label": "Search for a chip", onsubmit: (event) => { event.preventDefault(); begin(); } }), inputs = new Map();
-  const progress = h("div", {}), work = worker(progress);
-  const element = h("div", { class: "stack" }, form, progress, card("Study", h("div", { class: "row wrap", "data-takes-files": true }, file, watch, search), says), results);
-  element.addEventListener("drop", (event) => { const dropped = [...(event.dataTransfer?.files ?? [])]; if (dropped.length) { event.preventDefault(); event.stopPropagation(); document.body.classList.remove("dropping"); load(dropped); } });
-  let timer = 0, shownId = null, drawn = "", turn = 0;
+  const form = h("form", {
+      class: "card form",
+      "aria-label": "Search for a chip",
+      onsubmit: (event) => {
+        event.preventDefault();
+        begin();
+      },
+    }),
+    inputs = new Map();
+  const progress = h("div", {}),
+    work = worker(progress);
+  const element = h(
+    "div",
+    { class: "stack" },
+    form,
+    progress,
+    card("Study", h("div", { class: "row wrap", "data-takes-files": true }, file, watch, search), says),
+    results,
+  );
+  element.addEventListener("drop", (event) => {
+    const dropped = [...(event.dataTransfer?.files ?? [])];
+    if (dropped.length) {
+      event.preventDefault();
+      event.stopPropagation();
+      document.body.classList.remove("dropping");
+      load(dropped);
+    }
+  });
+  let timer = 0,
+    shownId = null,
+    drawn = "",
+    turn = 0;
 
-  put(results, h("p", { class: "empty" }, "Start a search above, load a study file of ", h("code", {}, "sartor design --study FILE"), " (with its ", h("code", {}, "-wal"), " file if it is still being written), or start with ", h("code", {}, "sartor serve --study FILE"), " to watch one while it runs."));
+  put(
+    results,
+    h(
+      "p",
+      { class: "empty" },
+      "Start a search above, load a study file of ",
+      h("code", {}, "sartor design --study FILE"),
+      " (with its ",
+      h("code", {}, "-wal"),
+      " file if it is still being written), or start with ",
+      h("code", {}, "sartor serve --study FILE"),
+      " to watch one while it runs.",
+    ),
+  );
   build();
 
   async function build() {
     const spaces = await catalog("spaces");
-    const text = (name, placeholder = "") => h("input", { type: "text", autocomplete: "off", size: 9, placeholder, onchange: (e) => set(name, e.target.value.trim()) });
-    const select = (name, options) => h("select", { onchange: (e) => set(name, e.target.value) }, options.map((o) => h("option", { value: o }, o)));
-    const field = (name, key, words, input) => { inputs.set(name, input); input.id = `design-${name}`; return h("label", { class: "ask", for: input.id }, h("span", {}, key ? term(key, words) : words), input); };
-    put(form, field("also", "", "also for these models", text("also", "gpt2-xl, …")), field("num_devices", "num_devices", "num_devices", text("num_devices")), field("global_batch_size", "global_batch_size", "global_batch_size", text("global_batch_size")), field("seq_len", "seq_len", "seq_len", text("seq_len", "own")),
-      field("space", "space", "space", select("space", spaces.map((space) => space.name))), field("objective", "", "objective", select("objective", Object.keys(UNITS))),
-      field("area_mm2", "area", "at most mm²", text("area_mm2", "any")), field("power_w", "power", "at most W", text("power_w", "any")), field("hbm_gib", "hbm", "at most GiB", text("hbm_gib", "any")), field("time_limit", "", "time limit [s]", text("time_limit")),
-      h("button", { class: "primary", id: "run-design", type: "submit" }, "Search"));
+    const text = (name, placeholder = "") =>
+      h("input", {
+        type: "text",
+        autocomplete: "off",
+        size: 9,
+        placeholder,
+        onchange: (e) => set(name, e.target.value.trim()),
+      });
+    const select = (name, options) =>
+      h(
+        "select",
+        { onchange: (e) => set(name, e.target.value) },
+        options.map((o) => h("option", { value: o }, o)),
+      );
+    const field = (name, key, words, input) => {
+      inputs.set(name, input);
+      input.id = `design-${name}`;
+      return h("label", { class: "ask", for: input.id }, h("span", {}, key ? term(key, words) : words), input);
+    };
+    put(
+      form,
+      field("also", "", "also for these models", text("also", "gpt2-xl, …")),
+      field("num_devices", "num_devices", "num_devices", text("num_devices")),
+      field("global_batch_size", "global_batch_size", "global_batch_size", text("global_batch_size")),
+      field("seq_len", "seq_len", "seq_len", text("seq_len", "own")),
+      field(
+        "space",
+        "space",
+        "space",
+        select(
+          "space",
+          spaces.map((space) => space.name),
+        ),
+      ),
+      field("objective", "", "objective", select("objective", Object.keys(UNITS))),
+      field("area_mm2", "area", "at most mm²", text("area_mm2", "any")),
+      field("power_w", "power", "at most W", text("power_w", "any")),
+      field("hbm_gib", "hbm", "at most GiB", text("hbm_gib", "any")),
+      field("time_limit", "", "time limit [s]", text("time_limit")),
+      h("button", { class: "primary", id: "run-design", type: "submit" }, "Search"),
+    );
     fill();
   }
 
-  const set = (name, value) => update((st) => { st.design[name] = value === "" ? null : value; });
-  const fill = () => { for (const [name, input] of inputs) if (!input.dataset.dirty) input.value = state.design[name] ?? ""; };
+  const set = (name, value) =>
+    update((st) => {
+      st.design[name] = value === "" ? null : value;
+    });
+  const fill = () => {
+    for (const [name, input] of inputs) if (!input.dataset.dirty) input.value = state.design[name] ?? "";
+  };
 
   async function refresh() {
     fill();
     if (state.design.id !== shownId) {
       const first = shownId === null;
       shownId = state.design.id;
-      if (shownId) { load(shownId); return; }
+      if (shownId) {
+        load(shownId);
+        return;
+      }
       if (!first) return;
-      if (state.design.file) { again(state.design.file); return; }
+      if (state.design.file) {
+        again(state.design.file);
+        return;
+      }
       const health = await ask("/health").catch(() => ({}));
       watch.hidden = !health.watching;
       if (health.watching) load();
@@ -64,24 +203,50 @@ export function designView({ banner, status }) {
   /** The file that the link was made with, where this browser has kept it. */
   async function again(name) {
     const files = await kept("study", name);
-    if (files) load(files); else banner(`This link shows the study ${name}, which this browser does not have: choose the file again.`);
+    if (files) load(files);
+    else banner(`This link shows the study ${name}, which this browser does not have: choose the file again.`);
   }
 
   function asked() {
-    const { model, config, name, set } = question(), { id, file, also, ...rest } = state.design;
-    const number = (value) => (typeof value === "string" && /^-?[\d.,_ ]+$/.test(value) ? Number(value.replaceAll(/[,_ ]/g, "")) : value);
-    const body = { model, config, name, set, also: (also ?? "").split(",").map((one) => one.trim()).filter(Boolean), ...Object.fromEntries(Object.entries(rest).map(([key, value]) => [key, number(value)])) };
-    return Object.fromEntries(Object.entries(body).filter(([, value]) => value !== null && value !== undefined && value !== "" && !(Array.isArray(value) && !value.length)));
+    const { model, config, name, set } = question(),
+      { id, file, also, ...rest } = state.design;
+    const number = (value) =>
+      typeof value === "string" && /^-?[\d.,_ ]+$/.test(value) ? Number(value.replaceAll(/[,_ ]/g, "")) : value;
+    const body = {
+      model,
+      config,
+      name,
+      set,
+      also: (also ?? "")
+        .split(",")
+        .map((one) => one.trim())
+        .filter(Boolean),
+      ...Object.fromEntries(Object.entries(rest).map(([key, value]) => [key, number(value)])),
+    };
+    return Object.fromEntries(
+      Object.entries(body).filter(
+        ([, value]) =>
+          value !== null && value !== undefined && value !== "" && !(Array.isArray(value) && !value.length),
+      ),
+    );
   }
 
   /** Start a search; its study is shown as it grows, here and wherever the link is opened. */
   async function begin() {
     clearTimeout(timer);
     try {
-      const found = await work.run("Starting the search", (signal) => ask("/api/design", asked(), { signal, once: true }));
+      const found = await work.run("Starting the search", (signal) =>
+        ask("/api/design", asked(), { signal, once: true }),
+      );
       if (found === null) return;
       shownId = found.id;
-      update((st) => { st.design.id = found.id; st.design.file = ""; }, { visit: true });
+      update(
+        (st) => {
+          st.design.id = found.id;
+          st.design.file = "";
+        },
+        { visit: true },
+      );
       banner("");
       mark(null);
       follow(found, found.id);
@@ -97,22 +262,36 @@ export function designView({ banner, status }) {
     wrong?.focus();
   }
 
-  /** Load a file (with its log), a search that was started here by its name, or what is being watched; those again while they run. */
+  /** Load a file (with its log), a search that was started here by its name, or what is being watched; those again
+   * while they run. */
   async function load(from) {
     clearTimeout(timer);
     const mine = ++turn;
     element.classList.add("waiting");
     try {
-      const named = typeof from === "string", files = from && !named;
-      if (files) from.sort((a, b) => a.name.endsWith("-wal") - b.name.endsWith("-wal")); // the database, then the log that belongs to it
-      const found = named ? await ask(`/api/design/${encodeURIComponent(from)}`) : await ask("/api/study", files ? new Blob(from) : undefined);
+      const named = typeof from === "string",
+        files = from && !named;
+      if (files) from.sort((a, b) => a.name.endsWith("-wal") - b.name.endsWith("-wal")); // the database, then its log
+      const found = named
+        ? await ask(`/api/design/${encodeURIComponent(from)}`)
+        : await ask("/api/study", files ? new Blob(from) : undefined);
       if (mine !== turn) return;
-      if (files) { shownId = ""; update((st) => { st.design.id = ""; st.design.file = from[0].name; }); keep("study", from); }
+      if (files) {
+        shownId = "";
+        update((st) => {
+          st.design.id = "";
+          st.design.file = from[0].name;
+        });
+        keep("study", from);
+      }
       banner("");
       follow(found, files ? null : from);
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
-      if (mine === turn) { banner(error.message); put(search); }
+      if (mine === turn) {
+        banner(error.message);
+        put(search);
+      }
     } finally {
       if (mine === turn) element.classList.remove("waiting");
     }
@@ -120,58 +299,168 @@ export function designView({ banner, status }) {
 
   function follow(found, from) {
     draw(found);
-    const running = found.status === "running", id = found.id;
-    put(search, !id ? null : running ? [h("progress", { "aria-label": "Searching" }), h("span", {}, `Searching for ${whole((Date.now() - Date.parse(found.sessions.at(-1).started)) / 1000)} s`), h("button", { id: "stop-design", class: "small", onclick: () => stop(id) }, "Cancel")]
-      : h("button", { id: "get-study", class: "small", onclick: () => save(id) }, "Download the study file"));
-    if (running && from !== null) timer = setTimeout(() => { if (element.isConnected) load(from); else shownId = null; }, EVERY_MS);
+    const running = found.status === "running",
+      id = found.id;
+    put(
+      search,
+      !id
+        ? null
+        : running
+          ? [
+              h("progress", { "aria-label": "Searching" }),
+              h(
+                "span",
+                {},
+                `Searching for ${whole((Date.now() - Date.parse(found.sessions.at(-1).started)) / 1000)} s`,
+              ),
+              h("button", { id: "stop-design", class: "small", onclick: () => stop(id) }, "Cancel"),
+            ]
+          : h("button", { id: "get-study", class: "small", onclick: () => save(id) }, "Download the study file"),
+    );
+    if (running && from !== null)
+      timer = setTimeout(() => {
+        if (element.isConnected) load(from);
+        else shownId = null;
+      }, EVERY_MS);
   }
 
   async function stop(id) {
     clearTimeout(timer);
     put(search, h("span", { class: "muted" }, "Cancelling: the best so far is kept …"));
-    try { follow(await ask(`/api/design/${id}/stop`, {}), id); } catch (error) { if (error instanceof Refused) banner(error.message); else throw error; }
+    try {
+      follow(await ask(`/api/design/${id}/stop`, {}), id);
+    } catch (error) {
+      if (error instanceof Refused) banner(error.message);
+      else throw error;
+    }
   }
 
   async function save(id) {
-    try { download("study.db", await ask(`/api/design/${id}/file`, undefined, { as: "blob" })); } catch (error) { if (error instanceof Refused) banner(error.message); else throw error; }
+    try {
+      download("study.db", await ask(`/api/design/${id}/file`, undefined, { as: "blob" }));
+    } catch (error) {
+      if (error instanceof Refused) banner(error.message);
+      else throw error;
+    }
   }
 
   function draw(found) {
-    const q = found.question, unit = unitOf(q), batch = q.global_batch_size ? `, ${whole(q.global_batch_size)} sequences a step` : "";
-    put(says, `${q.models.map((m) => `${m.name} (${job(m)})`).join(", ")} on ${whole(q.num_devices)} devices${batch}, space ${q.space}: `,
-      h("b", {}, ENDINGS[found.status] ?? found.status), `; ${whole(found.evaluated)} ${found.evaluated === 1 ? "point" : "points"} evaluated, ${whole(found.pruned)} ruled out by their bound`,
-      found.waiting ? `, ${whole(found.waiting)} waiting` : "", found.left_s ? `, about ${seconds(found.left_s)} left` : "");
+    const q = found.question,
+      unit = unitOf(q),
+      batch = q.global_batch_size ? `, ${whole(q.global_batch_size)} sequences a step` : "";
+    put(
+      says,
+      `${q.models.map((m) => `${m.name} (${job(m)})`).join(", ")} on ${whole(q.num_devices)} devices${batch}, space ${q.space}: `,
+      h("b", {}, ENDINGS[found.status] ?? found.status),
+      `; ${whole(found.evaluated)} ${found.evaluated === 1 ? "point" : "points"} evaluated, ${whole(found.pruned)} ruled out by their bound`,
+      found.waiting ? `, ${whole(found.waiting)} waiting` : "",
+      found.left_s ? `, about ${seconds(found.left_s)} left` : "",
+    );
     const key = JSON.stringify([found.evaluated, found.status, found.upper_bound]);
     if (key === drawn) return;
     drawn = key;
     const best = found.best;
-    put(results,
-      best ? winner(found, best, unit) : card("Best so far", h("p", { class: "muted" }, found.evaluated ? "No point found so far fits." : found.status === "running" ? "No point has been evaluated yet." : "The search ended before a point was evaluated.")),
+    put(
+      results,
+      best
+        ? winner(found, best, unit)
+        : card(
+            "Best so far",
+            h(
+              "p",
+              { class: "muted" },
+              found.evaluated
+                ? "No point found so far fits."
+                : found.status === "running"
+                  ? "No point has been evaluated yet."
+                  : "The search ended before a point was evaluated.",
+            ),
+          ),
       card("Convergence of the search", convergence(found, unit)),
       found.pareto.labels.length > 1 ? card("Evaluated points", cloud(found, unit)) : null,
       ...(best?.detail ? detailed(best.detail) : []),
-      found.pareto.labels.length ? card(term("pareto", "Pareto front"), front(found, unit)) : null);
-    status(best ? `Best ${rate(best.objective)} ${unit}${found.gap ? `, nothing more than ${share(found.gap)} better` : ", proved"}` : "");
+      found.pareto.labels.length ? card(term("pareto", "Pareto front"), front(found, unit)) : null,
+    );
+    status(
+      best
+        ? `Best ${rate(best.objective)} ${unit}${found.gap ? `, nothing more than ${share(found.gap)} better` : ", proved"}`
+        : "",
+    );
   }
 
   const rate = (value) => Number(value.toPrecision(4)).toLocaleString("en");
 
   function winner(found, best, unit) {
     const a = best.architecture;
-    const facts = [["gap", "objective", `${rate(best.objective)} ${unit}`], ["gap", "gap", found.gap === null ? "—" : share(found.gap, 2)], ["area", "area", `${whole(best.area_mm2)} mm²`], ["power", "power", `${whole(best.power_w)} W`],
-      ["cores", "tensor cores", `${a.num_tensor_cores} × ${a.array_rows}×${a.array_cols}`], ["cores", "vector cores", `${a.num_vector_cores} × ${a.vector_lanes} lanes`], ["buffer", "global buffer", bytes(a.global_buffer_bytes)], ["hbm", "memory", `${bytes(a.hbm_bytes)} ${a.memory}`], ["clock", "clock", `${(a.clock_hz / 1e9).toFixed(2)} GHz`], ["node", "node", `${a.node_nm} nm`]];
+    const facts = [
+      ["gap", "objective", `${rate(best.objective)} ${unit}`],
+      ["gap", "gap", found.gap === null ? "—" : share(found.gap, 2)],
+      ["area", "area", `${whole(best.area_mm2)} mm²`],
+      ["power", "power", `${whole(best.power_w)} W`],
+      ["cores", "tensor cores", `${a.num_tensor_cores} × ${a.array_rows}×${a.array_cols}`],
+      ["cores", "vector cores", `${a.num_vector_cores} × ${a.vector_lanes} lanes`],
+      ["buffer", "global buffer", bytes(a.global_buffer_bytes)],
+      ["hbm", "memory", `${bytes(a.hbm_bytes)} ${a.memory}`],
+      ["clock", "clock", `${(a.clock_hz / 1e9).toFixed(2)} GHz`],
+      ["node", "node", `${a.node_nm} nm`],
+    ];
     const models = best.models.filter(Boolean);
-    const head = ["model", "step", "80% interval", "tokens/s", "MFU", "tp", "pp", "dp", "cp", "chunks", "ZeRO", "recompute"].map((label, k) => ({ label: ["tp", "pp", "dp", "cp"].includes(label) ? term(label, label) : label, number: k > 0 && k < 11 }));
-    const rows = models.map((m) => { const d = best.detail?.models.find((each) => each.name === m.name); return [m.name, seconds(m.step_s), d ? interval(d.low_s, d.high_s) : "—", count(m.tokens_per_s), d ? share(d.mfu) : "—", m.tp, m.pp, m.dp, m.cp, m.virtual_stages, m.zero_stage, m.recompute]; });
-    return card("Best so far", h("p", { class: "lead", id: "study-best" }, `${best.label}: ${rate(best.objective)} ${unit}`), h("dl", { class: "tiles" }, facts.map(([key, label, value]) => h("div", {}, h("dt", {}, term(key, label)), h("dd", {}, value)))), table("How each model runs", head, rows));
+    const head = [
+      "model",
+      "step",
+      "80% interval",
+      "tokens/s",
+      "MFU",
+      "tp",
+      "pp",
+      "dp",
+      "cp",
+      "chunks",
+      "ZeRO",
+      "recompute",
+    ].map((label, k) => ({
+      label: ["tp", "pp", "dp", "cp"].includes(label) ? term(label, label) : label,
+      number: k > 0 && k < 11,
+    }));
+    const rows = models.map((m) => {
+      const d = best.detail?.models.find((each) => each.name === m.name);
+      return [
+        m.name,
+        seconds(m.step_s),
+        d ? interval(d.low_s, d.high_s) : "—",
+        count(m.tokens_per_s),
+        d ? share(d.mfu) : "—",
+        m.tp,
+        m.pp,
+        m.dp,
+        m.cp,
+        m.virtual_stages,
+        m.zero_stage,
+        m.recompute,
+      ];
+    });
+    return card(
+      "Best so far",
+      h("p", { class: "lead", id: "study-best" }, `${best.label}: ${rate(best.objective)} ${unit}`),
+      h(
+        "dl",
+        { class: "tiles" },
+        facts.map(([key, label, value]) => h("div", {}, h("dt", {}, term(key, label)), h("dd", {}, value))),
+      ),
+      table("How each model runs", head, rows),
+    );
   }
 
   function detailed(detail) {
-    const mm2 = (v) => `${Number(v.toPrecision(3))} mm²`, watt = (v) => `${Number(v.toPrecision(3))} W`;
+    const mm2 = (v) => `${Number(v.toPrecision(3))} mm²`,
+      watt = (v) => `${Number(v.toPrecision(3))} W`;
     const sum = (values) => Object.values(values).reduce((a, b) => a + b, 0);
     return [
       card(term("area", "Area of the die"), parts(detail.area, AREA, sum(detail.area), mm2)),
-      card(term("power", "Power with all parts at their peak rates"), parts(detail.power, POWER, sum(detail.power), watt)),
+      card(
+        term("power", "Power with all parts at their peak rates"),
+        parts(detail.power, POWER, sum(detail.power), watt),
+      ),
       ...detail.models.map((m) => card(`Step of ${m.name}`, parts(m.time, STEP, m.step_s, seconds))),
       ...detail.schedules.map((bars) => card("Schedule of a layer", schedule(bars))),
       ...detail.pipelines.map((bars) => card("The step in time", pipeline(bars))),
@@ -179,56 +468,173 @@ export function designView({ banner, status }) {
   }
 
   function convergence(found, unit) {
-    const c = found.convergence, holder = h("div", {});
-    const known = c.bound.map((b, i) => [b, c.incumbent[i]]).flat().filter((v) => v > 0);
+    const c = found.convergence,
+      holder = h("div", {});
+    const known = c.bound.flatMap((b, i) => [b, c.incumbent[i]]).filter((v) => v > 0);
     if (!known.length) return h("p", { class: "muted" }, "Nothing to draw yet.");
     sized(holder, (width) => {
-      const height = Math.max(200, Math.min(420, width * 0.42)), frame = box(width, height, { left: 4.2 });
-      const end = Math.max(...c.seconds, 1e-9), most = Math.max(...c.incumbent);
+      const height = Math.max(200, Math.min(420, width * 0.42)),
+        frame = box(width, height, { left: 4.2 });
+      const end = Math.max(...c.seconds, 1e-9),
+        most = Math.max(...c.incumbent);
       const top = Math.max(most, ...c.bound.filter((b) => b > 0 && (most <= 0 || b < 50 * most)));
-      const x = linear([0, end], [frame.left, frame.right]), y = linear([0, top * 1.05], [frame.bottom, frame.top]);
-      const stairs = (values) => { const xs = [], ys = []; values.forEach((v, i) => { const ok = v > 0 && v <= top * 1.05; if (i && ok && ys.at(-1) !== null) { xs.push(x(c.seconds[i])); ys.push(ys.at(-1)); } xs.push(x(c.seconds[i])); ys.push(ok ? y(v) : null); }); return path(xs, ys); };
-      put(holder, figure(width, height, `Bound and best over ${seconds(end)}`,
-        axes(frame, { scale: x, ticks: ticks(0, end, width > 500 ? 8 : 4), text: (v) => String(v), title: "seconds of search" }, { scale: y, ticks: ticks(0, top, 5), text: (v) => count(v), title: unit }),
-        s("path", { class: "track", d: stairs(c.bound), stroke: "var(--vermillion)", "stroke-dasharray": "6 4" }), s("path", { class: "track", d: stairs(c.incumbent), stroke: "var(--blue)" }),
-        c.incumbent.at(-1) > 0 ? s("circle", { cx: x(c.seconds.at(-1)), cy: y(c.incumbent.at(-1)), r: 4, fill: "var(--blue)", "data-tip": `${rate(c.incumbent.at(-1))} ${unit}` }) : null));
+      const x = linear([0, end], [frame.left, frame.right]),
+        y = linear([0, top * 1.05], [frame.bottom, frame.top]);
+      const stairs = (values) => {
+        const xs = [],
+          ys = [];
+        values.forEach((v, i) => {
+          const ok = v > 0 && v <= top * 1.05;
+          if (i && ok && ys.at(-1) !== null) {
+            xs.push(x(c.seconds[i]));
+            ys.push(ys.at(-1));
+          }
+          xs.push(x(c.seconds[i]));
+          ys.push(ok ? y(v) : null);
+        });
+        return path(xs, ys);
+      };
+      put(
+        holder,
+        figure(
+          width,
+          height,
+          `Bound and best over ${seconds(end)}`,
+          axes(
+            frame,
+            { scale: x, ticks: ticks(0, end, width > 500 ? 8 : 4), text: (v) => String(v), title: "seconds of search" },
+            { scale: y, ticks: ticks(0, top, 5), text: (v) => count(v), title: unit },
+          ),
+          s("path", { class: "track", d: stairs(c.bound), stroke: "var(--vermillion)", "stroke-dasharray": "6 4" }),
+          s("path", { class: "track", d: stairs(c.incumbent), stroke: "var(--blue)" }),
+          c.incumbent.at(-1) > 0
+            ? s("circle", {
+                cx: x(c.seconds.at(-1)),
+                cy: y(c.incumbent.at(-1)),
+                r: 4,
+                fill: "var(--blue)",
+                "data-tip": `${rate(c.incumbent.at(-1))} ${unit}`,
+              })
+            : null,
+        ),
+      );
     });
-    return [legend([["best so far", "var(--blue)"], ["proved bound: nothing is better", "var(--vermillion)"]]), holder];
+    return [
+      legend([
+        ["best so far", "var(--blue)"],
+        ["proved bound: nothing is better", "var(--vermillion)"],
+      ]),
+      holder,
+    ];
   }
 
   function cloud(found, unit) {
-    const p = found.pareto, holder = h("div", {});
+    const p = found.pareto,
+      holder = h("div", {});
     sized(holder, (width) => {
-      const height = Math.max(220, Math.min(460, width * 0.5)), frame = box(width, height, { left: 4.2 });
-      const xs = [Math.min(...p.area_mm2) * 0.98, Math.max(...p.area_mm2) * 1.02], ys = [Math.min(...p.objective) * 0.98, Math.max(...p.objective) * 1.02];
-      const x = linear(xs, [frame.left, frame.right]), y = linear(ys, [frame.bottom, frame.top]);
-      put(holder, figure(width, height, `${p.labels.length} evaluated points by area`,
-        axes(frame, { scale: x, ticks: ticks(...xs, width > 500 ? 8 : 4), text: (v) => String(v), title: "area [mm²]" }, { scale: y, ticks: ticks(...ys, 5), text: (v) => count(v, 4), title: unit }),
-        p.labels.map((label, i) => s("circle", { cx: x(p.area_mm2[i]), cy: y(p.objective[i]), r: i === 0 ? 7 : p.on_front[i] ? 5 : 3.5, fill: p.on_front[i] ? "var(--blue)" : "var(--grey)", "fill-opacity": 0.8, class: i === 0 ? "best" : null, "data-tip": `${label}: ${rate(p.objective[i])} ${unit}, ${whole(p.area_mm2[i])} mm², ${whole(p.power_w[i])} W` }))));
+      const height = Math.max(220, Math.min(460, width * 0.5)),
+        frame = box(width, height, { left: 4.2 });
+      const xs = [Math.min(...p.area_mm2) * 0.98, Math.max(...p.area_mm2) * 1.02],
+        ys = [Math.min(...p.objective) * 0.98, Math.max(...p.objective) * 1.02];
+      const x = linear(xs, [frame.left, frame.right]),
+        y = linear(ys, [frame.bottom, frame.top]);
+      put(
+        holder,
+        figure(
+          width,
+          height,
+          `${p.labels.length} evaluated points by area`,
+          axes(
+            frame,
+            { scale: x, ticks: ticks(...xs, width > 500 ? 8 : 4), text: (v) => String(v), title: "area [mm²]" },
+            { scale: y, ticks: ticks(...ys, 5), text: (v) => count(v, 4), title: unit },
+          ),
+          p.labels.map((label, i) =>
+            s("circle", {
+              cx: x(p.area_mm2[i]),
+              cy: y(p.objective[i]),
+              r: i === 0 ? 7 : p.on_front[i] ? 5 : 3.5,
+              fill: p.on_front[i] ? "var(--blue)" : "var(--grey)",
+              "fill-opacity": 0.8,
+              class: i === 0 ? "best" : null,
+              "data-tip": `${label}: ${rate(p.objective[i])} ${unit}, ${whole(p.area_mm2[i])} mm², ${whole(p.power_w[i])} W`,
+            }),
+          ),
+        ),
+      );
     });
-    return [legend([["on the front of objective, area and power", "var(--blue)"], ["another one is better in all three", "var(--grey)"]]), holder];
+    return [
+      legend([
+        ["on the front of objective, area and power", "var(--blue)"],
+        ["another one is better in all three", "var(--grey)"],
+      ]),
+      holder,
+    ];
   }
 
   function front(found, unit) {
-    const p = found.pareto, alike = new Map(); // points that differ in nothing but memory they do not need are one row
+    const p = found.pareto,
+      alike = new Map(); // points that differ in nothing but memory they do not need are one row
     p.labels.forEach((label, i) => {
       if (!p.on_front[i]) return;
-      const row = [label, rate(p.objective[i]), whole(p.area_mm2[i]), whole(p.power_w[i])], key = row.join("|"), one = alike.get(key) ?? { row, held: [] };
+      const row = [label, rate(p.objective[i]), whole(p.area_mm2[i]), whole(p.power_w[i])],
+        key = row.join("|"),
+        one = alike.get(key) ?? { row, held: [] };
       one.held.push(p.hbm_bytes[i]);
       alike.set(key, one);
     });
-    const rows = [...alike.values()].slice(0, 40).map(({ row, held }) => [...row, held.sort((a, b) => a - b).map(bytes).join(", ")]);
-    return table("Pareto front", ["architecture", unit, "mm²", "W", "memory"].map((label, k) => ({ label, number: k > 0 })), rows, 0);
+    const rows = [...alike.values()].slice(0, 40).map(({ row, held }) => [
+      ...row,
+      held
+        .sort((a, b) => a - b)
+        .map(bytes)
+        .join(", "),
+    ]);
+    return table(
+      "Pareto front",
+      ["architecture", unit, "mm²", "W", "memory"].map((label, k) => ({ label, number: k > 0 })),
+      rows,
+      0,
+    );
   }
 
   function schedule(bars) {
     const modes = [...new Set(bars.mode)];
-    return [h("p", { class: "muted" }, bars.title), legend(modes.map((mode) => [mode, paint(mode)])), gantt({ label: bars.title, lines: bars.lines, bars: bars.operator.map((name, i) => ({ line: bars.lines.indexOf(bars.line[i]), start: bars.start_s[i], end: bars.end_s[i], colour: paint(bars.mode[i]), tip: `${name}: ${seconds(bars.start_s[i])} to ${seconds(bars.end_s[i])}, ${bars.mode[i]}`, words: name })) })];
+    return [
+      h("p", { class: "muted" }, bars.title),
+      legend(modes.map((mode) => [mode, paint(mode)])),
+      gantt({
+        label: bars.title,
+        lines: bars.lines,
+        bars: bars.operator.map((name, i) => ({
+          line: bars.lines.indexOf(bars.line[i]),
+          start: bars.start_s[i],
+          end: bars.end_s[i],
+          colour: paint(bars.mode[i]),
+          tip: `${name}: ${seconds(bars.start_s[i])} to ${seconds(bars.end_s[i])}, ${bars.mode[i]}`,
+          words: name,
+        })),
+      }),
+    ];
   }
 
   function pipeline(bars) {
     const kinds = [...new Set(bars.kind)];
-    return [h("p", { class: "muted" }, bars.title), legend(kinds.map((kind) => [kind, paint(kind)])), gantt({ label: bars.title, lines: Array.from({ length: bars.num_stages }, (_, i) => `stage ${i}`), bars: bars.kind.map((kind, i) => ({ line: bars.stage[i], start: bars.start_s[i], end: bars.end_s[i], colour: paint(kind), tip: `${kind} of microbatch ${bars.microbatch[i]}: ${seconds(bars.start_s[i])} to ${seconds(bars.end_s[i])}` })) })];
+    return [
+      h("p", { class: "muted" }, bars.title),
+      legend(kinds.map((kind) => [kind, paint(kind)])),
+      gantt({
+        label: bars.title,
+        lines: Array.from({ length: bars.num_stages }, (_, i) => `stage ${i}`),
+        bars: bars.kind.map((kind, i) => ({
+          line: bars.stage[i],
+          start: bars.start_s[i],
+          end: bars.end_s[i],
+          colour: paint(kind),
+          tip: `${kind} of microbatch ${bars.microbatch[i]}: ${seconds(bars.start_s[i])} to ${seconds(bars.end_s[i])}`,
+        })),
+      }),
+    ];
   }
 
   return { element, refresh };

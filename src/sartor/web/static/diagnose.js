@@ -1,34 +1,106 @@
 // The diagnose view: a log or trace of a real run, compared with the prediction.
 
-import { card, h, put, s, sized, table } from "./dom.js";
 import { ask, Refused } from "./api.js";
 import { axes, box, figure, legend, linear, paint, rem, secondsTicks, ticks, timeUnit } from "./charts.js";
+import { card, h, put, s, sized, table } from "./dom.js";
 import { seconds, share } from "./format.js";
 import { keep, kept } from "./kept.js";
 import { question, state, update } from "./state.js";
 import { gantt } from "./timeline.js";
 
 const MOST = 18_000_000;
-const OWN = ["model", "config", "name", "set"], DEVICE = ["gpu", "gpu_toml", "calibration"], PLAN = ["num_devices", "global_batch_size", "seq_len", "number"];
+const OWN = ["model", "config", "name", "set"],
+  DEVICE = ["gpu", "gpu_toml", "calibration"],
+  PLAN = ["num_devices", "global_batch_size", "seq_len", "number"];
 const ASKED = [...PLAN, "framework"];
 
 export function diagnoseView({ banner, status }) {
-  const results = h("div", { class: "results" }), inputs = {};
-  const file = h("input", { type: "file", id: "run-file", "aria-label": "Log or trace", "data-takes-files": true, onchange: () => { if (file.files[0]) load(file.files[0]); } });
-  const check = (key, words) => h("label", { class: "check" }, inputs[key] = h("input", { type: "checkbox", id: `run-${key}` }), h("span", {}, words));
-  const field = (key, words) => h("label", { class: "ask", for: `run-${key}` }, h("span", {}, words), inputs[key] = h("input", { type: "text", id: `run-${key}`, size: 8, autocomplete: "off", placeholder: "in the run" }));
-  const go = h("button", { class: "primary", id: "run-diagnose", disabled: true, onclick: () => diagnose() }, "Diagnose");
+  const results = h("div", { class: "results" }),
+    inputs = {};
+  const file = h("input", {
+    type: "file",
+    id: "run-file",
+    "aria-label": "Log or trace",
+    "data-takes-files": true,
+    onchange: () => {
+      if (file.files[0]) load(file.files[0]);
+    },
+  });
+  const check = (key, words) =>
+    h(
+      "label",
+      { class: "check" },
+      (inputs[key] = h("input", { type: "checkbox", id: `run-${key}` })),
+      h("span", {}, words),
+    );
+  const field = (key, words) =>
+    h(
+      "label",
+      { class: "ask", for: `run-${key}` },
+      h("span", {}, words),
+      (inputs[key] = h("input", {
+        type: "text",
+        id: `run-${key}`,
+        size: 8,
+        autocomplete: "off",
+        placeholder: "in the run",
+      })),
+    );
+  const go = h(
+    "button",
+    { class: "primary", id: "run-diagnose", disabled: true, onclick: () => diagnose() },
+    "Diagnose",
+  );
   const stop = h("button", { id: "run-stop", hidden: true, onclick: () => running?.abort() }, "Cancel");
-  const element = h("div", { class: "stack" }, card("Run",
-    h("div", { class: "row wrap", "data-takes-files": true }, file, check("model", "of the model above"), check("device", "on the device above"), ASKED.map((key) => field(key, key === "number" ? "run number" : key)), go, stop)), results);
-  element.addEventListener("drop", (event) => { const dropped = event.dataTransfer?.files[0]; if (dropped) { event.preventDefault(); event.stopPropagation(); document.body.classList.remove("dropping"); load(dropped); } });
-  let loaded = null, running = null, started = false;
+  const element = h(
+    "div",
+    { class: "stack" },
+    card(
+      "Run",
+      h(
+        "div",
+        { class: "row wrap", "data-takes-files": true },
+        file,
+        check("model", "of the model above"),
+        check("device", "on the device above"),
+        ASKED.map((key) => field(key, key === "number" ? "run number" : key)),
+        go,
+        stop,
+      ),
+    ),
+    results,
+  );
+  element.addEventListener("drop", (event) => {
+    const dropped = event.dataTransfer?.files[0];
+    if (dropped) {
+      event.preventDefault();
+      event.stopPropagation();
+      document.body.classList.remove("dropping");
+      load(dropped);
+    }
+  });
+  let loaded = null,
+    running = null,
+    started = false;
 
-  put(results, h("p", { class: "empty" }, "Choose or drop a training log (Megatron-LM, torchtitan, DeepSpeed, NeMo, MaxText, litgpt, nanotron, nanoGPT, LLaMA-Factory, transformers, MLPerf) or a profiler trace (PyTorch, or Nsight Systems as .sqlite). It is sent only to your own sartor server."));
+  put(
+    results,
+    h(
+      "p",
+      { class: "empty" },
+      "Choose or drop a training log (Megatron-LM, torchtitan, DeepSpeed, NeMo, MaxText, litgpt, nanotron, nanoGPT, ",
+      "LLaMA-Factory, transformers, MLPerf) or a profiler trace (PyTorch, or Nsight Systems as .sqlite). ",
+      "It is sent only to your own sartor server.",
+    ),
+  );
 
   async function load(from) {
-    if (from.size > MOST) { banner(`${from.name} has ${from.size} bytes: here at most ${MOST}; sartor diagnose in a terminal takes any size`); return; }
-    if (from.name !== state.run.file) inputs.model.checked = !/\.(json|gz|sqlite)$/i.test(from.name); // a log seldom says its model, a trace needs none
+    if (from.size > MOST) {
+      banner(`${from.name} has ${from.size} bytes: here at most ${MOST}; sartor diagnose in a terminal takes any size`);
+      return;
+    }
+    // a log seldom says its model, a trace needs none
+    if (from.name !== state.run.file) inputs.model.checked = !/\.(json|gz|sqlite)$/i.test(from.name);
     keep("run", [from]);
     await take(from);
   }
@@ -43,17 +115,30 @@ export function diagnoseView({ banner, status }) {
   async function refresh() {
     if (started) return;
     started = true;
-    for (const [key, input] of Object.entries(inputs)) if (input.type === "checkbox") input.checked = state.run[key]; else input.value = state.run[key] ?? "";
+    for (const [key, input] of Object.entries(inputs))
+      if (input.type === "checkbox") input.checked = state.run[key];
+      else input.value = state.run[key] ?? "";
     const { file: name } = state.run;
     if (!name) return;
     const files = await kept("run", name);
-    if (files) take(files[0]); else banner(`This link shows the run ${name}, which this browser does not have: choose the file again.`);
+    if (files) take(files[0]);
+    else banner(`This link shows the run ${name}, which this browser does not have: choose the file again.`);
   }
 
   async function diagnose() {
     running?.abort();
-    update((st) => { st.run = { file: loaded.name, ...Object.fromEntries(Object.entries(inputs).map(([key, input]) => [key, input.type === "checkbox" ? input.checked : input.value.trim()])) }; });
-    const own = running = new AbortController();
+    update((st) => {
+      st.run = {
+        file: loaded.name,
+        ...Object.fromEntries(
+          Object.entries(inputs).map(([key, input]) => [
+            key,
+            input.type === "checkbox" ? input.checked : input.value.trim(),
+          ]),
+        ),
+      };
+    });
+    const own = (running = new AbortController());
     element.classList.add("waiting");
     stop.hidden = false;
     status(`Reading ${loaded.name} …`);
@@ -63,44 +148,96 @@ export function diagnoseView({ banner, status }) {
       draw(found);
       status(found.says.title);
     } catch (error) {
-      if (error.name === "AbortError") { if (running === own) status("Cancelled."); return; }
+      if (error.name === "AbortError") {
+        if (running === own) status("Cancelled.");
+        return;
+      }
       if (!(error instanceof Refused)) throw error;
       banner(error.message);
       status("");
     } finally {
-      if (running === own) { element.classList.remove("waiting"); stop.hidden = true; running = null; }
+      if (running === own) {
+        element.classList.remove("waiting");
+        stop.hidden = true;
+        running = null;
+      }
     }
   }
 
   function asked() {
-    const q = question(), take = (keys) => Object.fromEntries(Object.entries(q).filter(([key]) => keys.includes(key)));
-    const said = Object.fromEntries(ASKED.map((key) => [key, inputs[key].value.trim().replaceAll(",", "")]).filter(([, value]) => value));
+    const q = question(),
+      take = (keys) => Object.fromEntries(Object.entries(q).filter(([key]) => keys.includes(key)));
+    const said = Object.fromEntries(
+      ASKED.map((key) => [key, inputs[key].value.trim().replaceAll(",", "")]).filter(([, value]) => value),
+    );
     for (const key of PLAN) if (/^\d+$/.test(said[key] ?? "")) said[key] = Number(said[key]);
     const dtype = inputs.model.checked && state.q.dtype ? { dtype: state.q.dtype } : {};
-    return { run: loaded.text, file: loaded.name, ...(inputs.model.checked ? take(OWN) : {}), ...(inputs.device.checked ? take(DEVICE) : {}), ...dtype, ...said };
+    return {
+      run: loaded.text,
+      file: loaded.name,
+      ...(inputs.model.checked ? take(OWN) : {}),
+      ...(inputs.device.checked ? take(DEVICE) : {}),
+      ...dtype,
+      ...said,
+    };
   }
 
   function draw(found) {
-    const head = ["part", "time", "share", "points of MFU", "evidence, and what to do"].map((label, k) => ({ label, number: k > 0 && k < 4 }));
-    const rows = found.parts.filter((part) => Math.abs(part.share) >= 0.001).map((part) => [found.says.parts[part.kind], seconds(part.seconds), share(part.share), part.points_of_mfu?.toFixed(1) ?? "–", prose(part)]);
+    const head = ["part", "time", "share", "points of MFU", "evidence, and what to do"].map((label, k) => ({
+      label,
+      number: k > 0 && k < 4,
+    }));
+    const rows = found.parts
+      .filter((part) => Math.abs(part.share) >= 0.001)
+      .map((part) => [
+        found.says.parts[part.kind],
+        seconds(part.seconds),
+        share(part.share),
+        part.points_of_mfu?.toFixed(1) ?? "–",
+        prose(part),
+      ]);
     const { fall, operators, timeline } = found.figures;
-    put(results,
-      card(found.says.title, h("div", { id: "run-says" }, found.says.lines.map((line) => h("p", {}, line)))),
+    put(
+      results,
+      card(
+        found.says.title,
+        h(
+          "div",
+          { id: "run-says" },
+          found.says.lines.map((line) => h("p", {}, line)),
+        ),
+      ),
       card("Where the time goes", fall ? falling(fall) : null, table("Parts of the mean steady step", head, rows)),
       timeline ? card("Timeline", lasting(timeline)) : null,
       operators ? card("Operators that lose most", slow(operators)) : null,
-      said("Warnings", found.warnings), said("Assumed", found.assumptions));
+      said("Warnings", found.warnings),
+      said("Assumed", found.assumptions),
+    );
   }
 
   return { element, refresh };
 }
 
 function prose(part) {
-  return h("div", { class: "prose" }, part.evidence.slice(0, 3).map((line) => h("div", {}, line)), part.fix ? h("div", { class: "muted" }, `To do: ${part.fix}`) : null);
+  return h(
+    "div",
+    { class: "prose" },
+    part.evidence.slice(0, 3).map((line) => h("div", {}, line)),
+    part.fix ? h("div", { class: "muted" }, `To do: ${part.fix}`) : null,
+  );
 }
 
 function said(title, lines) {
-  return lines.length ? card(title, h("ul", {}, lines.map((line) => h("li", {}, line)))) : null;
+  return lines.length
+    ? card(
+        title,
+        h(
+          "ul",
+          {},
+          lines.map((line) => h("li", {}, line)),
+        ),
+      )
+    : null;
 }
 
 function base64(bytes) {
@@ -115,33 +252,92 @@ function falling(fall) {
   const bars = fall.parts.map((name, i) => {
     const from = at;
     at += fall.seconds[i];
-    return { line: i, start: Math.min(from, at), end: Math.max(from, at), colour: i ? "var(--vermillion)" : "var(--blue)", tip: `${name}: ${seconds(fall.seconds[i])}. ${fall.what[i]}` };
+    return {
+      line: i,
+      start: Math.min(from, at),
+      end: Math.max(from, at),
+      colour: i ? "var(--vermillion)" : "var(--blue)",
+      tip: `${name}: ${seconds(fall.seconds[i])}. ${fall.what[i]}`,
+    };
   });
   return [h("p", { class: "muted" }, fall.title), gantt({ label: fall.title, lines: fall.parts, bars, zooms: false })];
 }
 
 function lasting(line) {
   const kinds = [...new Set(line.kind)];
-  const bars = line.kind.map((kind, i) => ({ line: line.lanes.indexOf(line.lane[i]), start: line.begin_s[i], end: line.end_s[i], colour: paint(kind), tip: `${kind}: ${seconds(line.end_s[i] - line.begin_s[i])}` }));
-  return [h("p", { class: "muted" }, line.title), legend(kinds.map((kind) => [kind, paint(kind)])), gantt({ label: line.title, lines: line.lanes, bars, tallest: 2.2 })];
+  const bars = line.kind.map((kind, i) => ({
+    line: line.lanes.indexOf(line.lane[i]),
+    start: line.begin_s[i],
+    end: line.end_s[i],
+    colour: paint(kind),
+    tip: `${kind}: ${seconds(line.end_s[i] - line.begin_s[i])}`,
+  }));
+  return [
+    h("p", { class: "muted" }, line.title),
+    legend(kinds.map((kind) => [kind, paint(kind)])),
+    gantt({ label: line.title, lines: line.lanes, bars, tallest: 2.2 }),
+  ];
 }
 
 /** Measured time per call beside the predicted one with its interval. */
 function slow(ops) {
-  const holder = h("div", {}), most = 1.05 * Math.max(...ops.measured_s, ...ops.high_s);
+  const holder = h("div", {}),
+    most = 1.05 * Math.max(...ops.measured_s, ...ops.high_s);
   sized(holder, (width) => {
-    const em = rem(), row = 1.6 * em, height = row * ops.names.length + 3 * em, frame = box(width, height, { left: Math.min(16, (0.4 * width) / em), top: 0.4 });
-    const [unit, word] = timeUnit(most), x = linear([0, most], [frame.left, frame.right]);
-    put(holder, figure(width, height, ops.title,
-      axes(frame, { scale: x, ticks: ticks(0, most, width > 500 ? 8 : 4), text: secondsTicks(unit), title: `time per call [${word}]` }, null),
-      ops.names.map((name, i) => {
-        const y = frame.top + row * (i + 0.5);
-        return s("g", { "data-tip": `${name}: ${seconds(ops.measured_s[i])}, predicted ${seconds(ops.predicted_s[i])}` },
-          s("line", { x1: x(ops.low_s[i]), x2: x(ops.high_s[i]), y1: y, y2: y, stroke: "var(--blue)", "stroke-width": 6, "stroke-linecap": "round", opacity: 0.45 }),
-          s("circle", { cx: x(ops.predicted_s[i]), cy: y, r: 4, fill: "var(--blue)" }),
-          s("circle", { cx: x(ops.measured_s[i]), cy: y, r: 5, fill: "var(--vermillion)" }),
-          s("text", { class: "tick", x: frame.left - 8, y: y + 0.25 * em, "text-anchor": "end" }, name.length > 36 ? `${name.slice(0, 35)}…` : name));
-      })));
+    const em = rem(),
+      row = 1.6 * em,
+      height = row * ops.names.length + 3 * em,
+      frame = box(width, height, { left: Math.min(16, (0.4 * width) / em), top: 0.4 });
+    const [unit, word] = timeUnit(most),
+      x = linear([0, most], [frame.left, frame.right]);
+    put(
+      holder,
+      figure(
+        width,
+        height,
+        ops.title,
+        axes(
+          frame,
+          {
+            scale: x,
+            ticks: ticks(0, most, width > 500 ? 8 : 4),
+            text: secondsTicks(unit),
+            title: `time per call [${word}]`,
+          },
+          null,
+        ),
+        ops.names.map((name, i) => {
+          const y = frame.top + row * (i + 0.5);
+          return s(
+            "g",
+            { "data-tip": `${name}: ${seconds(ops.measured_s[i])}, predicted ${seconds(ops.predicted_s[i])}` },
+            s("line", {
+              x1: x(ops.low_s[i]),
+              x2: x(ops.high_s[i]),
+              y1: y,
+              y2: y,
+              stroke: "var(--blue)",
+              "stroke-width": 6,
+              "stroke-linecap": "round",
+              opacity: 0.45,
+            }),
+            s("circle", { cx: x(ops.predicted_s[i]), cy: y, r: 4, fill: "var(--blue)" }),
+            s("circle", { cx: x(ops.measured_s[i]), cy: y, r: 5, fill: "var(--vermillion)" }),
+            s(
+              "text",
+              { class: "tick", x: frame.left - 8, y: y + 0.25 * em, "text-anchor": "end" },
+              name.length > 36 ? `${name.slice(0, 35)}…` : name,
+            ),
+          );
+        }),
+      ),
+    );
   });
-  return [legend([["measured", "var(--vermillion)"], ["predicted, 80% interval", "var(--blue)"]]), holder];
+  return [
+    legend([
+      ["measured", "var(--vermillion)"],
+      ["predicted, 80% interval", "var(--blue)"],
+    ]),
+    holder,
+  ];
 }

@@ -2,12 +2,14 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** h("button", {class: "x", onclick: f, "aria-label": "y"}, "text", child): an HTML element. */
+/** h("button", {class: "x", onclick: f, "aria-label": "y"}, "text", child): an HTML element.
+ * @returns {any} */
 export function h(tag, props = {}, ...children) {
   return fill(document.createElement(tag), props, children);
 }
 
-/** The same for SVG. */
+/** The same for SVG.
+ * @returns {any} */
 export function s(tag, props = {}, ...children) {
   return fill(document.createElementNS(SVG, tag), props, children);
 }
@@ -16,7 +18,8 @@ function fill(element, props, children) {
   for (const [name, value] of Object.entries(props ?? {})) {
     if (value === undefined || value === null || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else if (name === "style") Object.assign(element.style, value); // by property: attributes are not allowed here
+    else if (name === "style")
+      Object.assign(element.style, value); // by property: attributes are not allowed here
     else if (name === "value" || name === "checked" || name === "selected") element[name] = value;
     else element.setAttribute(name, value === true ? "" : value);
   }
@@ -24,8 +27,15 @@ function fill(element, props, children) {
   return element;
 }
 
+/** What an event befell.
+ * @param {Event} event
+ * @returns {any} */
+export const target = (event) => event.target;
+
 export function put(element, ...children) {
-  element.replaceChildren(...children.flat(3).filter((child) => child !== null && child !== undefined && child !== false));
+  element.replaceChildren(
+    ...children.flat(3).filter((child) => child !== null && child !== undefined && child !== false),
+  );
   return element;
 }
 
@@ -34,7 +44,10 @@ export function sized(element, draw) {
   let last = 0;
   new ResizeObserver(([entry]) => {
     const width = Math.round(entry.contentRect.width);
-    if (width && width !== last) { last = width; draw(width); }
+    if (width && width !== last) {
+      last = width;
+      draw(width);
+    }
   }).observe(element);
   return () => last;
 }
@@ -61,11 +74,31 @@ export function card(title, ...children) {
 
 /** A table in a box that scrolls sideways on a phone. */
 export function table(caption, head, rows, marked = -1) {
-  const cells = (row, i) => h("tr", { class: i === marked ? "marked" : null }, row.map((cell, k) => k === 0
-    ? h("th", { scope: "row" }, cell)
-    : h("td", { class: head[k].number ? "number" : null }, cell)));
-  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-    h("table", {}, h("caption", { class: "hidden" }, caption),
-      h("thead", {}, h("tr", {}, head.map((c) => h("th", { scope: "col", class: c.number ? "number" : null }, c.label)))),
-      h("tbody", {}, rows.map(cells))));
+  const cells = (row, i) =>
+    h(
+      "tr",
+      { class: i === marked ? "marked" : null },
+      row.map((cell, k) =>
+        k === 0 ? h("th", { scope: "row" }, cell) : h("td", { class: head[k].number ? "number" : null }, cell),
+      ),
+    );
+  return h(
+    "div",
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+    h(
+      "table",
+      {},
+      h("caption", { class: "hidden" }, caption),
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          head.map((c) => h("th", { scope: "col", class: c.number ? "number" : null }, c.label)),
+        ),
+      ),
+      h("tbody", {}, rows.map(cells)),
+    ),
+  );
 }

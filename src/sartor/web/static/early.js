@@ -2,4 +2,6 @@
 try {
   const theme = localStorage.getItem("sartor-theme");
   if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
-} catch { /* a browser that keeps nothing */ }
+} catch {
+  /* a browser that keeps nothing */
+}

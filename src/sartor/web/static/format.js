@@ -5,20 +5,40 @@ function scaled(value, steps, digits = 3) {
   for (const [scale, unit] of steps) {
     if (Math.abs(value) >= scale) {
       const shown = value / scale;
-      return `${shown >= 1000 ? Math.round(shown).toLocaleString("en") : Number(shown.toPrecision(digits))} ${unit}`.trim();
+      const text = shown >= 1000 ? Math.round(shown).toLocaleString("en") : Number(shown.toPrecision(digits));
+      return `${text} ${unit}`.trim();
     }
   }
   return value === 0 ? "0" : String(Number(value.toPrecision(digits)));
 }
 
-const SECONDS = [[86400, "days"], [3600, "h"], [1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]];
-const COUNTS = [[1e15, "P"], [1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "k"]];
-const BYTES = [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"], [1, "B"]];
+const SECONDS = [
+  [86400, "days"],
+  [3600, "h"],
+  [1, "s"],
+  [1e-3, "ms"],
+  [1e-6, "µs"],
+  [1e-9, "ns"],
+];
+const COUNTS = [
+  [1e15, "P"],
+  [1e12, "T"],
+  [1e9, "B"],
+  [1e6, "M"],
+  [1e3, "k"],
+];
+const BYTES = [
+  [2 ** 40, "TiB"],
+  [2 ** 30, "GiB"],
+  [2 ** 20, "MiB"],
+  [2 ** 10, "KiB"],
+  [1, "B"],
+];
 
 export const seconds = (value, digits = 3) => scaled(value, SECONDS, digits);
 export const count = (value, digits = 3) => scaled(value, COUNTS, digits).replace(" ", "");
 export const bytes = (value) => scaled(value, BYTES);
-export const whole = (value) => (value === null || value === undefined ? "—" : Math.round(value).toLocaleString("en"));
+export const whole = (value) => (value == null ? "—" : Math.round(value).toLocaleString("en"));
 
 export function share(value, digits = 1) {
   return value === null || value === undefined || !Number.isFinite(value) ? "—" : `${(100 * value).toFixed(digits)}%`;
@@ -38,7 +58,19 @@ export function chance(value) {
 }
 
 /** "tp=8, pp=2" as an object, and back. */
-export const axesOf = (text) => Object.fromEntries(String(text ?? "").split(",").filter((x) => x.trim()).map((x) => { const [k, ...v] = x.split("="); return [k.trim(), v.join("=").trim()]; }));
-export const axesWords = (fix) => Object.entries(fix ?? {}).map(([name, value]) => `${name}=${value}`).join(", ");
+export const axesOf = (text) =>
+  Object.fromEntries(
+    String(text ?? "")
+      .split(",")
+      .filter((x) => x.trim())
+      .map((x) => {
+        const [k, ...v] = x.split("=");
+        return [k.trim(), v.join("=").trim()];
+      }),
+  );
+export const axesWords = (fix) =>
+  Object.entries(fix ?? {})
+    .map(([name, value]) => `${name}=${value}`)
+    .join(", ");
 
 export const interval = (low, high) => `${seconds(low)} to ${seconds(high)}`;

@@ -1,30 +1,85 @@
 // One field: its number, its slider, and what the same work would take at every value around it.
 
-import { h, put, s, sized, term } from "./dom.js";
 import { linear, path, rem, secondsTicks, ticks, timeUnit } from "./charts.js";
+import { h, put, s, sized, term } from "./dom.js";
 import { change, count, seconds, whole } from "./format.js";
 
-const TOP = 1.1, BOTTOM = 1.05; // room for words above and below the curve, in rem
+const TOP = 1.1,
+  BOTTOM = 1.05; // room for words above and below the curve, in rem
 const STEP = 0.01; // least rise at equal work to be marked as a wave or tile that begins
 const EDGE = 8; // px left and right: half a slider's thumb, so that it stands under its point
 
 /** A card for `field`. `onValue(value, live)` is called with what the person chose. */
 export function sawtooth(field, { onValue, onOffer, onFix }) {
-  let data = null, equal = [], own = null, pointed = null, cross = null, readout = null, xOf = null, value = null, low = 1, high = 2, dragging = false, typing = false; // typing: the number is the person's until it is entered
+  let data = null,
+    equal = [],
+    own = null,
+    pointed = null,
+    cross = null,
+    readout = null,
+    xOf = null,
+    value = null,
+    low = 1,
+    high = 2,
+    dragging = false,
+    typing = false; // typing: the number is the person's until it is entered
   const id = `field-${field}`;
-  const number = h("input", { id, type: "text", inputmode: "numeric", autocomplete: "off", "aria-describedby": `${id}-says`, oninput: () => { typing = true; }, onchange: () => typed(), onblur: () => { typing = false; }, onkeydown: (e) => stepped(e) });
-  const slider = h("input", { type: "range", "aria-label": `${field}, slider`, oninput: () => slid(true), onchange: () => slid(false), onkeydown: (e) => stepped(e) });
+  const number = h("input", {
+    id,
+    type: "text",
+    inputmode: "numeric",
+    autocomplete: "off",
+    "aria-describedby": `${id}-says`,
+    oninput: () => {
+      typing = true;
+    },
+    onchange: () => typed(),
+    onblur: () => {
+      typing = false;
+    },
+    onkeydown: (e) => stepped(e),
+  });
+  const slider = h("input", {
+    type: "range",
+    "aria-label": `${field}, slider`,
+    oninput: () => slid(true),
+    onchange: () => slid(false),
+    onkeydown: (e) => stepped(e),
+  });
   const plot = h("div", { class: "plot" });
   const offers = h("div", { class: "offers" });
   const says = h("div", { class: "says", id: `${id}-says` });
-  const element = h("section", { class: "field card", "data-field": field },
-    h("div", { class: "head" }, h("label", { for: id }, term(field, field)), number), plot, slider, offers, says);
+  const element = h(
+    "section",
+    { class: "field card", "data-field": field },
+    h("div", { class: "head" }, h("label", { for: id }, term(field, field)), number),
+    plot,
+    slider,
+    offers,
+    says,
+  );
 
   const width = sized(plot, () => draw());
-  plot.addEventListener("pointerdown", (event) => { if (event.button === 0 && !event.target.closest("[data-offer]")) { dragging = true; plot.setPointerCapture(event.pointerId); moved(event, true); } });
-  plot.addEventListener("pointermove", (event) => { if (dragging) moved(event, true); else hover(event); });
-  plot.addEventListener("pointerup", (event) => { if (dragging) { dragging = false; moved(event, false); } });
-  plot.addEventListener("pointercancel", () => { dragging = false; });
+  plot.addEventListener("pointerdown", (event) => {
+    if (event.button === 0 && !event.target.closest("[data-offer]")) {
+      dragging = true;
+      plot.setPointerCapture(event.pointerId);
+      moved(event, true);
+    }
+  });
+  plot.addEventListener("pointermove", (event) => {
+    if (dragging) moved(event, true);
+    else hover(event);
+  });
+  plot.addEventListener("pointerup", (event) => {
+    if (dragging) {
+      dragging = false;
+      moved(event, false);
+    }
+  });
+  plot.addEventListener("pointercancel", () => {
+    dragging = false;
+  });
   plot.addEventListener("pointerleave", () => point(null));
 
   function typed() {
@@ -34,7 +89,13 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
   }
 
   function stepped(event) {
-    const by = { ArrowUp: 1, ArrowDown: -1, PageUp: 10, PageDown: -10, ...(event.target === slider ? { ArrowRight: 1, ArrowLeft: -1 } : {}) }[event.key];
+    const by = {
+      ArrowUp: 1,
+      ArrowDown: -1,
+      PageUp: 10,
+      PageDown: -10,
+      ...(event.target === slider ? { ArrowRight: 1, ArrowLeft: -1 } : {}),
+    }[event.key];
     if (!by || !data) return;
     event.preventDefault();
     typing = false;
@@ -73,7 +134,12 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
     let best = null;
     for (let i = 0; i < data.values.length; i++) {
       const v = data.values[i];
-      if (data.time_s[i] !== null && !data.fine.has(v) && (best === null || Math.abs(v - wanted) < Math.abs(best - wanted))) best = v;
+      if (
+        data.time_s[i] !== null &&
+        !data.fine.has(v) &&
+        (best === null || Math.abs(v - wanted) < Math.abs(best - wanted))
+      )
+        best = v;
     }
     return best;
   }
@@ -87,7 +153,19 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
   function point(at) {
     if (at === pointed) return;
     pointed = at;
-    if (cross) put(cross, at === null ? null : s("line", { class: "cross", x1: xOf(at), x2: xOf(at), y1: TOP * rem(), y2: plot.clientHeight - BOTTOM * rem() }));
+    if (cross)
+      put(
+        cross,
+        at === null
+          ? null
+          : s("line", {
+              class: "cross",
+              x1: xOf(at),
+              x2: xOf(at),
+              y1: TOP * rem(),
+              y2: plot.clientHeight - BOTTOM * rem(),
+            }),
+      );
     if (readout) readout.textContent = readOff(at ?? value);
   }
 
@@ -95,39 +173,103 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
     const t = timeOf(at);
     if (t === null) return "";
     if (at === data.asked) return `${whole(at)}: ${seconds(t)} a microbatch`;
-    const i = data.values.indexOf(at), base = data.values.indexOf(data.asked);
+    const i = data.values.indexOf(at),
+      base = data.values.indexOf(data.asked);
     return `${whole(at)}: ${seconds(t)}, ${change(equal[i] / equal[base] - 1)} at equal work`;
   }
 
   /** Times as the work of the shape asked about would take: over GEMM FLOPs or parameters, whichever favours less. */
   function atEqualWork({ values, time_s, flops, num_params, asked }) {
     const base = values.indexOf(asked);
-    return time_s.map((t, i) => (t === null ? null : t / Math.min(flops[i] / flops[base], num_params[i] / num_params[base])));
+    return time_s.map((t, i) =>
+      t === null ? null : t / Math.min(flops[i] / flops[base], num_params[i] / num_params[base]),
+    );
   }
 
   function draw() {
     if (!data || !width()) return;
-    const w = width(), em = rem(), height = plot.clientHeight, top = TOP * em, bottom = height - BOTTOM * em;
-    const shown = data.values.map((v, i) => (data.time_s[i] === null ? -1 : i)).filter((i) => i >= 0);
-    const least = Math.min(...shown.map((i) => equal[i])), most = Math.max(...shown.map((i) => equal[i])), room = Math.max(most - least, least * 0.01) * 0.12;
-    const x = linear([low, high], [EDGE, w - EDGE]), y = linear([least - room, most + room], [bottom, top]);
-    const [unit, word] = timeUnit(most), inside = (at) => Math.min(Math.max(at, top), bottom);
-    const xs = shown.map((i) => x(data.values[i])), at = data.values.indexOf(value), marks = ticks(least - room, most + room, 3);
+    const w = width(),
+      em = rem(),
+      height = plot.clientHeight,
+      top = TOP * em,
+      bottom = height - BOTTOM * em;
+    const shown = [...data.values.keys()].filter((i) => data.time_s[i] !== null);
+    const least = Math.min(...shown.map((i) => equal[i])),
+      most = Math.max(...shown.map((i) => equal[i])),
+      room = Math.max(most - least, least * 0.01) * 0.12;
+    const x = linear([low, high], [EDGE, w - EDGE]),
+      y = linear([least - room, most + room], [bottom, top]);
+    const [unit, word] = timeUnit(most),
+      inside = (at) => Math.min(Math.max(at, top), bottom);
+    const xs = shown.map((i) => x(data.values[i])),
+      at = data.values.indexOf(value),
+      marks = ticks(least - room, most + room, 3);
     xOf = x;
     cross = s("g", {});
     readout = s("text", { class: "tick readout", x: 2, y: 0.75 * em }, readOff(pointed ?? value));
-    put(plot, s("svg", { width: w, height, role: "img", "aria-label": `Time of a microbatch at equal work from ${field} ${whole(low)} to ${whole(high)}: ${seconds(least)} to ${seconds(most)}` },
-      marks.map((t) => [s("line", { class: "grid", x1: 0, x2: w, y1: y(t), y2: y(t) }), s("text", { class: "tick", x: 1, y: y(t) < 1.6 * em ? y(t) + 0.8 * em : y(t) - 2 }, secondsTicks(unit)(t))]),
-      s("text", { class: "tick", x: w - 2, y: 0.75 * em, "text-anchor": "end" }, word), readout,
-      s("path", { class: "size", d: path(xs, shown.map((i) => (Math.abs(inside(y(data.time_s[i])) - y(data.time_s[i])) > 0 ? null : y(data.time_s[i])))) }),
-      s("path", { class: "saw", d: path(xs, shown.map((i) => y(equal[i]))) }),
-      shown.length < 70 ? shown.map((i, k) => s("circle", { class: "dot", cx: xs[k], cy: y(equal[i]), r: 1.8 })) : null,
-      aligned(x, bottom, w), steps(shown, x, y),
-      s("line", { class: "base", x1: 0, x2: w, y1: bottom, y2: bottom }),
-      [low, (low + high) / 2, high].map((v, k) => s("text", { class: "tick", x: [2, w / 2, w - 2][k], y: height - 2, "text-anchor": ["start", "middle", "end"][k] }, whole(v))),
-      own === null || own === value || own < low || own > high ? null : s("line", { class: "own", x1: x(own), x2: x(own), y1: top, y2: bottom, "data-tip": `The model's own: ${whole(own)}` }),
-      data.better.map((offer) => mark(offer, x, y)), cross,
-      at < 0 || equal[at] === null ? null : [s("line", { class: "now", x1: x(value), x2: x(value), y1: top, y2: bottom }), s("circle", { class: "now", cx: x(value), cy: y(equal[at]), r: 5 })]));
+    put(
+      plot,
+      s(
+        "svg",
+        {
+          width: w,
+          height,
+          role: "img",
+          "aria-label": `Time of a microbatch at equal work from ${field} ${whole(low)} to ${whole(high)}: ${seconds(least)} to ${seconds(most)}`,
+        },
+        marks.map((t) => [
+          s("line", { class: "grid", x1: 0, x2: w, y1: y(t), y2: y(t) }),
+          s("text", { class: "tick", x: 1, y: y(t) < 1.6 * em ? y(t) + 0.8 * em : y(t) - 2 }, secondsTicks(unit)(t)),
+        ]),
+        s("text", { class: "tick", x: w - 2, y: 0.75 * em, "text-anchor": "end" }, word),
+        readout,
+        s("path", {
+          class: "size",
+          d: path(
+            xs,
+            shown.map((i) => (Math.abs(inside(y(data.time_s[i])) - y(data.time_s[i])) > 0 ? null : y(data.time_s[i]))),
+          ),
+        }),
+        s("path", {
+          class: "saw",
+          d: path(
+            xs,
+            shown.map((i) => y(equal[i])),
+          ),
+        }),
+        shown.length < 70
+          ? shown.map((i, k) => s("circle", { class: "dot", cx: xs[k], cy: y(equal[i]), r: 1.8 }))
+          : null,
+        aligned(x, bottom, w),
+        steps(shown, x, y),
+        s("line", { class: "base", x1: 0, x2: w, y1: bottom, y2: bottom }),
+        [low, (low + high) / 2, high].map((v, k) =>
+          s(
+            "text",
+            { class: "tick", x: [2, w / 2, w - 2][k], y: height - 2, "text-anchor": ["start", "middle", "end"][k] },
+            whole(v),
+          ),
+        ),
+        own === null || own === value || own < low || own > high
+          ? null
+          : s("line", {
+              class: "own",
+              x1: x(own),
+              x2: x(own),
+              y1: top,
+              y2: bottom,
+              "data-tip": `The model's own: ${whole(own)}`,
+            }),
+        data.better.map((offer) => mark(offer, x, y)),
+        cross,
+        at < 0 || equal[at] === null
+          ? null
+          : [
+              s("line", { class: "now", x1: x(value), x2: x(value), y1: top, y2: bottom }),
+              s("circle", { class: "now", cx: x(value), cy: y(equal[at]), r: 5 }),
+            ],
+      ),
+    );
   }
 
   /** Ticks at the multiples that tiles and kernels like best, as many as can be told apart. */
@@ -135,22 +277,45 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
     if (!/_size$|_dim$/.test(field)) return null;
     const step = [64, 128, 256, 512, 1024, 2048, 4096, 8192].find((n) => (w * n) / (high - low) >= 7);
     if (!step) return null;
-    const at = Array.from({ length: Math.floor(high / step) - Math.ceil(low / step) + 1 }, (_, k) => (Math.ceil(low / step) + k) * step);
-    return s("path", { class: "aligned", d: at.map((v) => `M${x(v).toFixed(1)} ${bottom}v-5`).join(""), "data-tip": `Multiples of ${step}` });
+    const at = Array.from(
+      { length: Math.floor(high / step) - Math.ceil(low / step) + 1 },
+      (_, k) => (Math.ceil(low / step) + k) * step,
+    );
+    return s("path", {
+      class: "aligned",
+      d: at.map((v) => `M${x(v).toFixed(1)} ${bottom}v-5`).join(""),
+      "data-tip": `Multiples of ${step}`,
+    });
   }
 
   /** Where the next aligned value takes surely longer for the same work: a wave or a tile more has begun. */
   function steps(shown, x, y) {
     const on = shown.filter((i) => !data.fine.has(data.values[i]));
-    const jumps = on.filter((i, k) => k > 0 && equal[i] > equal[on[k - 1]] * (1 + STEP) && !["num_heads", "num_kv_heads"].includes(field));
-    return jumps.length > 14 ? null : jumps.map((i) => s("path", { class: "step", d: `M${x(data.values[i])} ${y(equal[i]) - 4}l3 -5h-6z`, "data-tip": `${whole(data.values[i])}: one more wave or tile begins` }));
+    const jumps = on.filter(
+      (i, k) => k > 0 && equal[i] > equal[on[k - 1]] * (1 + STEP) && !["num_heads", "num_kv_heads"].includes(field),
+    );
+    return jumps.length > 14
+      ? null
+      : jumps.map((i) =>
+          s("path", {
+            class: "step",
+            d: `M${x(data.values[i])} ${y(equal[i]) - 4}l3 -5h-6z`,
+            "data-tip": `${whole(data.values[i])}: one more wave or tile begins`,
+          }),
+        );
   }
 
   function mark(offer, x, y) {
     const i = data.values.indexOf(offer.value);
     if (i < 0 || equal[i] === null) return null;
-    const cx = x(offer.value), cy = y(equal[i]);
-    return s("path", { class: "better", "data-offer": offer.value, d: `M${cx} ${cy - 5}l5 5l-5 5l-5 -5z`, onclick: () => onOffer(offer.value) });
+    const cx = x(offer.value),
+      cy = y(equal[i]);
+    return s("path", {
+      class: "better",
+      "data-offer": offer.value,
+      d: `M${cx} ${cy - 5}l5 5l-5 5l-5 -5z`,
+      onclick: () => onOffer(offer.value),
+    });
   }
 
   return {
@@ -164,18 +329,35 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
         const step = commonStep(sweep.values);
         data = { ...sweep, fine: new Set(sweep.values.filter((v) => v % step && v !== now && v !== around)) };
         equal = atEqualWork(data);
-        low = sweep.values[0]; high = sweep.values.at(-1);
-        slider.min = low; slider.max = high; slider.step = 1;
+        low = sweep.values[0];
+        high = sweep.values.at(-1);
+        slider.min = low;
+        slider.max = high;
+        slider.step = 1;
       }
       slider.disabled = number.disabled = !data;
       if (!typing) number.value = now;
       slider.value = now;
       slider.setAttribute("aria-valuetext", `${whole(now)}, ${seconds(timeOf(now))}`);
-      put(offers, (data?.better ?? []).map((offer) => h("button", {
-        class: "chip offered", "data-value": offer.value, onclick: () => onOffer(offer.value), "data-tip": `${seconds(timeOf(offer.value))} a microbatch.`,
-      }, `${offer.value < now ? "◂" : "▸"} ${whole(offer.value)}: `, h("b", { class: offer.time_change < 0 ? "good" : "" }, `${change(offer.time_change)} time`), `, ${change(offer.params_change)} parameters`,
-      h("small", {}, `${change(-offer.saving)} at equal work`, h("span", { class: "news" })))),
-        data?.better.length ? null : h("span", { class: "muted", "data-term": "equal_work" }, "no better value nearby"));
+      put(
+        offers,
+        (data?.better ?? []).map((offer) =>
+          h(
+            "button",
+            {
+              class: "chip offered",
+              "data-value": offer.value,
+              onclick: () => onOffer(offer.value),
+              "data-tip": `${seconds(timeOf(offer.value))} a microbatch.`,
+            },
+            `${offer.value < now ? "◂" : "▸"} ${whole(offer.value)}: `,
+            h("b", { class: offer.time_change < 0 ? "good" : "" }, `${change(offer.time_change)} time`),
+            `, ${change(offer.params_change)} parameters`,
+            h("small", {}, `${change(-offer.saving)} at equal work`, h("span", { class: "news" })),
+          ),
+        ),
+        data?.better.length ? null : h("span", { class: "muted", "data-term": "equal_work" }, "no better value nearby"),
+      );
       draw();
     },
     /** The values offered, and which findings each would add: said once they are known. */
@@ -183,7 +365,9 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
     news(at, found) {
       const chip = offers.querySelector(`[data-value="${at}"]`);
       if (!chip) return;
-      chip.querySelector(".news").textContent = found.length ? `, new finding: ${found.map((f) => f.rule).join(", ")}` : ", no new finding";
+      chip.querySelector(".news").textContent = found.length
+        ? `, new finding: ${found.map((f) => f.rule).join(", ")}`
+        : ", no new finding";
       if (found.length) chip.dataset.tip += ` ${found.map((f) => f.message).join(" ")}`;
     },
     /** Move the mark at once, before the server has answered. */
@@ -195,23 +379,48 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
       draw();
     },
     /** While another size moves, those that follow it move too. */
-    follow(now) { if (now !== value && now !== undefined) this.move(now); },
+    follow(now) {
+      if (now !== value && now !== undefined) this.move(now);
+    },
     findings(found) {
       element.classList.toggle("has-finding", found.length > 0);
-      put(says, found.slice(0, 1).map((f) => h("div", { class: `finding ${f.grade}` },
-        h("span", { class: "grade" }, f.grade), h("span", { class: "what", "data-tip": f.message, tabindex: "0" }, f.message),
-        Object.keys(f.fix).length ? h("button", { class: "chip", onclick: () => onFix(f.fix), "aria-label": `fix: ${fixWords(f.fix)}` }, "fix") : null)));
+      put(
+        says,
+        found
+          .slice(0, 1)
+          .map((f) =>
+            h(
+              "div",
+              { class: `finding ${f.grade}` },
+              h("span", { class: "grade" }, f.grade),
+              h("span", { class: "what", "data-tip": f.message, tabindex: "0" }, f.message),
+              Object.keys(f.fix).length
+                ? h(
+                    "button",
+                    { class: "chip", onclick: () => onFix(f.fix), "aria-label": `fix: ${fixWords(f.fix)}` },
+                    "fix",
+                  )
+                : null,
+            ),
+          ),
+      );
     },
     error(message) {
       number.setAttribute("aria-invalid", message ? "true" : "false");
       element.classList.toggle("has-error", Boolean(message));
       if (message) put(says, h("div", { class: "wrong", "data-tip": message, tabindex: "0" }, message));
     },
-    focus() { number.focus(); number.scrollIntoView({ block: "nearest" }); }, // clear of what is said at the foot of the page
+    focus() {
+      number.focus();
+      number.scrollIntoView({ block: "nearest" });
+    }, // clear of what is said at the foot of the page
   };
 }
 
-export const fixWords = (fix) => Object.entries(fix).map(([field, to]) => `${field} = ${whole(to)}`).join(", ");
+export const fixWords = (fix) =>
+  Object.entries(fix)
+    .map(([field, to]) => `${field} = ${whole(to)}`)
+    .join(", ");
 export const paramsWords = (n) => count(n, 4);
 
 /** The step of a sweep's grid: the most frequent distance between neighbours, where it is a power of two. */

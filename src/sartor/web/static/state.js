@@ -2,21 +2,74 @@
 
 export const START = {
   view: "shape",
-  q: { model: "Llama 3.1 8B", config: null, name: "", gpu: "h100_sxm", gpu_toml: null, calibration: null, phase: "train", seq_len: null, microbatch_size: null, context_len: null, tp: null, dtype: null, attention: "flash", fix: null, set: {} },
+  q: {
+    model: "Llama 3.1 8B",
+    config: null,
+    name: "",
+    gpu: "h100_sxm",
+    gpu_toml: null,
+    calibration: null,
+    phase: "train",
+    seq_len: null,
+    microbatch_size: null,
+    context_len: null,
+    tp: null,
+    dtype: null,
+    attention: "flash",
+    fix: null,
+    set: {},
+  },
   gpus: [],
   pins: [],
-  plan: { cluster: "dgx-h100", cluster_toml: null, num_devices: "64", global_batch_size: 512, seq_len: null, dtype: null, framework: "megatron", optimizer: "adam", fix: "", trainer: "megatron", ran: false },
-  design: { also: "", num_devices: 1024, global_batch_size: 4096, seq_len: null, space: "published", objective: "throughput", area_mm2: null, power_w: null, hbm_gib: null, time_limit: 120, id: "", file: "" },
-  run: { file: "", model: false, device: false, number: "", num_devices: "", global_batch_size: "", seq_len: "", framework: "" },
+  plan: {
+    cluster: "dgx-h100",
+    cluster_toml: null,
+    num_devices: "64",
+    global_batch_size: 512,
+    seq_len: null,
+    dtype: null,
+    framework: "megatron",
+    optimizer: "adam",
+    fix: "",
+    trainer: "megatron",
+    ran: false,
+  },
+  design: {
+    also: "",
+    num_devices: 1024,
+    global_batch_size: 4096,
+    seq_len: null,
+    space: "published",
+    objective: "throughput",
+    area_mm2: null,
+    power_w: null,
+    hbm_gib: null,
+    time_limit: 120,
+    id: "",
+    file: "",
+  },
+  run: {
+    file: "",
+    model: false,
+    device: false,
+    number: "",
+    num_devices: "",
+    global_batch_size: "",
+    seq_len: "",
+    framework: "",
+  },
 };
 
 const clone = (value) => JSON.parse(JSON.stringify(value));
-const past = [], future = [];
+const past = [],
+  future = [];
 const listeners = new Set();
 export let state = clone(START);
 let settled = JSON.stringify(undoable(state));
 
-function undoable({ q, gpus, pins, plan }) { return { q, gpus, pins, plan }; }
+function undoable({ q, gpus, pins, plan }) {
+  return { q, gpus, pins, plan };
+}
 
 export const onChange = (listener) => listeners.add(listener);
 export const canUndo = () => past.length > 0;
@@ -26,11 +79,21 @@ export const undoing = () => (past.length ? named(JSON.parse(past.at(-1)), JSON.
 export const redoing = () => (future.length ? named(JSON.parse(settled), JSON.parse(future.at(-1))) : "");
 
 function named(from, to) {
-  const differ = (a, b) => [...new Set([...Object.keys(a), ...Object.keys(b)])].filter((key) => JSON.stringify(a[key]) !== JSON.stringify(b[key]));
-  const other = [...differ(from.q, to.q).filter((key) => key !== "set" && key !== "name"), ...differ(from.plan, to.plan).filter((key) => key !== "ran"), ...(differ(from.pins, to.pins).length ? ["pin"] : [])];
+  const differ = (a, b) =>
+    [...new Set([...Object.keys(a), ...Object.keys(b)])].filter(
+      (key) => JSON.stringify(a[key]) !== JSON.stringify(b[key]),
+    );
+  const other = [
+    ...differ(from.q, to.q).filter((key) => key !== "set" && key !== "name"),
+    ...differ(from.plan, to.plan).filter((key) => key !== "ran"),
+    ...(differ(from.pins, to.pins).length ? ["pin"] : []),
+  ];
   if (other.includes("model") || other.includes("config")) return "model";
-  const names = [...differ(from.q.set, to.q.set).map((key) => (key in to.q.set ? `${key} = ${to.q.set[key]}` : key)), ...other];
-  return names.length > 1 ? `${names[0]} and ${names.length - 1} more` : names[0] ?? "";
+  const names = [
+    ...differ(from.q.set, to.q.set).map((key) => (key in to.q.set ? `${key} = ${to.q.set[key]}` : key)),
+    ...other,
+  ];
+  return names.length > 1 ? `${names[0]} and ${names.length - 1} more` : (names[0] ?? "");
 }
 
 /** Change the state by `edit(state)`. `live`: still dragging, so that undo goes back to where the drag began.
@@ -39,7 +102,10 @@ export function update(edit, { live = false, visit = false } = {}) {
   edit(state);
   if (!live) settle();
   tell();
-  if (visit) { clearTimeout(timer); writeAddress("pushState"); }
+  if (visit) {
+    clearTimeout(timer);
+    writeAddress("pushState");
+  }
 }
 
 function settle() {
@@ -51,8 +117,12 @@ function settle() {
   settled = now;
 }
 
-export function undo() { step(past, future); }
-export function redo() { step(future, past); }
+export function undo() {
+  step(past, future);
+}
+export function redo() {
+  step(future, past);
+}
 
 function step(from, to) {
   if (!from.length) return;
@@ -74,14 +144,21 @@ function keep() {
 }
 
 let moves = 0; // back and forward, so far
-addEventListener("popstate", () => { moves += 1; clearTimeout(timer); });
+addEventListener("popstate", () => {
+  moves += 1;
+  clearTimeout(timer);
+});
 
 let written = Promise.resolve();
 /** Put the page as it is now into the address; one after the other, so that an earlier state never comes last.
  * Whoever went back or forward meanwhile is at another place, which keeps its own address. */
 export function writeAddress(how = "replaceState") {
-  const url = address(), from = moves;
-  const now = written.then(async () => { const href = await url; if (moves === from) history[how](null, "", href); });
+  const url = address(),
+    from = moves;
+  const now = written.then(async () => {
+    const href = await url;
+    if (moves === from) history[how](null, "", href);
+  });
   written = now.catch(() => {}); // a browser refuses too many at once: the next one brings it
   return now;
 }
@@ -122,7 +199,11 @@ async function unpack(text) {
 /** Take the state from the address; false where it holds none that can be read. */
 export async function fromAddress() {
   const packed = new URLSearchParams(location.hash.slice(1)).get("s");
-  if (!packed) { state = clone(START); settled = JSON.stringify(undoable(state)); return true; }
+  if (!packed) {
+    state = clone(START);
+    settled = JSON.stringify(undoable(state));
+    return true;
+  }
   const from = moves;
   try {
     const changes = await unpack(packed);
@@ -153,5 +234,7 @@ export function devices() {
 export function question({ set = state.q.set, without = [] } = {}) {
   const { model, config, name, ...rest } = state.q;
   const asked = config !== null ? { config, name: name || null, ...rest, set } : { model, ...rest, set };
-  return Object.fromEntries(Object.entries(asked).filter(([key, value]) => value !== null && value !== "" && !without.includes(key)));
+  return Object.fromEntries(
+    Object.entries(asked).filter(([key, value]) => value !== null && value !== "" && !without.includes(key)),
+  );
 }

@@ -1,27 +1,59 @@
 // Bars in time, into which one can look: d3-zoom (vendored, see d3-zoom.LICENSE) keeps the window.
 
-import { h, put, s, sized } from "./dom.js";
 import { axes, box, figure, linear, rem, secondsTicks, ticks, timeUnit } from "./charts.js";
+import { h, put, s, sized } from "./dom.js";
 import { interval } from "./format.js";
 import "./d3-zoom.js";
 
 const { select, zoom, zoomIdentity } = globalThis.d3;
 const LEAST_PX = 12; // the shortest bar can be made at least this wide
-const KEYS = { "+": ["scaleBy", 2], "=": ["scaleBy", 2], "-": ["scaleBy", 0.5], ArrowRight: ["translateBy", -80], ArrowLeft: ["translateBy", 80], 0: ["transform", zoomIdentity] };
+const KEYS = {
+  "+": ["scaleBy", 2],
+  "=": ["scaleBy", 2],
+  "-": ["scaleBy", 0.5],
+  ArrowRight: ["translateBy", -80],
+  ArrowLeft: ["translateBy", 80],
+  0: ["transform", zoomIdentity],
+};
 
 /** Bars in time: `bars` of {line, start, end, colour, tip, words} [s] on named `lines`, as wide as what holds it.
  * `below(width, left, window, unit, word)` draws what stands under it in the same window of time. */
 export function gantt({ label, lines, bars, tallest = 1.6, below = null, zooms = true, beside = null }) {
-  const end = bars.reduce((most, bar) => Math.max(most, bar.end), 0), shortest = bars.reduce((least, bar) => (bar.end > bar.start ? Math.min(least, bar.end - bar.start) : least), end);
-  const drawn = h("div", zooms ? { class: "zoomed", tabindex: "0", role: "group", "aria-label": `${label}. + and − zoom, arrows move, 0 shows all.` } : {}), shown = h("output", { class: "muted" });
+  const end = bars.reduce((most, bar) => Math.max(most, bar.end), 0),
+    shortest = bars.reduce((least, bar) => (bar.end > bar.start ? Math.min(least, bar.end - bar.start) : least), end);
+  const drawn = h(
+      "div",
+      zooms
+        ? {
+            class: "zoomed",
+            tabindex: "0",
+            role: "group",
+            "aria-label": `${label}. + and − zoom, arrows move, 0 shows all.`,
+          }
+        : {},
+    ),
+    shown = h("output", { class: "muted" });
   const unit = timeUnit(end);
-  let frame = null, width = 0, transform = zoomIdentity, asked = 0;
+  let frame = null,
+    width = 0,
+    transform = zoomIdentity,
+    asked = 0;
 
   /** A notch of a mouse's wheel is a third more; what is pinched on a trackpad comes in many small steps. */
   const turned = (event) => -event.deltaY * (event.deltaMode ? 0.05 : 0.002) * (Math.abs(event.deltaY) < 50 ? 10 : 2);
-  const room = () => [[frame?.left ?? 0, 0], [frame?.right ?? 1, 1]];
-  const behaviour = zoom().extent(room).filter(mine).wheelDelta(turned)
-    .on("zoom", (event) => { transform = event.transform; cancelAnimationFrame(asked); asked = requestAnimationFrame(draw); });
+  const room = () => [
+    [frame?.left ?? 0, 0],
+    [frame?.right ?? 1, 1],
+  ];
+  const behaviour = zoom()
+    .extent(room)
+    .filter(mine)
+    .wheelDelta(turned)
+    .on("zoom", (event) => {
+      transform = event.transform;
+      cancelAnimationFrame(asked);
+      asked = requestAnimationFrame(draw);
+    });
   const turn = (how, by) => select(drawn).call(behaviour[how], by, ...(how === "translateBy" ? [0] : []));
 
   /** What is for the timeline: the wheel alone scrolls the page, as does one finger. */
@@ -31,19 +63,49 @@ export function gantt({ label, lines, bars, tallest = 1.6, below = null, zooms =
   }
 
   function draw() {
-    const em = rem(), row = Math.max(0.4 * em, Math.min(tallest * em, (23 * em) / lines.length)), height = row * lines.length + 2.9 * em;
+    const em = rem(),
+      row = Math.max(0.4 * em, Math.min(tallest * em, (23 * em) / lines.length)),
+      height = row * lines.length + 2.9 * em;
     const left = Math.min(9, Math.max(3.7, ...lines.map((line) => 0.42 * line.length + 0.8)));
     frame = box(width, height, { left, top: 0.4 });
-    const whole = linear([0, end], [frame.left, frame.right]), at = [frame.left, frame.right].map((px) => whole.invert(transform.invertX(px))), x = linear(at, [frame.left, frame.right]);
-    put(drawn, figure(width, height, label,
-      axes(frame, { scale: x, ticks: ticks(...at, width > 500 ? 8 : 4), text: secondsTicks(unit[0]), title: `time [${unit[1]}]` }, null),
-      names(row, em), visible(at, x).map((bar) => mark(bar, x, row, em))), below?.(width, frame.left / em, at, ...unit));
+    const whole = linear([0, end], [frame.left, frame.right]),
+      at = [frame.left, frame.right].map((px) => whole.invert(transform.invertX(px))),
+      x = linear(at, [frame.left, frame.right]);
+    put(
+      drawn,
+      figure(
+        width,
+        height,
+        label,
+        axes(
+          frame,
+          {
+            scale: x,
+            ticks: ticks(...at, width > 500 ? 8 : 4),
+            text: secondsTicks(unit[0]),
+            title: `time [${unit[1]}]`,
+          },
+          null,
+        ),
+        names(row, em),
+        visible(at, x).map((bar) => mark(bar, x, row, em)),
+      ),
+      below?.(width, frame.left / em, at, ...unit),
+    );
     shown.textContent = transform.k > 1.001 ? interval(...at) : "";
   }
 
   function names(row, em) {
     const every = Math.ceil(lines.length / Math.floor((23 * em) / Math.max(row, 0.9 * em)));
-    return lines.map((line, i) => i % every ? null : s("text", { class: "tick", x: frame.left - 6, y: frame.top + row * (i + 0.5) + 0.25 * em, "text-anchor": "end" }, line.length > 21 ? `${line.slice(0, 20)}…` : line));
+    return lines.map((line, i) =>
+      i % every
+        ? null
+        : s(
+            "text",
+            { class: "tick", x: frame.left - 6, y: frame.top + row * (i + 0.5) + 0.25 * em, "text-anchor": "end" },
+            line.length > 21 ? `${line.slice(0, 20)}…` : line,
+          ),
+    );
   }
 
   /** Bars within the window; of those thinner than a pixel, one a pixel. */
@@ -51,7 +113,8 @@ export function gantt({ label, lines, bars, tallest = 1.6, below = null, zooms =
     const last = new Map();
     return bars.filter((bar) => {
       if (bar.end < at[0] || bar.start > at[1]) return false;
-      const px = x(bar.end), before = last.get(bar.line);
+      const px = x(bar.end),
+        before = last.get(bar.line);
       if (before !== undefined && px >= before && px - before < 0.7) return false;
       last.set(bar.line, px);
       return true;
@@ -59,9 +122,25 @@ export function gantt({ label, lines, bars, tallest = 1.6, below = null, zooms =
   }
 
   function mark(bar, x, row, em) {
-    const from = Math.max(x(bar.start), frame.left), wide = Math.max(Math.min(x(bar.end), frame.right) - from - 0.4, 0.4), y = frame.top + row * bar.line;
+    const from = Math.max(x(bar.start), frame.left),
+      wide = Math.max(Math.min(x(bar.end), frame.right) - from - 0.4, 0.4),
+      y = frame.top + row * bar.line;
     const words = bar.words && row >= em && wide > 0.5 * em * bar.words.length;
-    return [s("rect", { x: from, y: y + 0.5, width: wide, height: row - 1, fill: bar.colour, "data-tip": bar.tip }), words ? s("text", { class: bar.light ? "inbar" : "inbar dark", x: from + wide / 2, y: y + row / 2 + 0.25 * em, "text-anchor": "middle" }, bar.words) : null];
+    return [
+      s("rect", { x: from, y: y + 0.5, width: wide, height: row - 1, fill: bar.colour, "data-tip": bar.tip }),
+      words
+        ? s(
+            "text",
+            {
+              class: bar.light ? "inbar" : "inbar dark",
+              x: from + wide / 2,
+              y: y + row / 2 + 0.25 * em,
+              "text-anchor": "middle",
+            },
+            bar.words,
+          )
+        : null,
+    ];
   }
 
   /** Drawn anew at another width, the window of time stays. */
@@ -70,14 +149,45 @@ export function gantt({ label, lines, bars, tallest = 1.6, below = null, zooms =
     width = now;
     draw();
     if (!zooms) return;
-    behaviour.translateExtent([[frame.left, 0], [frame.right, 1]]).scaleExtent([1, Math.max(1, (LEAST_PX * end) / (shortest * (frame.right - frame.left)))]);
-    if (transform.k > 1) select(drawn).call(behaviour.transform, zoomIdentity.translate(frame.left - of * frame.right * transform.k, 0).scale(transform.k));
+    behaviour
+      .translateExtent([
+        [frame.left, 0],
+        [frame.right, 1],
+      ])
+      .scaleExtent([1, Math.max(1, (LEAST_PX * end) / (shortest * (frame.right - frame.left)))]);
+    if (transform.k > 1)
+      select(drawn).call(
+        behaviour.transform,
+        zoomIdentity.translate(frame.left - of * frame.right * transform.k, 0).scale(transform.k),
+      );
   }
 
   sized(drawn, resized);
   if (!zooms) return drawn;
-  select(drawn).call(behaviour).on("dblclick.zoom", () => turn("scaleBy", 2));
-  drawn.addEventListener("keydown", (event) => { if (event.key in KEYS && !event.ctrlKey && !event.metaKey) { event.preventDefault(); turn(...KEYS[event.key]); } });
-  const button = (text, name, ...how) => h("button", { class: "small", "aria-label": name || null, onclick: () => turn(...how) }, text);
-  return h("div", {}, h("div", { class: "row wrap" }, button("+", "zoom in", "scaleBy", 2), button("−", "zoom out", "scaleBy", 0.5), button("Show all", "", "transform", zoomIdentity), shown, h("span", { class: "muted" }, "Ctrl + wheel or two fingers zoom, drag moves."), beside), drawn);
+  select(drawn)
+    .call(behaviour)
+    .on("dblclick.zoom", () => turn("scaleBy", 2));
+  drawn.addEventListener("keydown", (event) => {
+    if (event.key in KEYS && !event.ctrlKey && !event.metaKey) {
+      event.preventDefault();
+      turn(...KEYS[event.key]);
+    }
+  });
+  const button = (text, name, ...how) =>
+    h("button", { class: "small", "aria-label": name || null, onclick: () => turn(...how) }, text);
+  return h(
+    "div",
+    {},
+    h(
+      "div",
+      { class: "row wrap" },
+      button("+", "zoom in", "scaleBy", 2),
+      button("−", "zoom out", "scaleBy", 0.5),
+      button("Show all", "", "transform", zoomIdentity),
+      shown,
+      h("span", { class: "muted" }, "Ctrl + wheel or two fingers zoom, drag moves."),
+      beside,
+    ),
+    drawn,
+  );
 }

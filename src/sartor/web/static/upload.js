@@ -1,21 +1,30 @@
 // Files of one's own, pasted, chosen or dropped: a model, a device, a cluster, a calibration. They are sent with each
 // question and kept nowhere.
 
-import { h } from "./dom.js";
 import { ask } from "./api.js";
+import { h, target } from "./dom.js";
 import { state, update } from "./state.js";
 
 const MOST = 900_000;
 
 export function useConfig(text, name, { banner }) {
-  if (text.length > MOST) { banner(`config.json of ${text.length} characters: must be at most ${MOST}; nearest: without its id2label tables`); return false; }
-  update((s) => { Object.assign(s.q, { config: text, name, model: null, set: {} }); s.pins = []; });
+  if (text.length > MOST) {
+    banner(`config.json of ${text.length} characters: must be at most ${MOST}; nearest: without its id2label tables`);
+    return false;
+  }
+  update((s) => {
+    Object.assign(s.q, { config: text, name, model: null, set: {} });
+    s.pins = [];
+  });
   return true;
 }
 
 /** A dropped TOML is what the view is about: a cluster where one plans, else a device. */
 function useToml(text) {
-  update((s) => { if (s.view === "plan") s.plan.cluster_toml = text; else s.q.gpu_toml = text; });
+  update((s) => {
+    if (s.view === "plan") s.plan.cluster_toml = text;
+    else s.q.gpu_toml = text;
+  });
 }
 
 function nameOf(file) {
@@ -23,54 +32,149 @@ function nameOf(file) {
   return bare === "config" ? "" : bare;
 }
 
-/** A dialog that takes files as text. `parts`: {id, label, accept, placeholder, rows}; `use(values)` says whether it may close. */
+/** A dialog that takes files as text. `parts`: {id, label, accept, placeholder, rows}; `use(values)` says whether it
+ * may close. */
 function textDialog({ id, title, about, parts, use, more = [] }) {
   const areas = {};
   const part = (one) => {
-    const area = areas[one.id] = h("textarea", { id: one.id, rows: one.rows, spellcheck: "false", "aria-label": one.label, placeholder: one.placeholder });
-    const file = h("input", { type: "file", id: `${one.id}-file`, accept: one.accept, "aria-label": `Choose a file: ${one.label}`, onchange: async () => { if (file.files[0]) { area.value = await file.files[0].text(); one.chosen?.(file.files[0]); } } });
-    return h("div", { class: "part" }, h("div", { class: "row wrap" }, h("label", { for: one.id }, one.label), file), area);
+    const area = (areas[one.id] = h("textarea", {
+      id: one.id,
+      rows: one.rows,
+      spellcheck: "false",
+      "aria-label": one.label,
+      placeholder: one.placeholder,
+    }));
+    const file = h("input", {
+      type: "file",
+      id: `${one.id}-file`,
+      accept: one.accept,
+      "aria-label": `Choose a file: ${one.label}`,
+      onchange: async () => {
+        if (file.files[0]) {
+          area.value = await file.files[0].text();
+          one.chosen?.(file.files[0]);
+        }
+      },
+    });
+    return h(
+      "div",
+      { class: "part" },
+      h("div", { class: "row wrap" }, h("label", { for: one.id }, one.label), file),
+      area,
+    );
   };
-  const dialog = h("dialog", { id, "aria-labelledby": `${id}-title` },
-    h("form", { method: "dialog" },
-      h("h2", { id: `${id}-title` }, title), h("p", { class: "muted" }, about), parts.map(part), more,
-      h("div", { class: "row" },
-        h("button", { type: "button", class: "primary", id: id.replace("dialog", "use"), onclick: () => { if (use(Object.fromEntries(Object.entries(areas).map(([key, area]) => [key, area.value])))) dialog.close(); } }, "Use it"),
-        h("button", { type: "submit" }, "Cancel"))));
+  const dialog = h(
+    "dialog",
+    { id, "aria-labelledby": `${id}-title` },
+    h(
+      "form",
+      { method: "dialog" },
+      h("h2", { id: `${id}-title` }, title),
+      h("p", { class: "muted" }, about),
+      parts.map(part),
+      more,
+      h(
+        "div",
+        { class: "row" },
+        h(
+          "button",
+          {
+            type: "button",
+            class: "primary",
+            id: id.replace("dialog", "use"),
+            onclick: () => {
+              if (use(Object.fromEntries(Object.entries(areas).map(([key, area]) => [key, area.value]))))
+                dialog.close();
+            },
+          },
+          "Use it",
+        ),
+        h("button", { type: "submit" }, "Cancel"),
+      ),
+    ),
+  );
   document.body.append(dialog);
-  return { dialog, areas, open: (values = {}) => { for (const [key, text] of Object.entries(values)) areas[key].value = text ?? ""; dialog.showModal(); const first = areas[parts[0].id]; first.focus(); first.setSelectionRange(0, 0); first.scrollTop = 0; } };
+  return {
+    dialog,
+    areas,
+    open: (values = {}) => {
+      for (const [key, text] of Object.entries(values)) areas[key].value = text ?? "";
+      dialog.showModal();
+      const first = areas[parts[0].id];
+      first.focus();
+      first.setSelectionRange(0, 0);
+      first.scrollTop = 0;
+    },
+  };
 }
 
 export function configDialog(say) {
-  const name = h("input", { type: "text", id: "config-name", "aria-label": "Name of the model", placeholder: "name (optional)" });
-  const config = { id: "config-text", rows: 14, label: "config.json", accept: ".json,application/json", placeholder: '{\n  "model_type": "llama",\n  "hidden_size": 4096, …', chosen: (file) => { name.value ||= nameOf(file); } };
+  const name = h("input", {
+    type: "text",
+    id: "config-name",
+    "aria-label": "Name of the model",
+    placeholder: "name (optional)",
+  });
+  const config = {
+    id: "config-text",
+    rows: 14,
+    label: "config.json",
+    accept: ".json,application/json",
+    placeholder: '{\n  "model_type": "llama",\n  "hidden_size": 4096, …',
+    chosen: (file) => {
+      name.value ||= nameOf(file);
+    },
+  };
   const made = textDialog({
-    id: "config-dialog", title: "A model's config.json", parts: [config], more: [name],
+    id: "config-dialog",
+    title: "A model's config.json",
+    parts: [config],
+    more: [name],
     about: "Paste it, choose a file, or drop one anywhere on the page. It is sent only to your own sartor server.",
     use: (text) => useConfig(text["config-text"], name.value.trim(), say),
   });
   return () => made.open();
 }
 
-const CALIBRATION = { label: "Calibration (optional)", accept: ".toml", rows: 5, placeholder: "A file written by `sartor calibrate` from your measurements." };
+const CALIBRATION = {
+  label: "Calibration (optional)",
+  accept: ".toml",
+  rows: 5,
+  placeholder: "A file written by `sartor calibrate` from your measurements.",
+};
 
 /** A datasheet and a calibration of one's own; the datasheet of `gpu` is what one starts from. */
 export function deviceDialog(say) {
   let given = "";
   const made = textDialog({
-    id: "device-dialog", title: "Your own device",
+    id: "device-dialog",
+    title: "Your own device",
     about: "Change the datasheet, or choose a file. With a calibration only, the device chosen in the menu stays.",
-    parts: [{ id: "device-text", label: "Datasheet (TOML)", accept: ".toml", rows: 14, placeholder: 'name = "mine"\nvendor = "NVIDIA"\ngeneration = "hopper"\nnum_sms = 132 …' }, { id: "calibration-text", ...CALIBRATION }],
+    parts: [
+      {
+        id: "device-text",
+        label: "Datasheet (TOML)",
+        accept: ".toml",
+        rows: 14,
+        placeholder: 'name = "mine"\nvendor = "NVIDIA"\ngeneration = "hopper"\nnum_sms = 132 …',
+      },
+      { id: "calibration-text", ...CALIBRATION },
+    ],
     use: (text) => {
-      const sheet = text["device-text"].trim(), calibration = text["calibration-text"].trim();
+      const sheet = text["device-text"].trim(),
+        calibration = text["calibration-text"].trim();
       const own = sheet && sheet !== given.trim() ? text["device-text"] : null;
       if (tooLong(say, sheet, calibration)) return false;
-      update((s) => { Object.assign(s.q, { gpu_toml: own, calibration: calibration ? text["calibration-text"] : null }); });
+      update((s) => {
+        Object.assign(s.q, { gpu_toml: own, calibration: calibration ? text["calibration-text"] : null });
+      });
       return true;
     },
   });
   return async () => {
-    given = state.q.gpu_toml ? "" : await sheetOf("gpus", state.q.gpu) || await sheetOf("accelerators", state.q.gpu);
+    given = state.q.gpu_toml
+      ? ""
+      : (await sheetOf("gpus", state.q.gpu)) || (await sheetOf("accelerators", state.q.gpu));
     made.open({ "device-text": state.q.gpu_toml ?? given, "calibration-text": state.q.calibration });
   };
 }
@@ -79,12 +183,24 @@ export function deviceDialog(say) {
 export function clusterDialog(say) {
   let given = "";
   const made = textDialog({
-    id: "cluster-dialog", title: "Your own cluster", about: "Change the file of the cluster chosen in the menu, or choose your own.",
-    parts: [{ id: "cluster-text", label: "Cluster (TOML)", accept: ".toml", rows: 18, placeholder: 'name = "mine"\ngpu = "h100_sxm"\ndevices_per_node = 8\n\n[[tiers]] …' }],
+    id: "cluster-dialog",
+    title: "Your own cluster",
+    about: "Change the file of the cluster chosen in the menu, or choose your own.",
+    parts: [
+      {
+        id: "cluster-text",
+        label: "Cluster (TOML)",
+        accept: ".toml",
+        rows: 18,
+        placeholder: 'name = "mine"\ngpu = "h100_sxm"\ndevices_per_node = 8\n\n[[tiers]] …',
+      },
+    ],
     use: (text) => {
       const file = text["cluster-text"];
       if (tooLong(say, file)) return false;
-      update((s) => { s.plan.cluster_toml = file.trim() && file.trim() !== given.trim() ? file : null; });
+      update((s) => {
+        s.plan.cluster_toml = file.trim() && file.trim() !== given.trim() ? file : null;
+      });
       return true;
     },
   });
@@ -95,7 +211,11 @@ export function clusterDialog(say) {
 }
 
 async function sheetOf(what, name) {
-  try { return await ask(`/api/catalog/${what}/${encodeURIComponent(name)}/toml`, undefined, { as: "text" }); } catch { return ""; }
+  try {
+    return await ask(`/api/catalog/${what}/${encodeURIComponent(name)}/toml`, undefined, { as: "text" });
+  } catch {
+    return "";
+  }
 }
 
 function tooLong({ banner }, ...texts) {
@@ -108,15 +228,26 @@ function tooLong({ banner }, ...texts) {
 export const nameIn = (toml) => /^\s*name\s*=\s*"([^"]*)"/m.exec(toml ?? "")?.[1] || "own";
 
 export function dropAnywhere(say) {
-  addEventListener("dragover", (event) => { event.preventDefault(); document.body.classList.add("dropping"); });
-  addEventListener("dragleave", (event) => { if (!event.relatedTarget) document.body.classList.remove("dropping"); });
+  addEventListener("dragover", (event) => {
+    event.preventDefault();
+    document.body.classList.add("dropping");
+  });
+  addEventListener("dragleave", (event) => {
+    if (!event.relatedTarget) document.body.classList.remove("dropping");
+  });
   addEventListener("drop", async (event) => {
     event.preventDefault();
     document.body.classList.remove("dropping");
     const file = event.dataTransfer?.files[0];
-    if (file && /\.toml$/i.test(file.name)) { if (!tooLong(say, " ".repeat(Math.min(file.size, MOST + 1)))) useToml(await file.text()); return; }
-    if (!file || event.defaultPrevented && event.target.closest?.("[data-takes-files]")) return;
-    if (file.size > MOST) { say.banner(`${file.name} has ${file.size} bytes: a config.json has at most ${MOST}`); return; }
+    if (file && /\.toml$/i.test(file.name)) {
+      if (!tooLong(say, " ".repeat(Math.min(file.size, MOST + 1)))) useToml(await file.text());
+      return;
+    }
+    if (!file || (event.defaultPrevented && target(event).closest?.("[data-takes-files]"))) return;
+    if (file.size > MOST) {
+      say.banner(`${file.name} has ${file.size} bytes: a config.json has at most ${MOST}`);
+      return;
+    }
     useConfig(await file.text(), nameOf(file), say);
   });
 }
