@@ -95,7 +95,8 @@ On the same die a network has seen the very layers of another GPU: its intervals
 {borrowed}## Inference
 
 Nothing was fitted to these published measurements, except three constants of serving on one server, which were chosen
-without each model in turn 12.1% off in time per token and 30% to the first ([serving](concepts/serving.md)). Bias below
+without each model in turn 12.5% off in time per token and 30% to the first, and three of first tokens with pools apart
+([serving](concepts/serving.md)). Bias below
 zero: predicted too fast.
 
 {inference}

@@ -87,9 +87,10 @@ def test_one_load_is_said_once(sartor) -> None:
     assert "in flight a token takes" not in sartor(*WORDS[:-1], "1").out
 
 
-def test_more_devices_than_a_node_has_are_said_to_be_joined(sartor) -> None:
-    assert "a node has 8" in sartor("serving", "llama-3.1-70b", "--tp", 16, "--gpu", "h100").out
-    assert "a node has" not in sartor("serving", "llama-3.1-70b", "--tp", 16, "--gpu", "gb200").out
+def test_more_devices_than_a_node_has_are_said_to_cross_the_network(sartor) -> None:
+    crossing = "more than 8 h100_sxm cross the network of dgx-h100"
+    assert crossing in sartor("serving", "llama-3.1-70b", "--tp", 16, "--gpu", "h100").out
+    assert "cross the network" not in sartor("serving", "llama-3.1-70b", "--tp", 16, "--gpu", "gb200").out
 
 
 def test_pools_of_their_own_count_all_devices(sartor) -> None:

@@ -12,13 +12,13 @@ import numpy as np
 
 from sartor.answers.serving import Choice, DeploymentAnswer, ServedPoint
 from sartor.api.models import Model, read
-from sartor.api.questions import in_engine
+from sartor.api.questions import crossing_note, in_engine
 from sartor.api.servers import served_run, server_of
 from sartor.api.words import GpuLike, precision_of, size_of
 from sartor.cost.correction.calibration import load_calibration
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
-from sartor.hardware.cluster_catalog import usual_cluster
+from sartor.hardware.cluster_catalog import joined_devices, usual_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower.setting import check
 from sartor.model.workload import ModelReading, ParallelDims, too_long
@@ -30,7 +30,6 @@ from sartor.step.serving.deploy import (
     LatencyGoal,
     PricedLayouts,
     ServerLayout,
-    joined_devices,
     servers_of,
     with_pools,
 )
@@ -356,8 +355,7 @@ def _assumed(
     names = dict.fromkeys(question.server.engine.name for question in questions)
     yield f"served by {', '.join(names)}; all prompts and answers have the given lengths, and times are means"
     yield "requests arrive evenly: in bursts the first token waits longer, and percentiles are not predicted"
-    for gpu in {gpu.name: gpu for gpu, devices in servers if devices > joined_devices(gpu)}.values():
-        yield f"servers of more than {joined_devices(gpu)} {gpu.name} are priced as if joined by their own links"
+    yield from dict.fromkeys(note for gpu, devices in servers for note in crossing_note(gpu, devices))
     yield "nothing is lost between replicas"
     yield from dict.fromkeys(note for question in questions for note in question.notes)
     if len({question.server.dtype for question in questions}) > 1:

@@ -24,7 +24,7 @@ from sartor.ask.complete import complete
 from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.errors import NOT_GIVEN, InputError
 from sartor.hardware.cluster import UNSAID_BYTES_PER_S, Cluster
-from sartor.hardware.cluster_catalog import CLUSTERS, usual_cluster
+from sartor.hardware.cluster_catalog import CLUSTERS, joined_devices, network_of, usual_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.counts import count_params
 from sartor.model.lower.setting import feasible
@@ -303,6 +303,14 @@ def _trained_at(
             *template_words(gpu),
             *((EAGER,) if run.get("eager") else ()),
         ),
+    )
+
+
+def crossing_note(gpu: Gpu, devices: int) -> tuple[str, ...]:
+    """The network that a served model's devices cross, if they are more than one domain of fast links joins."""
+    network = network_of(gpu, devices)
+    return (
+        () if network is None else (f"more than {joined_devices(gpu)} {gpu.name} cross the network of {network.name}",)
     )
 
 

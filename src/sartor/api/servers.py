@@ -11,7 +11,15 @@ import numpy as np
 
 from sartor.answers.serving import ServingAnswer
 from sartor.api.models import Model, read
-from sartor.api.questions import asked_run, in_engine, padding_note, released_note, released_run, reserve_note
+from sartor.api.questions import (
+    asked_run,
+    crossing_note,
+    in_engine,
+    padding_note,
+    released_note,
+    released_run,
+    reserve_note,
+)
 from sartor.api.words import GpuLike, of_frameworks, precision_of, refuse_on_a_chip, size_of, word_of
 from sartor.ask.alternatives import turn_of_time
 from sartor.cost.correction.attention import kernels_measured
@@ -312,9 +320,7 @@ def _assumed(run: Run, reading: ModelReading, server: Server, load: Load, calibr
     if not run.states("kernels"):
         others = " and ".join(run.facts["kernels"].alternatives)
         yield f"kernels={server.engine.name} (default)" + (f": intervals also cover {others}" if others else "")
-    joined = max(server.gpu.link_domain, server.gpu.devices_per_node)
-    if server.num_devices > joined:
-        yield f"all {server.num_devices} devices joined by their own links (a node has {joined})"
+    yield from crossing_note(server.gpu, server.num_devices)
     yield from _stored_words(server)
     yield reserve_note(server.engine, server.gpu)
     share = f"{float(server.engine.utilization(server.gpu, server.tp, server.copies)):.3g} of the memory"

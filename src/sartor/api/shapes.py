@@ -45,6 +45,7 @@ from sartor.cost.gpu.gemm import weight_bytes, weights_stay
 from sartor.cost.price import Estimate, gemm_mappings, operator_costs, price
 from sartor.cost.uncertainty import covering
 from sartor.errors import InputError
+from sartor.hardware.cluster_catalog import network_of
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
 from sartor.model.lower import feasible, lower
@@ -249,7 +250,8 @@ def priced_pass(question: Question, graph: OperatorGraph) -> tuple[Question, Est
 
 def _priced(question: Question, graph: OperatorGraph) -> Estimate:
     factor = question.reading.interval_factor
-    return price(graph, question.gpu, question.calibration, sigma_factor=factor, eager=question.eager)
+    network = network_of(question.gpu, int(np.max(question.dims.tp * question.dims.ep)))
+    return price(graph, question.gpu, question.calibration, sigma_factor=factor, eager=question.eager, cluster=network)
 
 
 def _on_other_engines(question: Question, graph: OperatorGraph) -> Iterator[tuple[str, Estimate]]:

@@ -112,6 +112,16 @@ def usual_cluster(gpu: Gpu) -> Cluster:
     return cluster_from(gpu, 8) if gpu.accelerator is None else _chip_network(gpu)
 
 
+def joined_devices(gpu: Gpu) -> int:
+    """Devices of one domain of fast links."""
+    return max(gpu.link_domain, gpu.devices_per_node)
+
+
+def network_of(gpu: Gpu, devices: int) -> Cluster | None:
+    """The usual cluster of so many devices if they are more than one domain of fast links joins; else None."""
+    return usual_cluster(gpu) if gpu.accelerator is None and devices > joined_devices(gpu) else None
+
+
 def _chip_network(gpu: Gpu) -> Cluster:
     if not gpu.link_bytes_per_s:
         raise InputError("num_links", 0, f"{gpu.name} has no links that could join devices", "1 or more")

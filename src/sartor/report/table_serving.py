@@ -16,7 +16,6 @@ from sartor.report.fit_words import tight_text
 from sartor.report.grid import field_grid
 from sartor.report.plan_words import turn_lines
 from sartor.report.words import count_text, interval_text, three_digits, unread_text
-from sartor.step.serving.deploy import joined_devices
 from sartor.units import format_bytes, format_change, format_seconds
 
 if TYPE_CHECKING:
@@ -243,13 +242,10 @@ def _simpler_text(answer: DeploymentAnswer) -> list[str]:
 
 def _unsure_text(answer: DeploymentAnswer, best: Choice) -> list[str]:
     """What could turn the answer: facts that were not stated, and what is known of these predictions."""
-    server = best.deployment.layout.server
     words = []
-    if server.num_devices > joined_devices(server.gpu):
-        words.append(f"A server of {server.num_devices} spans nodes and is priced as if it did not: expect it slower.")
     if best.deployment.layout.prefill and math.isfinite(answer.objective.ttft_s):
         words.append(
-            "First tokens with servers for prompts were 57% off on published runs, mostly predicted too short."
+            "First tokens with servers for prompts were 50% off on published runs: their interval is what is known."
         )
     if answer.unstated:
         usual = ", ".join(f"{name}={value}" for name, value in answer.unstated.items())

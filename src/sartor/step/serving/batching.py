@@ -20,6 +20,7 @@ import numpy.typing as npt
 from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.cost.price import Estimate
 from sartor.hardware.cluster import own_links
+from sartor.hardware.cluster_catalog import joined_devices, usual_cluster
 from sartor.model.workload import Phase
 from sartor.step.serving.served import Load, Server, cache_bytes, capacity, holds, served_pass
 from sartor.units import Floats, Ints, plain
@@ -196,7 +197,7 @@ def steady_state(
     load: Load,
     known: Calibration | None = None,
     *,
-    waves: float = math.inf,
+    waves: Floats = math.inf,
     receive_every: Ints = 1,
 ) -> Steady:
     """Latency and throughput under ``load``; arrays give arrays. Times are infinite if not one whole sequence fits.
@@ -297,16 +298,19 @@ def disaggregated(
     waves: float = math.inf,
 ) -> Steady:
     """`steady_state` with prompts on ``prefill_workers`` copies of one server and decoding on ``decode_workers`` copies
-    of another: no prompt delays decoding, and the slower pool limits throughput. Keys and values move over one device's
-    links. Times are infinite if a pool has no memory for one sequence."""
+    of another: no prompt delays decoding, and the slower pool limits throughput. Times are infinite if a pool has no
+    memory for one sequence."""
     flight, answer = load.columns()
     passes = prompt_passes(prefill, load, known or calibration_of(prefill))
     known = known or calibration_of(decode)
     copies = decode.copies * decode_workers
     sequences = np.where(capacity(prefill, load.flat(load.input_len)) >= 1, holds(decode, load), 0)
     at_once = np.minimum(flight / copies, np.maximum(sequences, 1))
+    devices = prefill.num_devices * np.asarray(prefill_workers) + decode.num_devices * np.asarray(decode_workers)
+    moved_s = np.maximum(_moved_s(prefill, load, devices), _moved_s(decode, load, devices))
     prompt_s, each_s, moved_s = (
-        np.broadcast_to(column, flight.shape) for column in (passes.alone_s, passes.full_s, _moved_s(decode, load))
+        np.broadcast_to(column, flight.shape)
+        for column in (passes.alone_s, passes.full_s, moved_s + decode.engine.handover_s)
     )
     pools = _Pools(
         flight=flight,
@@ -340,7 +344,7 @@ def disaggregated(
         step_s,
         step_s,
         first_s,
-        _first_token_log_sigma(own_s, decode.engine.first_token_log_sigma, first_s - own_s, waited),
+        _first_token_log_sigma(own_s, decode.engine.apart_log_sigma, first_s - own_s, waited),
     )
 
 
@@ -356,6 +360,7 @@ class _Pools:
     each_s: Array
     """Seconds per prompt of a server that is never idle."""
     moved_s: Array
+    """From the prompt's pass to the decoding server."""
     steps: _DecodeSteps
     copies: Ints
     waves: float
@@ -399,9 +404,10 @@ class _Pools:
         return fits
 
 
-def _moved_s(server: Server, load: Load) -> Floats:
-    """Seconds to move one prompt's keys and values between pools over one device's links."""
-    lengths = np.atleast_1d(load.input_len)
-    cache = [cache_bytes(server, int(n), 0) for n in lengths]
-    link = own_links(server.gpu).tiers[0].bytes_per_s
-    return np.reshape(cache, np.shape(load.input_len)) / link
+def _moved_s(server: Server, load: Load, devices: Ints) -> Array:
+    """Seconds to move one prompt's keys and values from or to each device of a server, over its own links if pools of
+    so many devices are within one domain of them, else over the network."""
+    lengths, where = np.unique(load.flat(load.input_len), return_inverse=True)
+    cache = np.asarray([cache_bytes(server, int(n), 0) for n in lengths])[where.ravel()]
+    near, far = own_links(server.gpu).tiers[0], usual_cluster(server.gpu).tiers[-1]
+    return np.asarray(cache / np.where(devices > joined_devices(server.gpu), far.bytes_per_s, near.bytes_per_s))

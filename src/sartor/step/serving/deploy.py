@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.cost.correction.calibration import Calibration
-from sartor.hardware.gpu import Gpu
 from sartor.model.lower import feasible
 from sartor.model.workload import ParallelDims
 from sartor.pareto import is_pareto
@@ -232,11 +231,6 @@ class Deployer:
             for server, prompts in zip(able, passes, strict=True)
         ]
         return [server for server, best in zip(able, is_pareto(points), strict=True) if best] if able else []
-
-
-def joined_devices(gpu: Gpu) -> int:
-    """Devices of one domain of fast links."""
-    return max(gpu.link_domain, gpu.devices_per_node)
 
 
 def servers_of(

@@ -95,6 +95,12 @@ class Engine:
     """May skip some steps between checks for new requests."""
     first_token_log_sigma: float = 0.4
     """Standard deviation of ln(measured / predicted) of the time to first token."""
+    prompts_first: bool = False
+    """While prompts wait, no token is decoded: requests of equal lengths that begin together stay in step."""
+    handover_s: float = 0.15
+    """Time to hand a request from a server for prompts to one for answers, besides moving its keys and values."""
+    apart_log_sigma: float = 1.0
+    """``first_token_log_sigma`` where prompts have servers of their own."""
     vendors: tuple[str, ...] = ()
     """Vendors of the GPUs it is built for; empty: any."""
     sizings: tuple[CacheSizing, ...] = ()
@@ -260,7 +266,10 @@ ENGINES: Mapping[str, Engine] = MappingProxyType(
             Engine(
                 name="sglang",
                 looks_late=True,
-                first_token_log_sigma=1.5,
+                prompts_first=True,
+                handover_s=0.2,
+                apart_log_sigma=0.7,
+                first_token_log_sigma=0.9,
                 sizings=SGLANG_SIZINGS,
                 usual_release="0.5.3",
             ),
@@ -270,6 +279,7 @@ ENGINES: Mapping[str, Engine] = MappingProxyType(
                 narrow_cache=True,
                 hidden_launches=0.46,
                 first_token_log_sigma=0.5,
+                handover_s=0.1,
                 vendors=("NVIDIA",),
                 sizings=(CacheSizing(share_of=CacheShare.AFTER_LOADING, page_tokens=32),),
             ),
@@ -277,7 +287,10 @@ ENGINES: Mapping[str, Engine] = MappingProxyType(
     }
 )
 """8-bit caches as in NVIDIA's quantized checkpoints (recalled); hidden launches and sigmas fitted on
-data/end_to_end/serving.csv (1,028 aggregated rows of confidence B, 2026-11-23): lab/fit_serving.py."""
+data/end_to_end/serving.csv (1,028 aggregated rows of confidence B, 2026-11-23): lab/fit_serving.py. Times to hand over
+and their sigmas: its 142 rows with pools of their own (59 SGLang, 83 TensorRT-LLM, 2026-11-30); vLLM, of which it has
+one such row, between the two. SGLang decodes nothing while prompts wait: its scheduler takes a batch of prompts before
+one of decoding (sglang/srt/managers/scheduler.py, ``get_next_batch_to_run``; recalled)."""
 
 USUAL_ENGINE = ENGINES["vllm"]
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from sartor.cost.correction.calibration import Calibration, Clock
 from sartor.cost.price import Estimate, price
 from sartor.hardware.cluster import Cluster
+from sartor.hardware.cluster_catalog import network_of
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower import lower
 from sartor.model.lower.setting import feasible
@@ -143,6 +144,7 @@ def served_graph(server: Server, workload: Workload) -> OperatorGraph:
 
 def served_pass(server: Server, workload: Workload, fit: Calibration, cluster: Cluster | None = None) -> Estimate:
     """One device's pass with its price: that of ``sartor estimate`` for the same workload."""
+    cluster = cluster or network_of(server.gpu, server.num_devices)
     fit = in_an_engine(fit, server.engine, workload.phase)
     return price(served_graph(server, workload), server.gpu, fit, details=False, cluster=cluster)
 
