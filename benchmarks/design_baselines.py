@@ -29,7 +29,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("models", nargs="*", default=["bert-large"])
-    parser.add_argument("--space", default="published")
+    parser.add_argument("--space", default="phaze")
     parser.add_argument("--devices", type=int, default=1024)
     parser.add_argument("--batch", type=int, default=4096)
     parser.add_argument("--limit-s", type=float, default=300.0)

@@ -47,7 +47,7 @@ DOORS: dict[str, Callable[[Any], ModelReading]] = {
     "plan": lambda model: api.plan(model, **RUN).reading,
     "serving": lambda model: api.serving(model).reading,
     "design": lambda model: api.design(
-        model, num_devices=8, global_batch_size=8, space="published", time_limit=1e-3
+        model, num_devices=8, global_batch_size=8, space="phaze", time_limit=1e-3
     ).readings[0],
 }
 

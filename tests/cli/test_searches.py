@@ -53,14 +53,8 @@ def test_out_writes_what_json_prints(sartor: Callable[..., Any], asked: list[obj
     assert (tmp_path / "answer.json").read_text() == ran.out
 
 
-def test_a_batch_that_is_not_given_is_named_or_said_to_be_assumed(
-    sartor: Callable[..., Any], asked: list[object]
-) -> None:
+def test_a_batch_that_is_not_given_is_said_to_be_assumed(sartor: Callable[..., Any], asked: list[object]) -> None:
     at = asked.index("--global-batch-size")
     ran = sartor(*asked[:at], *asked[at + 2 :])
-    if asked[0] == "plan":
-        assert ran.code == 0
-        assert "(usual; set --global-batch-size)" in ran.out
-    else:
-        assert ran.code == 2
-        assert "--global-batch-size" in ran.err
+    assert ran.code == 0
+    assert "(usual; set --global-batch-size)" in " ".join(ran.out.split())

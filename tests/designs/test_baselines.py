@@ -32,7 +32,7 @@ def test_expert_placement_is_no_faster_than_searched_and_searched_no_faster_than
     assert searched.ranked.objective <= best.objective * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("name", ["published", "modern"])
+@pytest.mark.parametrize("name", ["phaze", "modern"])
 def test_known_chips_sustain_what_the_chips_of_the_space_do(name: str) -> None:
     space = load_space(name)
     wanted = [getattr(space.groups[0], field) for field in IN_LONG_RUNS]

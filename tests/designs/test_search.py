@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from design_samples import QUESTIONS, SPACES, best_by_trying_all, every_option, question, small_shape, small_space
 from sartor.cost.chip.ownership import too_hot
+from sartor.designs import search
 from sartor.designs.bounds import evaluated_joules, lower_models, plan_rates, work_rates
 from sartor.designs.candidates import DesignStatus, Progress, candidates_of
 from sartor.designs.parts import CopySplit
@@ -45,6 +46,32 @@ def test_the_search_finds_what_trying_everything_finds(objective: Objective) -> 
     assert result.best.objective == pytest.approx(best_by_trying_all(1, objective=objective), rel=1e-9)
     assert result.gap == 0
     assert result.evaluated < result.evaluated + result.pruned
+
+
+def test_a_search_that_scouts_first_finds_what_trying_everything_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "FIRST_CHUNK", 1)
+    monkeypatch.setattr(search, "FIRST_BOXES", 2)
+    steps: list[Progress] = []
+    result = search_design(QUESTIONS[1], SPACES[1], on_progress=steps.append)
+    assert [step.phase for step in steps[:3]] == ["bounds"] * 3
+    assert 0 < steps[2].incumbent <= result.upper_bound <= steps[2].bound
+    assert result.best is not None
+    assert result.best.objective == pytest.approx(best_by_trying_all(1), rel=1e-9)
+    assert result.best in result.ranked
+
+
+@pytest.mark.parametrize("kind", [1, 2])
+def test_a_box_is_bounded_by_no_less_than_any_chip_in_it(kind: int) -> None:
+    varied = {"num_stacks": [2, 4], "num_links": [2, 6], "vector_lanes": [16, 32], "memory": ["hbm2", "hbm3"]}
+    space = small_space(**varied, global_buffer_mib=[1, 2], scale_up_devices=[2, 8], scale_out_gb_per_s=[10, 50])
+    asked, (candidates, _) = QUESTIONS[kind], candidates_of(QUESTIONS[kind], space)
+    boxes = [(members, taken(best, b)) for group, best in candidates.boxes() for b, members in enumerate(group)]
+    assert sorted(np.concatenate([members for members, _ in boxes])) == list(range(len(candidates)))
+    for model in lower_models(asked):
+        for parts in model.parts.values():
+            for members, best in boxes[::7]:
+                rates = [work_rates(asked, parts, candidates.accelerator(i), 2e8) for i in members]
+                assert max(rates) <= work_rates(asked, parts, best, 2e8) * (1 + 1e-12)
 
 
 def test_with_every_kind_of_plan_the_search_finds_what_trying_everything_finds() -> None:
@@ -86,9 +113,9 @@ def test_chips_no_one_can_build_are_left_out_or_priced_and_marked() -> None:
     assert "counts only cores and buffers" in marked
     chips = [each.evaluation.point.accelerator for each in (best, mad)]
     assert not_buildable_text(published, chips[0]) == ""
-    assert not_buildable_text(published, chips[1]).startswith(", but it could not be built (clock_mhz=9,000")
-    assert "--area-model die searches buildable chips" in not_buildable_text(published, chips[1])
-    assert "--plausibility searches buildable chips" in not_buildable_text(free, chips[1])
+    assert not_buildable_text(published, chips[1]).startswith("A chip that cannot be built (clock_mhz=9,000")
+    assert "--space modern searches chips that can" in not_buildable_text(published, chips[1])
+    assert "--plausibility searches chips that can" in not_buildable_text(free, chips[1])
 
 
 def test_a_best_chip_on_a_plateau_or_hotter_than_most_is_marked() -> None:

@@ -157,7 +157,7 @@ def test_a_worker_with_another_sartor_is_refused() -> None:
 
     state = SearchState(question=ASKED, space=SPACE, tolerance=0.0, on_progress=None, start=0.0, time_limit_s=1.0)
     with pytest.raises(InputError, match="worker must have sartor"):
-        run_elsewhere("9.9", ASKED, state.work_tasks()[0])
+        state.bound_boxes(lambda tasks: (run_elsewhere("9.9", ASKED, task) for task in tasks))
 
 
 # ------------------------------------------------------------------------------------------------------ Dask, really

@@ -28,7 +28,7 @@ def space_of(folder: Path, text: str) -> Path:
 
 
 def test_the_published_space_has_its_published_counts() -> None:
-    space = load_space("published")
+    space = load_space("phaze")
     assert (space.num_points, space.num_kept) == (75_712, 29_360)
     assert space.area_model is AreaModel.PUBLISHED
 
@@ -116,7 +116,7 @@ def test_a_space_that_cannot_be_is_one_sentence(tmp_path: Path, text: str, sente
 
 @pytest.mark.parametrize("name", ["publishd", "no/such.toml", "no.toml", "."])
 def test_a_name_or_path_that_is_none_is_refused_with_those_that_are(name: str) -> None:
-    with pytest.raises(InputError, match="published"):
+    with pytest.raises(InputError, match="phaze"):
         load_space(name)
 
 

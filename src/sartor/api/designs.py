@@ -126,7 +126,7 @@ def _space(space: str | Path | AcceleratorSpace) -> AcceleratorSpace:
 
     loaded = load_space(space) if isinstance(space, str | Path) else space
     if not isinstance(loaded, AcceleratorSpace):
-        raise InputError("space", space, "must be a name, the path of a TOML file or an AcceleratorSpace", "published")
+        raise InputError("space", space, "must be a name, the path of a TOML file or an AcceleratorSpace", "modern")
     return loaded
 
 
@@ -134,6 +134,7 @@ def _question(
     readings: Sequence[ModelReading], space: AcceleratorSpace, num_devices: int, settings: DesignOptions
 ) -> tuple[DesignQuestion, int, tuple[str, ...]]:
     """The question, the number of phases of each model, and notes on what was assumed."""
+    from sartor.ask.complete import TOKENS_PER_STEP, usual_batch
     from sartor.designs.ask import Jobs, design_models, design_question, objective_of
 
     shares, objective = objective_of(settings["objective"])
@@ -146,6 +147,13 @@ def _question(
     shapes = [reading.shape for reading in readings]
     models, notes = design_models(shapes, num_devices, settings["seq_len"], settings["weights"], settings["tp"], jobs)
     stated = part_of(QuestionOptions, settings)
+    if stated["global_batch_size"] is None and any(not model.served for model in models):
+        batch = usual_batch(min(model.seq_len for model in models), num_devices, min(stated["microbatch_size"]))
+        stated["global_batch_size"] = batch
+        notes = (
+            *notes,
+            f"global_batch_size={batch}: {TOKENS_PER_STEP / 2**20:.0f}M tokens (usual; set --global-batch-size)",
+        )
     question = design_question(tuple(models), space, num_devices=num_devices, objective=objective, **stated)
     return question, len(shares), notes
 

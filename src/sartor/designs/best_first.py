@@ -189,18 +189,18 @@ class BestFirst(ABC):
         self.heap = [entry for entry in self.heap if entry[1] != number]
         heapq.heapify(self.heap)
         self.in_flight |= {(number, h): -bound for bound, _, h in mine}
-        points = tuple(self._point(number, h) for _, _, h in mine)
+        points = tuple(self._point(number, h, tuple(self.options(number, h))) for _, _, h in mine)
         schedules = tuple(self.schedules.get(self.cores(number), {}).items())
         return self.task(number, PointTask(points=points, schedules=schedules))
 
-    def _point(self, number: int, h: int) -> Point:
+    def _point(self, number: int, h: int, options: tuple[Option, ...]) -> Point:
         chip = self.chip(number)
         floor = self.value() * float(self.candidates.divisor[h, chip])
         return Point(
             index=self.name(number),
             accelerator=self.candidates.accelerator(chip),
             hbm_bytes=float(self.candidates.hbm_bytes[h, chip]),
-            options=tuple(self.options(number, h)),
+            options=options,
             floor=(floor,) if len(self.question.models) == 1 else (),
             schedule_limit_s=self.limits.get((number, h), SCHEDULE_LIMIT_S),
         )

@@ -7,18 +7,19 @@ protocol of a store (`Keep`) for whatever else is computed once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from sartor.cost.chip.area import die_area, published_area_mm2
+from sartor.cost.chip.operator_latency import SCALE_OUT, distinct_rows
 from sartor.cost.chip.ownership import die_cost, electricity_usd, excess, faults, package_usd, power
 from sartor.designs.point import Evaluation
 from sartor.designs.question import EQUAL, AreaModel, DesignQuestion, Objective
 from sartor.designs.space import AcceleratorSpace, taken
-from sartor.hardware.accelerator import Accelerator
+from sartor.hardware.accelerator import ARRAY_FIELDS, Accelerator
 from sartor.interrupts import point
 from sartor.units import GIGA, MIB, Array, Floats, Ints, format_bytes
 
@@ -189,6 +190,26 @@ class Candidates:
             where = np.flatnonzero(self.group[index] == g)
             yield where, taken(self.groups[g], self.place[index][where])
 
+    def boxes(self) -> tuple[tuple[tuple[Array, ...], Accelerator], ...]:
+        """For each group, boxes of candidates with the same arrays and clock: their positions, and chips (one per box)
+        that are nowhere worse than any in it."""
+        return tuple(_boxes(where, a) for where, a in self.of_groups(np.arange(len(self))))
+
+
+_BOX = ("num_tensor_cores", "array_rows", "array_cols", "clock_hz", *SCALE_OUT, "link_latency_s", "stack_bytes_per_s")
+"""Fields equal within a box: those that decide most, and those of which more is not better."""
+
+
+def _boxes(where: Array, a: Accelerator) -> tuple[tuple[Array, ...], Accelerator]:
+    columns = {name: np.broadcast_to(getattr(a, name), a.shape) for name in ARRAY_FIELDS if np.ndim(getattr(a, name))}
+    if not columns:
+        return (where,), a
+    _, box = distinct_rows([columns[name] for name in _BOX if name in columns] or [np.zeros(a.shape)])
+    order = np.argsort(box, kind="stable")
+    starts = np.flatnonzero(np.diff(box[order], prepend=-1))
+    best = {name: np.maximum.reduceat(column[order], starts) for name, column in columns.items()}
+    return tuple(np.split(where[order], starts[1:])), replace(a, **best)
+
 
 def candidates_of(question: DesignQuestion, space: AcceleratorSpace) -> tuple[Candidates, str]:
     """The candidates within all budgets, and if there are none, a sentence on the tightest constraint."""
@@ -310,7 +331,8 @@ def _nearest_unbuildable(space: AcceleratorSpace, all_: dict[str, Array]) -> str
 
 def _masks(question: DesignQuestion, space: AcceleratorSpace, all_: dict[str, Array]) -> list[tuple[str, Array]]:
     limits, area = question.budgets, question.budgets.area_mm2 or np.inf
-    space_limit = space.area_limit_mm2 or np.inf
+    same_model = question.costs.area is space.area_model
+    space_limit = (space.area_limit_mm2 if same_model else 0.0) or np.inf
     hbm = np.less_equal(all_["hbm"], (limits.hbm_bytes or np.inf) * (1 + EQUAL)).any(axis=0)
     watts = np.less_equal(all_["power"], (limits.power_w or np.inf) * (1 + EQUAL))
     inside = np.less_equal(all_["area"], min(area, space_limit) * (1 + EQUAL))

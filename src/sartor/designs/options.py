@@ -57,7 +57,8 @@ class QuestionOptions(TypedDict, total=False):
     """Budgets of a device, the plans to try, and costs."""
 
     global_batch_size: Annotated[
-        int | None, Declared(Spelling.WHOLE, "Sequences per step over all devices.", metavar="B")
+        int | None,
+        Declared(Spelling.WHOLE, "Sequences per step over all devices. [default: 4M tokens]", metavar="B"),
     ]
     mean: Annotated[
         str, Declared(Spelling.TEXT, "Mean over several models.", metavar="geometric|arithmetic", default="geometric")
@@ -132,9 +133,9 @@ class SpaceOptions(TypedDict, total=False):
         "str | Path | AcceleratorSpace",
         Declared(
             Spelling.TEXT,
-            "A name from `sartor catalog spaces`, or a TOML file.",
+            "Chips to search: modern, phaze (the paper's grid), fine, or a TOML file.",
             metavar="NAME|FILE",
-            default="published",
+            default="modern",
         ),
     ]
     shapes: Annotated[

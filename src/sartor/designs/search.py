@@ -25,12 +25,12 @@ import numpy as np
 from sartor.cost.chip.ownership import energy_floor_j
 from sartor.designs.best_first import BestFirst, RunInTime
 from sartor.designs.bounds import within_energy, work_rates
-from sartor.designs.candidates import Candidates, DesignStatus, JointResult, Progress, candidates_of
+from sartor.designs.candidates import Candidates, DesignStatus, JointResult, Progress, Ranked, candidates_of, priced
 from sartor.designs.infeasible import LeastEnergy, least_energy, memory_constraint, tightest_constraint
 from sartor.designs.point import Option
 from sartor.designs.question import EQUAL, DesignModel, DesignQuestion, Objective
 from sartor.designs.space import AcceleratorSpace
-from sartor.designs.tasks import PlanTask, Result, Task, WorkTask, lowered, run_task
+from sartor.designs.tasks import EvaluatedPoints, PlanTask, PointTask, Result, Task, WorkTask, lowered, run_task
 from sartor.interrupts import point
 from sartor.schedules.makespan import timing_fields
 from sartor.units import Array
@@ -73,7 +73,8 @@ def search_design(
     try:
         if not state.infeasible:
             run_tasks = partial(run_in_time, ask, deadline)
-            state.order_by(run_tasks(state.work_tasks()))
+            state.bound_boxes(run_tasks)
+            state.scout(run_tasks, partial(in_time, deadline))
             state.until_proved(run_tasks)
     except OutOfTime:
         pass
@@ -125,7 +126,8 @@ def _result(state: SearchState, interrupted: bool, deadline: float) -> JointResu
     if state.infeasible:
         nothing = {"best": None, "upper_bound": 0.0, "gap": 0.0, "evaluated": 0, "pruned": num_points - left_out}
         return JointResult(status=DesignStatus.INFEASIBLE, tightest=state.infeasible, **nothing, **common)  # type: ignore[arg-type]
-    upper, value = state.bound(), state.value()
+    best = state.best or state.scouted
+    upper, value = state.bound(), best.objective if best else state.value()
     if not value and not upper:
         nothing = {"best": None, "upper_bound": 0.0, "gap": 0.0, "evaluated": len(state.ranked)}
         nothing["pruned"] = num_points - left_out - len(state.ranked)
@@ -137,12 +139,14 @@ def _result(state: SearchState, interrupted: bool, deadline: float) -> JointResu
     proved = upper <= value * (1 + EQUAL)
     return JointResult(
         status=DesignStatus.OPTIMAL if proved else DesignStatus.FEASIBLE if value else DesignStatus.UNKNOWN,
-        best=state.best,
+        best=best,
         upper_bound=value if proved else upper,
         gap=0.0 if proved else gap,
         evaluated=len(state.ranked),
         pruned=state.pruned(),
-        ranked=tuple(sorted(state.ranked.values(), key=lambda ranked: -ranked.objective)),
+        ranked=tuple(
+            sorted(state.ranked.values() or [entry for entry in [best] if entry], key=lambda ranked: -ranked.objective)
+        ),
         **common,  # type: ignore[arg-type]
     )
 
@@ -186,6 +190,10 @@ FIRST_CHUNK, CHUNK = 96, 1536
 """Candidates bounded at a time: a few first, to get an incumbent early."""
 WORK_CHUNK = 8192
 """Candidates per task of the first bound: some tenths of a second."""
+FIRST_BOXES = 8
+"""Boxes of candidates that are opened first."""
+SCOUTS = 3
+"""Chips of these boxes that are evaluated at once, for a first incumbent."""
 LOOSE = 0.7
 """Splits with a first bound below this share of the best split's get their second bound just before evaluation."""
 MOST_BLUNT = 512
@@ -226,15 +234,20 @@ class SearchState(BestFirst):
     blunt: dict[int, Array] = field(default_factory=dict)
     """Mask [options] of such a candidate's options that still have their first bound."""
     bounded: int = 0
+    scouted: Ranked | None = None
+    """A point to beat, while nothing better is known."""
     trajectory: list[Progress] = field(default_factory=list)
     spent: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.candidates, self.infeasible = candidates_of(self.question, self.space)
         self.now = time.perf_counter()
-        self.loose = np.zeros((len(self.question.models), 0))
-        self.loose_joint = self.falling = np.zeros(0)
+        self.loose = np.zeros((len(self.question.models), len(self.candidates)))
+        self.loose_joint = np.zeros(len(self.candidates))
+        self.falling = self.falling_boxes = np.zeros(0)
         self.order = np.zeros(0, dtype=np.int64)
+        self.boxes: list[Array] = []
+        self.opened = 0
         if not self.infeasible:
             self.memory = float(self.candidates.hbm_bytes.max())
             self.every_option = tuple(_options(self.question))
@@ -242,14 +255,15 @@ class SearchState(BestFirst):
     # What is known
 
     def next_first(self) -> float:
-        return float(self.falling[self.bounded]) if self.bounded < len(self.order) else 0.0
+        return max(_first(self.falling[self.bounded :]), _first(self.falling_boxes[self.opened :]))
 
     def bound(self) -> float:
         """Upper bound on the objective of all points; inf before anything is known."""
-        if not len(self.order):
+        if not self.boxes:
             return float("inf")
-        rest = self.next_first() if self.bounded else float(self.loose_joint.max())  # sorted after the first chunk
-        return max(self.top(), rest, self.dropped, self.value(), *self.in_flight.values(), *self.put_off.values())
+        return max(
+            self.top(), self.next_first(), self.dropped, self.value(), *self.in_flight.values(), *self.put_off.values()
+        )
 
     def hopeless(self) -> bool:
         """Whether some model fits in no memory on any accelerator; checked once, if nothing in the first chunk fits."""
@@ -260,44 +274,104 @@ class SearchState(BestFirst):
 
     def pruned(self) -> int:
         """Number of points ruled out by bounds: not evaluated, not waiting, and not still to be bounded."""
-        if not len(self.order):
+        if not self.boxes:
             return 0
         memories, points = len(self.candidates.hbm_bytes), int(np.count_nonzero(self.candidates.hbm_bytes))
         looked_at = len(self.ranked) + len(self.heap) + len(self.in_flight) - len(self.again)
         return max(points - looked_at - self._later(self.enough()) * memories, 0)
 
     def _later(self, enough: float) -> int:
-        """Candidates not bounded yet whose first bound exceeds ``enough``."""
-        rest = self.falling[self.bounded :]
-        return len(rest) if not self.bounded else len(rest) - int(np.searchsorted(rest[::-1], enough, side="right"))
+        """Candidates not bounded yet whose first bound, or that of their box, exceeds ``enough``."""
+        boxes = range(self.opened, len(self.boxes))
+        closed = sum(len(self.boxes[b]) for b in boxes if self.falling_boxes[b] > enough)
+        return closed + int(np.count_nonzero(self.falling[self.bounded :] > enough))
 
     # The first bound
 
-    def work_tasks(self) -> list[WorkTask]:
-        index = np.arange(len(self.candidates))
-        return [
-            WorkTask(
-                start=int(positions[0]),
-                count=len(positions),
-                candidates=tuple(self.candidates.of_groups(positions)),
-                hbm_bytes=self.memory,
-            )
-            for positions in np.split(index, range(WORK_CHUNK, len(index), WORK_CHUNK))
-        ]
+    def bound_boxes(self, run: RunInTime) -> None:
+        """Order the boxes by the first bounds of chips that are nowhere worse than any in them."""
+        groups = self.candidates.boxes()
+        boxes = [box for members, _ in groups for box in members]
+        places = np.split(np.arange(len(boxes)), np.cumsum([len(members) for members, _ in groups])[:-1])
+        best = tuple(zip(places, (a for _, a in groups), strict=True))
+        (loose,) = run([WorkTask(start=-1, count=len(boxes), candidates=best, hbm_bytes=self.memory)])
+        divisor = np.array([self.candidates.least_divisor[box].min() for box in boxes])
+        joint = np.asarray(self.question.together(np.asarray(loose))) / divisor
+        order = _order(joint, FIRST_BOXES)
+        self.falling_boxes = _most_of_rest(joint[order])
+        self.boxes = [boxes[b] for b in order]
+        self.report("bounds")
 
-    def order_by(self, results: Iterable[Result]) -> None:
-        """Order all candidates by their first bounds."""
-        loose = np.concatenate([np.asarray(result) for result in results], axis=1)
-        self.loose_joint = np.asarray(self.question.together(loose)) / self.candidates.least_divisor
-        self.loose, self.order = loose, _order(self.loose_joint)
-        self.falling = self.loose_joint[self.order]
+    def scout(self, run: RunInTime, check: Callable[[], None]) -> None:
+        """A first incumbent of a large space: the best of a few boxes by its first bound, each model on the split with
+        the largest second bound. Not stored: it is a value to beat, whose point is evaluated again where it counts."""
+        if len(self.candidates) <= FIRST_CHUNK:
+            return
+        self._open_next(run)
+        leaders = sorted((int(b[self.loose_joint[b].argmax()]) for b in self.boxes[: self.opened]), key=self._rank)
+        for i in leaders[:SCOUTS]:
+            likely = [self._likely(m, i, check) for m in range(len(self.question.models))]
+            h = int(self.candidates.hbm_bytes[:, i].argmax())
+            point = replace(self._point(i, h, tuple(likely)), floor=())
+            result = run_task(self.question, PointTask(points=(point,)), check)
+            assert isinstance(result, EvaluatedPoints)
+            evaluation = replace(result.evaluations[0], point=replace(point, index=i))
+            ranked = priced(self.question, self.candidates, evaluation)
+            if ranked.objective > self.value():
+                self.scouted = replace(ranked, evaluation=result.evaluations[0])
+                self.floor = ranked.objective * (1 - 2 * EQUAL)  # so that it is found again
+                self.report("bounds")
+
+    def _rank(self, number: int) -> tuple[float, int]:
+        return -float(self.loose_joint[number]), number
+
+    def _likely(self, m: int, i: int, check: Callable[[], None]) -> Option:
+        """The option of a model with the largest second bound on a candidate with its largest memory."""
+        chip, h = self.candidates.accelerator(i), int(self.candidates.hbm_bytes[:, i].argmax())
+        first = {
+            row: float(work_rates(self.question, lowered(self.question)[m].parts[option.split], chip, self.memory))
+            for row, option in enumerate(self.every_option[:: len(self.question.recomputes)])
+            if option.model == m
+        }
+        best = replace(next(o for o in self.every_option if o.model == m), bound=0.0)
+        for row in sorted(first, key=lambda row: -first[row]):
+            if best.bound >= first[row]:
+                break
+            start = row * len(self.question.recomputes)
+            rates = np.asarray(run_task(self.question, self._plan_task(start, np.array([i])), check))[:, h, 0]
+            if rates.max() > best.bound:
+                best = replace(self.every_option[start + int(rates.argmax())], bound=float(rates.max()))
+        return best
+
+    def _open_next(self, run: RunInTime) -> None:
+        """First bounds of the candidates in the next boxes, which join those to be bounded again."""
+        sizes = np.cumsum([len(box) for box in self.boxes[self.opened :]])
+        count = int(np.searchsorted(sizes, WORK_CHUNK * MOST_CHUNKS)) + 1 if self.opened else FIRST_BOXES
+        index = np.concatenate(self.boxes[self.opened : self.opened + count])
+        start, tasks = len(self.order), []
+        for positions in np.split(index, range(WORK_CHUNK, len(index), WORK_CHUNK)):
+            groups = tuple(self.candidates.of_groups(positions))
+            tasks.append(WorkTask(start=start, count=len(positions), candidates=groups, hbm_bytes=self.memory))
+            start += len(positions)
+        self.loose[:, index] = np.concatenate([np.asarray(result) for result in run(tasks)], axis=1)
+        joint = np.asarray(self.question.together(self.loose[:, index]))
+        self.loose_joint[index] = joint / self.candidates.least_divisor[index]
+        self.opened = min(self.opened + count, len(self.boxes))
+        rest = np.sort(np.concatenate([self.order[self.bounded :], index]))
+        rest = rest[_order(self.loose_joint[rest], 0 if self.bounded else FIRST_CHUNK)]
+        self.order = np.concatenate([self.order[: self.bounded], rest])
+        self.falling = _most_of_rest(self.loose_joint[self.order])
         self.report("bounds")
 
     # The second bound
 
     def bound_next(self, run: RunInTime) -> None:
-        chunks = self._next_chunks()
-        self._keep(chunks, run([task for chunk in chunks for task in chunk.tasks]))
+        waits = self.bounded < len(self.order)
+        if self.next_first() > _first(self.falling[self.bounded :]) and (self.rounds or not waits):
+            self._open_next(run)
+        else:
+            chunks = self._next_chunks()
+            self._keep(chunks, run([task for chunk in chunks for task in chunk.tasks]))
 
     def sharpen_best(self, run: RunInTime) -> bool:
         if sharper := self._next_blunt():
@@ -314,7 +388,7 @@ class SearchState(BestFirst):
         for _ in range(count):
             size = CHUNK if start else FIRST_CHUNK
             index = self.order[start : start + size]
-            start += size
+            start = min(start + size, len(self.order))
             self.drop(self.loose_joint[index])
             chunks.append(self._chunk(start, index[self.loose_joint[index] > self.enough()]))
         return chunks
@@ -461,12 +535,21 @@ def _options(question: DesignQuestion) -> Iterator[Option]:
                 yield Option(model=m, split=split, recompute=recompute)
 
 
-def _order(loose: Array) -> Array:
-    """Candidates by falling bound, except for a first chunk spread over those with at least half of the best bound:
+def _first(falling: Array) -> float:
+    return float(falling[0]) if len(falling) else 0.0
+
+
+def _most_of_rest(bounds: Array) -> Array:
+    """The largest bound of each and all that follow."""
+    return np.maximum.accumulate(bounds[::-1])[::-1]
+
+
+def _order(loose: Array, count: int) -> Array:
+    """Positions by falling bound, except for a first ``count`` spread over those with at least half of the best bound:
     an incumbent that does not depend on the bound's errors."""
     order = np.lexsort((np.arange(len(loose)), -loose))
     better = max(int((loose >= loose[order[0]] / 2).sum()), 1)
-    first = np.unique(np.linspace(0, better - 1, FIRST_CHUNK).astype(np.int64))
+    first = np.unique(np.linspace(0, better - 1, count).astype(np.int64))
     rest = np.ones(len(order), dtype=bool)
     rest[first] = False
     return np.concatenate([order[first], order[rest]])

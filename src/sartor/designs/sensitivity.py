@@ -25,7 +25,7 @@ from sartor.schedules.makespan import timing_fields
 
 AS_PUBLISHED = (
     "; the published area formula counts only cores and buffers, so such chips are searched too "
-    '(--area-model die, or area_model = "die" in a space file, leaves them out)'
+    '(--space modern, or area_model = "die" in a space file, leaves them out)'
 )
 """Why a chip that cannot be built may win."""
 PLATEAU = 0.01

@@ -30,7 +30,7 @@ from sartor.hardware.accelerator import (
 from sartor.operators import DType
 from sartor.units import GIGA, MEGA, MIB, Array, Floats, Ints
 
-PUBLISHED = "published"
+PUBLISHED = "phaze"
 PUBLISHED_HBM_BYTES = (32 * GIGA, 64 * GIGA, 80 * GIGA)
 MAX_CANDIDATES = 5_000_000
 

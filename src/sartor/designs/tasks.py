@@ -35,7 +35,8 @@ CandidateGroups = tuple[tuple[Array, Accelerator], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkTask:
-    """The first bound of ``count`` candidates from ``start``, with at most ``hbm_bytes`` of memory."""
+    """The first bound of ``count`` candidates from ``start``, with at most ``hbm_bytes`` of memory. Before 0 they are
+    the best chips that boxes of candidates might hold, which take no less energy than some of them."""
 
     start: int
     count: int
@@ -232,7 +233,8 @@ def _work(question: DesignQuestion, task: WorkTask) -> Array:
         for parts in model.parts.values():
             for where, accelerator in task.candidates:
                 mine = work_rates(question, parts, accelerator, task.hbm_bytes)
-                mine = within_energy(question, m, parts, accelerator, mine, energy_floor_j)
+                if task.start >= 0:
+                    mine = within_energy(question, m, parts, accelerator, mine, energy_floor_j)
                 rates[m, where] = np.maximum(rates[m, where], mine)
     return rates
 

@@ -192,7 +192,7 @@ def _gpu_notes(answer: DesignAnswer) -> tuple[str, ...]:
     notes = (*([IDEAL_NOTE] if _ideal(answer) else []), *GPU_NOTES, *([SERVED_NOTE] if served else []))
     if answer.question.costs.area is AreaModel.DIE:
         return notes
-    return (*notes, "The chip's area is that of cores and buffers only; --area-model die counts the whole die.")
+    return (*notes, "The chip's area is that of cores and buffers only; --space modern counts whole dies.")
 
 
 ROWS = 6
@@ -276,7 +276,7 @@ def _menu_text(question: DesignQuestion) -> str:
 
 
 def _heading_text(answer: DesignAnswer) -> str:
-    """``GPT-3 175B (sequence length 2,048) on 1,024 devices: global batch 4,096, design space published``."""
+    """``GPT-3 175B (sequence length 2,048) on 1,024 devices: global batch 4,096, design space modern``."""
     question = answer.question
     names = ", ".join(job_text(model.name, model.phase, model.seq_len, model.context_len) for model in question.models)
     batch = "" if question.batch is None else f"global batch {question.batch:,}, "

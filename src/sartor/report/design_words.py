@@ -133,8 +133,8 @@ def headlines(answer: DesignAnswer) -> tuple[str, ...]:
     )
     where = "at 22 nm (published model)" if published else f"at {point.accelerator.node_nm} nm"
     return (
-        f"{chip_text(point.accelerator, point.hbm_bytes)}: {_objective_text(question, best.objective)}"
-        f"{not_buildable_text(question, point.accelerator)}.",
+        f"{not_buildable_text(question, point.accelerator)}"
+        f"{chip_text(point.accelerator, point.hbm_bytes)}: {_objective_text(question, best.objective)}.",
         f"{best.area_mm2:,.1f} mm2 {where}, {best.power_w:,.0f} W peak, {joules} J per token.",
         _proof_text(answer),
     )
@@ -143,12 +143,9 @@ def headlines(answer: DesignAnswer) -> tuple[str, ...]:
 def not_buildable_text(question: DesignQuestion, chip: Accelerator) -> str:
     """That the best chip could not be built, why, and how to search those that could; empty if it could."""
     fault_list = list(faults(chip))
-    buildable = "--area-model die" if question.costs.area is AreaModel.PUBLISHED else "--plausibility"
-    return (
-        f", but it could not be built ({'; '.join(fault_list)}; {buildable} searches buildable chips)"
-        if fault_list
-        else ""
-    )
+    buildable = "--space modern" if question.costs.area is AreaModel.PUBLISHED else "--plausibility"
+    reasons = "; ".join([*fault_list, f"{buildable} searches chips that can"])
+    return f"A chip that cannot be built ({reasons}). " if fault_list else ""
 
 
 def nothing_text(answer: DesignAnswer) -> str:

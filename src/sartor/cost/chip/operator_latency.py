@@ -67,8 +67,8 @@ class Fused:
 _MEMORY = ("clock_hz", "num_stacks", "stack_bytes_per_s", "global_buffer_bytes", "bank_bytes_per_cycle")
 _TENSOR = ("num_tensor_cores", "array_rows", "array_cols", "tensor_core_sram_bytes")
 _VECTOR = ("num_vector_cores", "vector_lanes", "vector_core_sram_bytes")
-_SCALE_OUT = ("scale_up_devices", "scale_out_bytes_per_s", "scale_out_latency_s")
-_LINKS = ("num_links", "link_bytes_per_s", "link_latency_s", *_SCALE_OUT)
+SCALE_OUT = ("scale_up_devices", "scale_out_bytes_per_s", "scale_out_latency_s")
+_LINKS = ("num_links", "link_bytes_per_s", "link_latency_s", *SCALE_OUT)
 _USES: dict[type, tuple[str, ...]] = {
     Gemm: (*_TENSOR, *_MEMORY),
     GroupedGemm: (*_TENSOR, *_MEMORY),
@@ -191,7 +191,7 @@ class _Distinct:
         self.shape, self.inverse = shape, np.zeros(shape, dtype=np.int64).reshape(-1)
         if used:
             columns = [np.broadcast_to(getattr(accelerator, name), self.shape).reshape(-1) for name in used]
-            first, self.inverse = _distinct_rows(columns)
+            first, self.inverse = distinct_rows(columns)
             fixed |= {name: column[first] for name, column in zip(used, columns, strict=True)}
         self.candidates = replace(accelerator, **fixed) if fixed else accelerator
 
@@ -202,7 +202,7 @@ class _Distinct:
         return rows[:, self.inverse].reshape(len(rows), *self.shape)
 
 
-def _distinct_rows(columns: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def distinct_rows(columns: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Positions of the first of each distinct row, and the index of every row's distinct row."""
     code = np.zeros(columns[0].size, dtype=np.int64)
     for column in columns:

@@ -39,7 +39,7 @@ export const START = {
     num_devices: 1024,
     global_batch_size: 4096,
     seq_len: null,
-    space: "published",
+    space: "modern",
     objective: "throughput",
     area_mm2: null,
     power_w: null,
