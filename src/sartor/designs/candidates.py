@@ -208,7 +208,7 @@ def _boxes(where: Array, a: Accelerator) -> tuple[tuple[Array, ...], Accelerator
     order = np.argsort(box, kind="stable")
     starts = np.flatnonzero(np.diff(box[order], prepend=-1))
     best = {name: np.maximum.reduceat(column[order], starts) for name, column in columns.items()}
-    return tuple(np.split(where[order], starts[1:])), replace(a, **best)
+    return tuple(np.split(where[order], starts[1:])), replace(a, **best)  # type: ignore[arg-type]
 
 
 def candidates_of(question: DesignQuestion, space: AcceleratorSpace) -> tuple[Candidates, str]:
