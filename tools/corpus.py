@@ -17,6 +17,7 @@ from sartor.hardware.cluster_catalog import load_cluster
 from sartor.launch.files import read_launch
 from sartor.launch.options import facts_of
 from sartor.model.zoo import load_model
+from sartor.plans.fixed import settings
 from sartor.run.fields import Run
 
 CORPUS = Path(__file__).resolve().parents[1] / "tests" / "corpus"
@@ -61,7 +62,13 @@ def _facts(path: Path, stated: dict[str, object]) -> dict[str, object]:
     reading = read_launch(path, num_devices=int(run.get("num_devices", 0)), shape=shape, run=run)
     job, plan, _, _ = launched_on(reading, run, shape, load_cluster("dgx-b200"))
     adapters = {"lora_rank": job.lora_rank, "lora_targets": job.lora_targets.value, "frozen_bits": job.frozen_bits}
-    return {**facts_of(job, plan), **adapters, "model": job.shape.name, "framework": job.trainer.names[0]}
+    return {
+        **settings(job),
+        **facts_of(job, plan),
+        **adapters,
+        "model": job.shape.name,
+        "framework": job.trainer.names[0],
+    }
 
 
 def main() -> int:

@@ -185,8 +185,9 @@ def _tuples(row: JsonDict) -> dict[str, tuple[Value, ...]]:
 
 
 def row_of(kind: LaunchKind | str, argument: str) -> Row | None:
-    """The first row with an argument."""
-    return next((row for row in rows(kind) if row.argument == argument), None)
+    """The first row with an argument, by its name or an older one."""
+    table = (*rows(kind), *rows(kind, READ_ONLY))
+    return next((row for row in table if argument in (row.argument, *row.older)), None)
 
 
 # -- plans and jobs -----------------------------------------------------------------------------------------------

@@ -288,7 +288,11 @@ def _maxtext_keys(script: Path, command: ScriptCommand) -> JsonDict:
     """Keys of a MaxText command: from the file it names, if that is next to the script, then from the command line."""
     config = next((word for word in command.arguments if word.endswith((".yml", ".yaml"))), "")
     text = _beside(script, config) if config else None
-    return {**(read_yaml(text, name=config) if text else {}), **keys_of(command.arguments)}
+    keys = keys_of(command.arguments)
+    if config and text is None and not config.endswith("base.yml") and "model_name" not in keys:
+        must = "is not beside the script, and sets the model, the batch and anything else"
+        raise InputError("launch", hole_text(config), must, "both in one folder")
+    return {**(read_yaml(text, name=config) if text else {}), **keys}
 
 
 def _recipe_of(script: Path, command: ScriptCommand) -> str | None:
@@ -370,7 +374,7 @@ def _check_claimed(name: str, config: JsonMap, keys: re.Pattern[str], dialect: s
 
 READ = (
     "a Megatron-LM script, NeMo or MaxText YAML, torchtitan TOML, DeepSpeed JSON, accelerate YAML, or a recipe of "
-    "axolotl, LLaMA-Factory, ms-swift, TRL, AutoModel, torchtune, nanotron, verl or OpenRLHF"
+    "axolotl, LLaMA-Factory, ms-swift, TRL, AutoModel, torchtune, nanotron, verl, OpenRLHF or DeepSpeed-Chat"
 )
 
 

@@ -7,6 +7,7 @@ megatron/training/arguments.py of NVIDIA/Megatron-LM (commit 000c4ac2, read 2026
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -285,14 +286,20 @@ def _bearing(flags: Flags) -> dict[str, str]:
     return {name: words for name, words in flags.open.items() if name not in numeric}
 
 
+OF_SIZES = re.compile(
+    r"head-dim|-rank$|expert-?(s|-num)?$|hidden-size|intermediate|ffn|vocab-size$|num-layers|k-dense-"
+)
+"""In the name of an argument of a fork: a size of the model."""
+
+
 def _misspelt(flags: Flags) -> dict[str, str]:
-    """Flags that Megatron-LM does not have, close to one that bears on the price."""
+    """Flags that Megatron-LM does not have, close to one that bears on the price or named as a size of the model."""
     named = [row.argument for part in ("sizes", "parallel", "training") for row in rows(KIND, part) if row.argument]
     close = {name: difflib.get_close_matches(name.replace("_", "-"), named, 1, 0.9) for name in flags.left()}
     return {
         name: hole_text(" ".join(flags.given[name])) or "on"
         for name, near in close.items()
-        if near and name not in argument_names()
+        if (near or (OF_SIZES.search(name) and not flags.options.shape)) and name not in argument_names()
     }
 
 
@@ -339,6 +346,8 @@ def _read_zero(flags: Flags, values: Mapping[str, Value | None]) -> int:
         return 3 if reshards else 2
     if stage is not None and by_deepspeed:
         return stage
+    if by_deepspeed and (config := flags.shown("--deepspeed_config")):
+        flags.open["--zero-stage"] = f"in {config}"
     return int(bool(values["sharded"]) or values["optimizer"] == "sharded muon")
 
 

@@ -69,8 +69,12 @@ def read_nemo(value: JsonMap, options: Options = NO_OPTIONS) -> LaunchReading:
         "sharded": "optim" in fields,  # whose name says it
         "num_devices": _nemo_devices(trainer) > 0,
     }
+    custom = value.get("mcore_customization_config")
+    customized = [name for name, setting in custom.items() if setting] if isinstance(custom, dict) else []
     return replace(
         reading,
+        unknown=(*customized, *reading.unknown),
+        open_fields={**reading.open_fields, **({} if options.shape else dict.fromkeys(customized, "true"))},
         parts=replace(reading.parts, trainer=trainer_of_nemo),
         fields_in_file=frozenset(stated | {name for name, stands in others.items() if stands}),
     )
@@ -102,6 +106,9 @@ def _nemo_words(model: dict[str, object], trainer: JsonMap) -> Iterator[str]:
             yield from (row.argument,) if model[name] is (name == row.nemo) else ()
         else:
             yield from (row.argument, str(model[name]))
+    tokenizer = model.get("tokenizer")
+    if isinstance(tokenizer, dict) and tokenizer.get("library") == "huggingface" and tokenizer.get("type"):
+        yield from ("--tokenizer-model", str(tokenizer["type"]))
     if "num_query_groups" in model:
         yield "--group-query-attention"
     yield from _chosen(NORMS, "normalization", model.get("normalization", "layernorm"))

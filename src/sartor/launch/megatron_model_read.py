@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from dataclasses import replace
 
 from sartor.errors import InputError
 from sartor.launch.fields import read_numerics
-from sartor.launch.plan import LaunchKind
+from sartor.launch.plan import LaunchKind, model_named
 from sartor.launch.stated import Flags
 from sartor.model.layer import (
     MOST_ROUTING_GROUPS,
@@ -27,7 +26,6 @@ from sartor.model.layer import (
 )
 from sartor.model.shape import MAX_LAYERS, Numerics, Stack, TransformerShape, Value
 from sartor.model.workload import VOCAB_MULTIPLE
-from sartor.model.zoo import load_model
 from sartor.read.families.parts import group_layers
 from sartor.units import round_up
 
@@ -317,12 +315,10 @@ def _of_tokenizer(flags: Flags) -> tuple[int, bool]:
     name the tokenizer is loaded, else GPT-2's."""
     names = [flags.shown(argument) for argument in ("--tokenizer-model", "--tokenizer-name-or-path")]
     name = next(filter(None, names), "")
-    if name:
-        with suppress(InputError):
-            model = load_model(name)
-            vocab = int(model.vocab_size)
-            flags.assumptions.append(f"--vocab-size={vocab} (not given: of {model.name}, whose tokenizer is named)")
-            return vocab, True
+    if name and (model := model_named(name)):
+        vocab = int(model.vocab_size)
+        flags.assumptions.append(f"--vocab-size={vocab} (not given: of {model.name}, whose tokenizer is named)")
+        return vocab, True
     which = f"the tokenizer {name} says it, and is not known" if name else "the tokenizer says it"
     flags.assumptions.append(f"--vocab-size=50257 (not given: {which}; GPT-2's is taken)")
     return 50257, not name

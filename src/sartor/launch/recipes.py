@@ -1,5 +1,5 @@
 """Read recipes that say a run in keys, in a file or on a command line: axolotl, LLaMA-Factory, ms-swift, AutoModel,
-torchtune, nanotron, verl, OpenRLHF, TRL, and recipes of NeMo 2 and Megatron Bridge by name. ``dialects.toml`` has a
+torchtune, nanotron, verl, OpenRLHF, TRL, DeepSpeed-Chat, and recipes of NeMo 2 and Megatron Bridge by name. ``dialects.toml`` has a
 table of keys for each; this reader knows no trainer."""
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class Dialect:
     required: Sequence[str] = ()
     notes: Sequence[str] = ()
     trainer: str = ""
+    launcher: str = ""
     switches: Mapping[str, Any] = field(default_factory=dict)
     silent: Sequence[str]
     unpriced: Sequence[str]
@@ -76,8 +77,8 @@ OF_ACCELERATE = {"distributed_type", "compute_environment"}
 def dialect_started(words: Sequence[str]) -> Dialect | None:
     """The dialect whose program a command starts, or None."""
     plain = [word for word in words if not word.startswith("-") and "=" not in word]
-    names = {word.rsplit("/", 1)[-1] if "/" in word and not word.endswith(".py") else word for word in plain}
-    return next((d for d in dialects() for word in names if re.fullmatch(d.programs, word)), None)
+    names = [word.rsplit("/", 1)[-1] if "/" in word and not word.endswith(".py") else word for word in plain]
+    return next((d for word in names for d in dialects() if re.fullmatch(d.programs, word)), None)
 
 
 def keys_said(words: Sequence[str]) -> JsonDict:
@@ -147,6 +148,8 @@ def read_recipe(
     parts = _parts(setup, plan)
     unknown, unpriced, ignored = _sorted_out(setup)
     unset = [f"${setup.word('model')}"] if dialect.required else []  # a recipe by name may set anything else
+    apart = dialect.launcher and not command and plan.zero_stage == 0 and plan.dims.dp > 1
+    unset += [f"${dialect.launcher}"] if apart and not {"sharding", "zero_stage"} & options.fields else []
     shape = None if options.shape else _model(setup)
     layers = next((int(model.num_layers) for model in (options.shape, shape) if model), None)
     return LaunchReading(
@@ -202,8 +205,15 @@ class _Said:
         )
 
     @property
+    def splits_experts(self) -> bool:
+        """Whether tensor parallelism splits experts."""
+        stated = self.get("expert_tp")
+        return int(stated) > 1 if stated else self.record.splits_experts
+
+    @property
     def kind(self) -> str:
-        others = {"deepspeed": self.found("deepspeed"), "megatron": self.found("sharding") == "megatron"}
+        megatron = self.found("megatron") or self.found("sharding") == "megatron"
+        others = {"deepspeed": self.found("deepspeed"), "megatron": megatron}
         return next((kind for kind, stands in others.items() if stands), self.dialect.kind)
 
 
@@ -213,7 +223,12 @@ class _Said:
 def _plan(setup: _Said, command: ScriptCommand | None) -> TrainingPlan:
     missing = [name for name in setup.dialect.required if setup.get(name) is None]
     if missing:
-        must = f"are set by {setup.dialect.title}'s recipe of this name, whose values sartor does not have"
+        hidden = [words for key, words in setup.fields.open.items() if re.search("parallel_size|batch_size", key)]
+        must = (
+            f"are {' and '.join(hidden)}, which only the running shell knows"
+            if hidden
+            else f"are set by {setup.dialect.title}'s recipe of this name, whose values sartor does not have"
+        )
         near = " ".join(f"--{name.replace('_', '-')} 1" for name in missing)
         raise InputError(", ".join(missing), NOT_GIVEN, must, f"keys in the file, or options beside it: {near}")
     tp, pp, cp = (setup.count(name) for name in ("tp", "pp", "cp"))
@@ -243,9 +258,10 @@ def _plan(setup: _Said, command: ScriptCommand | None) -> TrainingPlan:
         shard_group=group,
         recompute=Recompute.FULL if again else Recompute.SELECTIVE if setup.get("selective") else Recompute.NONE,
         recompute_layers=int(setup.get("recompute_layers") or -1),
-        optimizer_offload=bool(setup.get("optimizer_offload")) or _offloads(setup),
+        optimizer_offload=(bool(setup.get("optimizer_offload")) and setup.get("offload_share") != "0")
+        or _offloads(setup),
     )
-    check_numbers(plan, splits_experts=setup.record.splits_experts)
+    check_numbers(plan, splits_experts=setup.splits_experts)
     return plan
 
 
@@ -253,7 +269,8 @@ def _devices(setup: _Said, command: ScriptCommand | None, degrees: int) -> int:
     """The devices of the run: the options', the file's, the launcher's, or the product of all degrees."""
     local = setup.get("local_devices")
     named = setup.get("num_devices") or (local and setup.count("nodes") * int(local))
-    every = [degrees * setup.count("dp")] if setup.get("dp") else []
+    dp = setup.get("dp") or setup.found("dp")
+    every = [degrees * dp] if isinstance(dp, int) else []
     devices = setup.fields.options.devices(int(named or (command.num_devices if command else 0) or sum(every)))
     if not devices:
         raise no_devices(degrees)
@@ -263,6 +280,7 @@ def _devices(setup: _Said, command: ScriptCommand | None, degrees: int) -> int:
 def _batch(setup: _Said, dp: int) -> tuple[int, int]:
     """(microbatch size, microbatches); one follows from the whole batch."""
     micro, steps = setup.get("microbatch_size"), setup.get("num_microbatches")
+    micro = setup.get("stage_microbatch", micro) if setup.count("pp") > 1 else micro
     total = setup.get("global_batch_size")
     total = total and int(total) * setup.count("samples")
     if micro is None:
@@ -299,6 +317,8 @@ FULL = re.compile(r"full_shard|hybrid_shard|fsdp2?|true|[12]")
 
 
 def _zero(setup: _Said) -> int:
+    if setup.found("megatron"):
+        return 1  # its distributed optimizer
     if setup.found("deepspeed"):
         return int(_deepspeed(setup).size("zero_optimization.stage", 0, least=0, most=3) or 0)
     if (stated := setup.get("zero_stage")) is not None:
@@ -339,10 +359,11 @@ def _deepspeed(setup: _Said) -> StatedDocument:
     if match is None:
         must = "must be in the folder of the file that names it"
         raise InputError("deepspeed", printable(value), must, "a name with its stage: zero2, zero3, ds_z3_config.json")
-    note = f"{printable(value)} is not beside the file: read by its name as ZeRO {match[1]}"
+    offload = {"offload_optimizer": {"device": "cpu"}} if "offload" in value or "cpu" in value.lower() else {}
+    beside = " with the optimizer in host memory" if offload else ""
+    note = f"{printable(value)} is not beside the file: read by its name as ZeRO {match[1]}{beside}"
     if note not in setup.fields.assumptions:
         setup.fields.assumptions.append(note)
-    offload = {"offload_optimizer": {"device": "cpu"}} if "offload" in value or "cpu" in value.lower() else {}
     return StatedDocument(raw={"zero_optimization": {"stage": int(match[1]), **offload}})
 
 
@@ -407,7 +428,8 @@ def _adapters(setup: _Said) -> JsonDict:
         return {}
     if not rank:
         raise InputError(setup.argument("lora_rank"), NOT_GIVEN, "must be the rank of the adapters", "16")
-    loaded = 4 if setup.get("in_4bit") or tuning == "qlora" else 8 if setup.get("in_8bit") else 16
+    quantized = setup.get("in_4bit") or "qlora" in (tuning, setup.word("model").rpartition(".")[2].partition("_")[0])
+    loaded = 4 if quantized else 8 if setup.get("in_8bit") else 16
     bits = setup.get("frozen_bits") or loaded
     names = setup.found("lora_targets")
     names = names.replace(",", " ").split() if isinstance(names, str) else names
@@ -427,9 +449,22 @@ def _trainer(setup: _Said, recipe: Recipe, plan: TrainingPlan) -> Trainer:
         switches["main_dtype"] = DType.BF16 if setup.get("pure") else DType(main)
     if setup.argument("fused_kernels"):
         switches["fused_kernels"] = bool(setup.get("fused_kernels"))
-    if setup.get("linear_loss"):
-        switches["fused_loss"] = Loss.LINEAR
+    if setup.argument("expert_tp"):
+        switches["splits_experts"] = setup.splits_experts
+    words = (name for name in ("linear_loss", "fused_loss") if setup.get(name))
+    word = next(words, str(setup.found("loss") or ""))
+    if loss := next((loss for pattern, loss in LOSSES.items() if re.search(pattern, word)), None):
+        switches["fused_loss"] = loss
     return replace(trainer, **{**setup.dialect.switches, **switches})
+
+
+LOSSES = {
+    "cut_cross_entropy": Loss.CUT,
+    "linear": Loss.LINEAR,
+    "chunked": Loss.CHUNKED,
+    "fused|te_parallel": Loss.FUSED,
+}
+"""Kinds of cross-entropy by the words of switches, plugins and classes."""
 
 
 # -- model and the rest -------------------------------------------------------------------------------------------
@@ -440,8 +475,21 @@ def _model(setup: _Said) -> TransformerShape | None:
     sizes = setup.fields.raw.get("model")
     sizes = sizes.get("model_config") if isinstance(sizes, dict) else None
     if isinstance(sizes, dict) and "hidden_size" in sizes:
-        return read_fields({"model_type": "llama", **sizes}, name="").shape
-    return model_named(setup.word("model"))
+        if isinstance(sizes.get("moe_config"), dict):
+            raise InputError(
+                "model_config.moe_config", "given", "is not read: a mixture must be named as MODEL", "null"
+            )
+        window = sizes.get("sliding_window_size")
+        family = {"model_type": "mistral", "sliding_window": window} if window else {"model_type": "llama"}
+        return read_fields({**family, **sizes}, name="").shape
+    keys = [key for row in rows(setup.dialect.name, KEYS) if row.field == "model" for key in (row.argument, *row.older)]
+    stated = setup.word("model") or next(filter(None, map(setup.fields.shown, keys)), "")
+    named = model_named(stated)
+    for key in keys:  # of a folder only the end has to be known
+        if named and setup.fields.open.pop(key, None):
+            notes = setup.fields.assumptions
+            notes[:] = [note for note in notes if not note.startswith(f"{key} is ")]
+    return named
 
 
 def _sorted_out(setup: _Said) -> tuple[list[str], list[str], list[str]]:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from sartor.bounded import printable
 from sartor.errors import InputError
 from sartor.launch.plan import LaunchFile
-from sartor.launch.shell import Beside, Shell, nothing_beside, read_shell
+from sartor.launch.shell import Beside, Shell, nothing_beside, read_shell, script_of
 from sartor.launch.shell_words import HOLE
 from sartor.launch.stated import launch_words, parse_flags
 
@@ -54,6 +54,11 @@ def find_command(text: str, beside: Beside = nothing_beside) -> ScriptCommand:
     if commands and all(command[0].startswith("--") for command in commands):
         commands = [[word for command in commands for word in command]]
     best = max(commands, key=_weight, default=[])
+    if (scripts := [name for c in shell.commands if (name := script_of(c))]) and not any(map(_weighs, commands)):
+        must = "is the script that the file starts, and is not beside it: its arguments are not known"
+        raise InputError(
+            "launch", printable(scripts[-1].replace(HOLE, "$")), must, "that script, or both in one folder"
+        )
     index = next((i for i, word in enumerate(best) if _PROGRAM.fullmatch(word)), None)
     if index is None:  # a module: python -m verl.trainer.main_ppo
         started = (i + 1 for i, word in enumerate(best[:-1]) if word in ("-m", "--module"))
@@ -70,6 +75,10 @@ def find_command(text: str, beside: Beside = nothing_beside) -> ScriptCommand:
         num_devices=_devices([*shell.batch, *(best if index is None else launcher)], shell, text),
         notes=tuple(notes),
     )
+
+
+def _weighs(command: list[str]) -> bool:
+    return _weight(command)[0] > 0 and not script_of(command)
 
 
 def _weight(command: list[str]) -> tuple[int, int]:

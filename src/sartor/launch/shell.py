@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import takewhile
 
 from sartor.errors import InputError
 from sartor.launch.shell_words import HOLE, Scanner, Statement, Variable, Word, statements_of
@@ -45,6 +46,8 @@ class Shell:
     files: dict[str, str] = field(default_factory=dict)
     """Files that the script itself writes from here-documents."""
     beside: Beside = nothing_beside
+    unset: set[str] = field(default_factory=set)
+    """Variables that only a branch sets which is not taken: empty where they stand."""
     batch: list[str] = field(default_factory=list)
     """Options of the batch system or shell that another script is passed to."""
     depth: int = 0
@@ -120,6 +123,9 @@ def _run(shell: Shell, statements: list[Statement]) -> None:
                 index = _past_chain(statements, index)
         elif all(live):
             _do(shell, statement, drop=int(word in ("then", "do", "{")))
+        else:
+            words = [_plain((word,)) for word in statement.words[:2]]
+            shell.unset |= {match[1] for match in map(_ASSIGNS.match, words) if match} | {statement.array}
 
 
 def _is_test(statement: Statement) -> bool:
@@ -240,10 +246,15 @@ def _do(shell: Shell, statement: Statement, drop: int = 0) -> None:
         _assign(shell, words[0], match[1], len(match[0]), appends=bool(match[2]))
         words = words[1:]
     command = [text for word in words for text in _expand(shell, word)]
+    if command[:1] == ["eval"]:  # its words are parsed again: up to a pipe or a redirection
+        command = list(takewhile(lambda word: not re.match(r"[|;&]|\d?>", word), command[1:]))
     if not command or command == ["}"]:
         return
     if command[0] == "read" and statement.document:
         shell.variables[command[-1]] = [" ".join(_filled(shell, statement.document.replace("\n", " ")))]
+        return
+    if command[0] == "read" and statement.target:
+        _read_words(shell, [name for name in command[1:] if not name.startswith("-")], statement.target)
         return
     if command[0] == "let":
         shell.variables |= {n: [_calculate(shell, v)] for n, _, v in (word.partition("=") for word in command[1:]) if v}
@@ -269,6 +280,14 @@ def _do(shell: Shell, statement: Statement, drop: int = 0) -> None:
         shell.depth -= 1
 
 
+def _read_words(shell: Shell, names: list[str], word: Word) -> None:
+    """``IFS=, read -r A B <<< "$TEXT"``: the last name takes what is left."""
+    text, separator = " ".join(_expand(shell, word)), "".join(shell.variables.get("IFS", []))
+    if HOLE not in text + separator:
+        pieces = text.split(separator or None, len(names) - 1)
+        shell.variables |= {name: [piece.strip()] for name, piece in zip(names, pieces, strict=False)}
+
+
 _DECLARES = ("export", "local", "readonly", "declare")
 _SHELLS = ("bash", "sh", "sbatch")
 _STARTERS = ("srun", "torchrun", "mpirun")
@@ -282,7 +301,7 @@ def _inner(shell: Shell, command: list[str], statement: Statement) -> list[State
         return shell.functions[command[0]]
     if statement.document and not statement.target and any(word.rsplit("/", 1)[-1] in _SHELLS for word in command):
         return statements_of(statement.document.replace("\\$", "$"))
-    if script := _script_of(command):
+    if script := script_of(command):
         text = shell.files.get(_base_of(script)) or shell.beside(script)
         if text is not None and len(text) <= MAX_CHARS:
             index = command.index(script)
@@ -296,7 +315,7 @@ def _inner(shell: Shell, command: list[str], statement: Statement) -> list[State
     return None
 
 
-def _script_of(command: list[str]) -> str:
+def script_of(command: list[str]) -> str:
     """The file that a command sources or passes to a shell or batch system; empty if it does neither."""
     name = _base_of(command[0])
     if name in ("source", ".") and len(command) > 1:
@@ -366,7 +385,7 @@ def _look_up(shell: Shell, variable: Variable) -> list[str]:
             shown = f"${name}" if name.isdigit() else name
             shell.notes.append(f"{shown}={value} (the script's default)")
         return [value]
-    if name in "@*#":
+    if name in "@*#" or name in shell.unset:
         return []
     return [HOLE + name + HOLE]
 

@@ -41,7 +41,7 @@ class Statement:
     document: str = ""
     """The here-document that it reads."""
     target: Word = ()
-    """The file its output goes to."""
+    """The file its output goes to, or the words of a here-string."""
     function: str = ""
     """Name of the function that begins here; its body follows, up to a lone ``}``."""
 
@@ -137,7 +137,7 @@ class Scanner:
         text = "".join(part for part in word if isinstance(part, str))
         if sign.lstrip("0123456789").startswith("<<") and not sign.endswith("<<<"):
             self.documents.append(text)
-        elif sign in (">", ">>"):
+        elif sign in (">", ">>", "<<<"):
             self.target = word
 
     def _document(self) -> str:

@@ -58,6 +58,7 @@ AUTOMODEL = replace(
     precedence=5,
     words=("automodel",),
     main_dtype=DType.BF16,
+    varies=("main_dtype",),
     memory=replace(PURE, logit_bytes=12.0),
     losses=tuple(Loss),
     vocab_multiple=0,
