@@ -313,13 +313,16 @@ def test_a_gpu_that_the_log_denies_is_refused(log: Path) -> None:
         diagnosed(log, gpu="a100")
 
 
-def test_a_batch_that_follows_from_an_assumed_length_is_refused_by_the_length(repo_dir: Path) -> None:
-    """The log has no length; with the one that fits its TFLOP/s a step has four sequences, for eight GPUs."""
+def test_an_assumed_length_leaves_whole_sequences_to_every_replica_or_is_refused(repo_dir: Path) -> None:
+    """The log has no length; the one that fits its TFLOP/s best would leave four sequences to eight GPUs."""
     path = repo_dir / "examples" / "llama-3-8b" / "train.log"
+    answer = api.diagnose(path, model="llama-3-8b", gpu="h100", best_plan=False)
+    assert answer.job.global_batch_size * answer.job.seq_len == 65536
+    assert answer.job.global_batch_size % 8 == 0
     with pytest.raises(InputError) as caught:
-        api.diagnose(path, model="llama-3-8b", gpu="h100", best_plan=False)
-    assert (caught.value.field, caught.value.nearest) == ("seq_len", "8192")
-    assert "65,536 tokens per step are then 4 sequences" in str(caught.value)
+        api.diagnose(path, model="llama-3-8b", gpu="h100", best_plan=False, fix={"microbatch_size": 4})
+    assert (caught.value.field, caught.value.nearest) == ("seq_len", "2048")
+    assert "65,536 tokens per step are then 16 sequences" in str(caught.value)
     with pytest.raises(InputError) as caught:
         api.diagnose(path, model="llama-3-8b", gpu="h100", best_plan=False, global_batch_size=4)
     assert caught.value.field == "global_batch_size"

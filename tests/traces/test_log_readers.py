@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import struct
 import time
 from pathlib import Path
 
@@ -307,3 +308,33 @@ def test_everything_that_a_log_does_not_say_is_asked_for_at_once(tmp_path: Path)
     assert caught.value.nearest.endswith(
         "--model llama-3-8b --gpu h100 --num-devices 8 --seq-len 4096 --global-batch-size 64"
     )
+
+
+def test_a_tensorboard_file_is_read_by_its_scalars_or_its_clock_and_may_be_cut_off(tmp_path: Path) -> None:
+    def number(value: int) -> bytes:
+        return bytes([value & 127 | 128]) + number(value >> 7) if value > 127 else bytes([value])
+
+    def part(field: int, content: bytes) -> bytes:
+        return number(field << 3 | 2) + number(len(content)) + content
+
+    def record(time_s: float, rest: bytes) -> bytes:
+        event = b"\x09" + struct.pack("<d", time_s) + rest
+        return struct.pack("<Q", len(event)) + bytes(4) + event + bytes(4)
+
+    def step(index: int, scalars: dict[str, float]) -> bytes:
+        values = (part(1, part(1, tag.encode()) + b"\x15" + struct.pack("<f", x)) for tag, x in scalars.items())
+        return record(1.7e9 + 2.0 * index, b"\x10" + number(index) + part(5, b"".join(values)))
+
+    head = record(1.7e9, part(3, b"brain.Event:2"))
+    path = tmp_path / "events.out.tfevents.1"
+    for scalars in ({"throughput(tps)": 4096.0, "memory/max_reserved(GiB)": 40.5}, {"train/loss": 2.5}):
+        path.write_bytes(head + b"".join(step(index, scalars) for index in range(1, 200)))
+        (run,) = read_log(path)
+        assert run.iteration.size == 199
+        measured = run.knowing(seq_len=8192, global_batch_size=8, num_devices=8).measured
+        assert measured.step_s == pytest.approx(2.0, rel=1e-3)
+    path.write_bytes((head + b"".join(step(index, {"train/loss": 2.5}) for index in range(1, 5)))[:-40])
+    assert read_log(path)[0].iteration.size == 3
+    path.write_bytes(head)
+    with pytest.raises(InputError, match="holds no line of a training step"):
+        read_log(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -353,8 +354,13 @@ def _usual_axes(job: TrainingJob, devices: int, fixed: Mapping[str, int]) -> dic
 def conventions_of(
     run: RunLog, shape: TransformerShape, seq_len: int | None, devices: int | None
 ) -> tuple[FlopConvention, ...]:
-    """How the log's TFLOP/s are counted; without a length, the model's usual and longest are tried first."""
-    lengths = list(_lengths(shape, LENGTHS)) if seq_len is None else [seq_len]
+    """How the log's TFLOP/s are counted; without a length, the model's usual and longest are tried first, and none by
+    which the log's replicas have no whole number of sequences in a step."""
+    degrees = [run.number(name) for name in ("tp", "pp", "cp")]
+    replicas = (devices or 1) // math.prod(n or (devices or 1) for n in degrees) or 1
+    tokens = run.tokens_per_step or (run.device_tokens_per_step or 0) * (devices or 0)
+    whole = (n for n in _lengths(shape, LENGTHS) if round(tokens / n) % replicas == 0)
+    lengths = list(whole) if seq_len is None else [seq_len]
     measured = run.measured
     if not measured.flops_per_s > 0:
         return ()

@@ -1,6 +1,6 @@
 """Read recipes that say a run in keys, in a file or on a command line: axolotl, LLaMA-Factory, ms-swift, AutoModel,
-torchtune, nanotron, verl, OpenRLHF, TRL, DeepSpeed-Chat, and recipes of NeMo 2 and Megatron Bridge by name. ``dialects.toml`` has a
-table of keys for each; this reader knows no trainer."""
+torchtune, nanotron, verl, OpenRLHF, TRL, DeepSpeed-Chat, and recipes of NeMo 2 and Megatron Bridge by name.
+``dialects.toml`` has a table of keys for each; this reader knows no trainer."""
 
 from __future__ import annotations
 

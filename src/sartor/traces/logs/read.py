@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import math
 import re
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -191,7 +192,7 @@ def read_log(path: str | Path, field: str = "LOG") -> tuple[RunLog, ...]:
     launch prints its beginning. Raises `InputError`."""
     data = read_bytes(Path(path), field, "must be a training log", limit=MAX_LOG_BYTES)
     data = unpacked(data, field, str(path), limit=MAX_LOG_BYTES)
-    text = decoded(data, field, str(path), errors="replace")
+    text = _rows_of_events(data) if _EVENTS.match(data) else decoded(data, field, str(path), errors="replace")
     return _parse_log(_COLOURS.sub("", text) if "\x1b" in text else text, str(path), field)
 
 
@@ -216,6 +217,54 @@ def _rows_of(text: str) -> str:
         return text
     rows = csv.DictReader(text.splitlines())
     return "\n".join(", ".join(f'"{name}": {value}' for name, value in row.items() if value) for row in rows)
+
+
+_EVENTS = re.compile(rb".{12}\x09.{8}\x1a.brain\.Event:\d", re.DOTALL)
+"""The first record of a TensorBoard file: the time, and the version of its events."""
+
+
+def _rows_of_events(data: bytes) -> str:
+    """The scalars of a TensorBoard file as JSON, a row a step. Records are length, check sum, a
+    protobuf ``Event`` (1 wall time, 2 step, 5 summary of values: 1 tag, 2 number, 8 tensor) and a check sum."""
+    rows: dict[int, str] = {}
+    at, begun = 0, 0.0
+    while at + 12 <= len(data):
+        (size,) = struct.unpack_from("<Q", data, at)
+        event = dict(_wire(data[at + 12 : at + 12 + size]))
+        at += size + 16
+        (time_s,) = struct.unpack("<d", event.get(1, b"").ljust(8, b"\0")[:8])
+        begun = begun or time_s
+        for number, value in _wire(event.get(5, b"")):
+            scalar = dict(_wire(value)) if number == 1 else {}
+            figure = scalar.get(2) or dict(_wire(scalar.get(8, b""))).get(5, b"")
+            if len(figure) == 4:
+                step = int.from_bytes(event.get(2, b""), "little")
+                row = rows.get(step, f'{{"_step": {step}, "_wall_time": {time_s - begun:.3f}')
+                tag = scalar.get(1, b"").decode(errors="replace")
+                rows[step] = f'{row}, "{tag}": {struct.unpack("<f", figure)[0]:.6g}'
+    return "\n".join(f"{row}}}" for row in rows.values())
+
+
+def _wire(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """The fields of a protobuf message, by number; integers as little-endian bytes."""
+    at = 0
+
+    def varint() -> int:
+        nonlocal at
+        value = shift = 0
+        while at < len(message):
+            value, shift, at = value | (message[at] & 127) << shift, shift + 7, at + 1
+            if message[at - 1] < 128 or shift > 63:
+                break
+        return value
+
+    while at < len(message):
+        number, kind = divmod(varint(), 8)
+        size = {1: 8, 5: 4}.get(kind, 0) if kind else varint()
+        size = varint() if kind == 2 else size
+        value = size.to_bytes(10, "little") if kind == 0 else message[at : at + size]
+        at += size if kind else 0
+        yield number, value
 
 
 def _rates(run: RunLog) -> tuple[FloatArray, ...]:
