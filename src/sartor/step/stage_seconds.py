@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.model.training import Trainer
+from sartor.model.workload import PipelineSchedule
 from sartor.step import mechanisms
 from sartor.step.coefficients import TrainingCoefficients
 from sartor.step.data_parallel import Exchange, grad_exchange, param_exchange
@@ -231,9 +232,16 @@ class StepWork:
         return np.asarray(p["tp"] * p["pp"] * p["dp"] * p["cp"])
 
     def exposed_s(self, base: FloatArray, rest: FloatArray, share: FloatArray, compute_s: FloatArray) -> FloatArray:
-        """Seconds of an exchange [R, X] beside ``compute_s`` [R, plans], by `StageExchange`."""
-        left = np.maximum(rest.take(self.at, axis=1) - share.take(self.at, axis=1) * compute_s, 0.0)
-        return np.asarray(base.take(self.at, axis=1) + left)
+        """Seconds of an exchange [R, X] beside ``compute_s`` [R, plans] of one microbatch, by `StageExchange`.
+
+        Where chunks interleave, each is exchanged as soon as its own microbatches are through, beside the other chunks'
+        round of pp: what is left is the last chunk's beside its own microbatch, or what all of these do not hide."""
+        p, hidden = self.columns, share.take(self.at, axis=1) * compute_s
+        interleaved = p["schedule"] == PipelineSchedule.ONE_F_ONE_B
+        chunks = np.where(interleaved, p["virtual_stages"], 1)
+        whole, rounds = rest.take(self.at, axis=1), (1 + p["pp"] * (chunks - 1)) / chunks
+        left = np.maximum((whole - hidden) / chunks, whole - rounds * hidden)
+        return np.asarray(base.take(self.at, axis=1) + np.maximum(left, 0.0))
 
     def or_sharded(self, seconds: FloatArray, layerwise_s: FloatArray) -> FloatArray:
         """``seconds`` [R, plans], or ``layerwise_s`` [R, W] of plans that gather their weights layer by layer."""

@@ -22,7 +22,7 @@ from sartor.ask.alternatives import open_fields
 from sartor.hardware.gpu import Gpu
 from sartor.model.shape import TransformerShape
 from sartor.model.training import OffloadModule, Recompute, RecomputeModule, TrainingJob, TrainingPlan
-from sartor.model.workload import ParallelDims, PipelineSchedule
+from sartor.model.workload import ContextParallel, ParallelDims, PipelineSchedule
 from sartor.plans.fixed import SWITCHED, job_choices, settings
 from sartor.plans.space import broken, rows_of
 from sartor.records.rows import Unexpressed
@@ -253,11 +253,13 @@ _TAKEN = ("context_parallel", "deepep", "ep_overlap")
 
 
 def _jobs(run: Run, job: TrainingJob, plan: TrainingPlan, gpu: Gpu) -> list[TrainingJob]:
-    """The job; of a trainer that is not known, with each kind of context parallelism and each way to exchange tokens
-    with experts that can run."""
-    if run.states("framework"):
+    """The job with each kind of context parallelism that can run, if its trainer has several; of a trainer that is not
+    known, with each way to exchange tokens with experts too."""
+    ring = job.trainer.usual_context_parallel is ContextParallel.RING  # Megatron's cp_comm_type has them all
+    taken = _TAKEN if not run.states("framework") else _TAKEN[:1] if ring else ()
+    if not taken:
         return [job]
-    fields = [field for field in open_fields(run, job.shape, job, rows_of(plan), gpu) if field.name in _TAKEN]
+    fields = [field for field in open_fields(run, job.shape, job, rows_of(plan), gpu) if field.name in taken]
     usual = set(broken(job, plan))
     jobs = [
         reduce(lambda changed, change: change(changed), changes, job)
