@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -9,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.gpu.rates import peak_flops_per_s
@@ -16,7 +19,9 @@ from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.editing import edit
 from sartor.model.training import Optimizer, TrainingJob
 from sartor.model.zoo import load_model
+from sartor.model.workload import PipelineSchedule
 from sartor.step.mechanisms import gradient_reduction, optimizer, pipeline_bubble
+from sartor.step.stage_seconds import StepWork
 from sartor.step.trainers.megatron import MEGATRON
 
 CLUSTER = load_cluster("dgx-h100")
@@ -91,6 +96,23 @@ def test_the_reduction_after_the_last_microbatch_hides_behind_other_stages_work(
     assert gradient_reduction._on_ranks(stage).tolist() == [[5 + 0.5 + 0.25], [7 + 0.5 + 0.25]]
     stage.work.hides_reduce_s = np.array([[9.0], [9.0]])
     assert gradient_reduction._at_step(stage, {}).tolist() == [0.75]
+
+
+@given(st.integers(1, 64), st.integers(1, 16), st.floats(0, 20), st.floats(0, 20))
+def test_chunks_hide_an_exchange_behind_rounds_of_the_other_chunks(pp: int, v: int, rest: float, beside: float) -> None:
+    def exposed(chunks: int, stages: int = pp, kind: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B) -> float:
+        columns = {"pp": stages, "virtual_stages": chunks, "schedule": int(kind)}
+        fields = dict.fromkeys((f.name for f in dataclasses.fields(StepWork)), None)
+        axes = {name: np.array([value]) for name, value in columns.items()}
+        step = StepWork(**fields | {"at": np.array([0]), "columns": axes})  # type: ignore[arg-type]
+        one = np.array([[1.0]])
+        return float(step.exposed_s(0.5 * one, rest * one, 0.9 * one, beside * one)[0, 0])
+
+    alone = 0.5 + max(rest - 0.9 * beside, 0)
+    assert exposed(1) == pytest.approx(alone)
+    assert exposed(v, kind=PipelineSchedule.DUAL_PIPE_V) == pytest.approx(alone)
+    assert 0.5 + max(rest - 0.9 * beside, 0) / v - 1e-9 <= exposed(v) <= alone + 1e-9
+    assert exposed(v, pp + 1) <= exposed(v) + 1e-9
 
 
 def allowed(limits: Callable[[TrainingJob], Any], job: TrainingJob = JOB, **axes: int) -> bool:

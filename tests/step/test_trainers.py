@@ -85,6 +85,9 @@ def test_a_trainer_that_does_not_run_on_a_device_is_refused_with_one_that_does(n
 def test_a_release_is_said_after_an_at() -> None:
     assert asked("megatron@2021").name == "megatron-v2"
     assert not asked("megatron@2021").grad_fusion
+    assert asked("megatron@2022").grad_fusion
+    factors = [asked(f"deepspeed@{year}", gpu).attention_factor for gpu in ("a100", "h100") for year in (2022, 2023)]
+    assert factors == [2, 1, 1, 1]  # FlashAttention-2 is of 2023
     assert asked("megatron@2024") == asked("megatron")
     assert asked("nemo@26.06", "b200_sxm").fused_experts
     assert not asked("nemo@25.09", "b200_sxm").fused_experts

@@ -109,12 +109,15 @@ def test_a_run_that_was_timed_is_sharded_until_it_fits() -> None:
     assert stated.case.plan.zero_stage == 0
 
 
-def test_the_kind_of_context_parallelism_is_open_where_the_trainer_is_not_known() -> None:
+@pytest.mark.parametrize(("changes", "kinds"), [
+    ({}, 3), ({"framework": "in-house"}, 3), ({"framework": "torchtitan"}, 1), ({"context_parallel": "ring"}, 1)
+])  # fmt: skip
+def test_the_kind_of_context_parallelism_is_open_where_a_trainer_has_several(
+    changes: dict[str, Any], kinds: int
+) -> None:
     split = BLANK | {"cp": 2, "dp": 1, "tp": 1, "pp": 1, "n_gpu": 2}
-    known = _training_case(made(**split)).open_runs
-    assert len({run.job.context_parallel for run in known}) == 1
-    unknown = _training_case(made(**split, framework="in-house")).open_runs
-    assert len({run.job.context_parallel for run in unknown}) == 3
+    runs = _training_case(made(**split | changes)).open_runs
+    assert len({run.job.context_parallel for run in runs}) == kinds
 
 
 def test_what_does_not_fit_without_recomputation_recomputes_no_more_than_it_must() -> None:

@@ -132,6 +132,16 @@ def test_a_vocabulary_is_as_its_trainer_pads_it(framework: str, vocab: int) -> N
     assert (case.shape.vocab_size, case.job.shape.vocab_size) == (50257, vocab)
 
 
+@pytest.mark.parametrize(
+    ("changes", "document"),
+    [({}, 1024), ({"seq": 1536}, 512), ({"flash_attention": 0}, 0), ({"run_kind": "lora_packed"}, 0)],
+)
+def test_packs_of_fine_tuning_attend_within_their_documents(changes: dict[str, Any], document: int) -> None:
+    case = _training_case(made(**{"run_kind": "sft_packed", "seq": 8192} | changes))
+    assert case.job is not None
+    assert case.job.document_len == document
+
+
 def test_attention_that_is_not_flash_is_unfused() -> None:
     job = _training_case(made(flash_attention=0)).job
     assert job is not None

@@ -253,6 +253,8 @@ class Trainer:
     # limits: which devices and plans it can run
     not_on: tuple[str, ...] = ()
     """Vendors on whose devices it does not run."""
+    attention_factor: float = 1.0
+    """Seconds of its release's fused attention over those of the kernel that its fitted constants are of."""
     pipelines: bool = True
     ragged_rounds: bool = True
     """Interleaved microbatches come in rounds of any size from pp, the last one of at least pp (Megatron-Core's

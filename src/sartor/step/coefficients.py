@@ -140,7 +140,8 @@ def _fitted(job: TrainingJob, generation: str, table: JsonMap | None) -> Trainin
         if name not in names:
             nearest = ", ".join(difflib.get_close_matches(name, names, 2))
             raise InputError("training constants", name, "is not a constant of a training step", nearest)
-    return TrainingCoefficients(**constants)
+    fitted = TrainingCoefficients(**constants)
+    return replace(fitted, attention_factor=fitted.attention_factor * job.trainer.attention_factor)
 
 
 PRECISIONS = ("32bit", "16bit", "fp8", "fp4")

@@ -41,6 +41,10 @@ from sartor.validate.training_setup import (
 REQUIRED = ("model", "gpu", "n_gpu", "seq", "gbs", "framework")
 LARGE = 1024
 """Most devices of runs used for fitting when larger runs are judged."""
+DOCUMENT = 1024
+"""Tokens of a document in a pack of full fine-tuning, of rows that do not say it. Trainers hide a pack's documents from
+each other (torchtune's packed datasets, ms-swift's ``packing``: their documentation, 2026-11-30); chats and
+instructions have some 200 to 2,000 tokens (recalled), and from 512 to 2,048 a step of 8,192 tokens moves by 4%."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,18 +155,21 @@ def _case(row: Mapping[str, str]) -> TrainingCase:
     kind = row.get("run_kind", "pretrain")
     if _memory_kind(row.get("mem_kind", "")) == "device" and int(dims.pp) > 1:
         assumed.append("memory of the first node's devices, where nvidia-smi is run")
+    document = math.gcd(seq, DOCUMENT) if kind == "sft_packed" and not is_stated(row, "document_len") else 0
     if "packed" in kind:
-        assumed.append("packed sequences attend over their whole length")
+        within = f"packed documents of {document} tokens attend within themselves"
+        assumed.append(within if document else "packed sequences attend over their whole length")
+    unfused = row.get("flash_attention") == "0"
+    kernel = AttentionKernel.UNFUSED if unfused else usual_attention(trainer, [cluster.gpu])
     job = TrainingJob(
         shape=_padded(shape, trainer, int(dims.tp), assumed),
         seq_len=seq,
         global_batch_size=int(plan.dims.dp * plan.microbatch_size * plan.num_microbatches),
         recipe=recipe,
         optimizer=optimizer_of(row),
-        attention_kernel=AttentionKernel.UNFUSED
-        if row.get("flash_attention") == "0"
-        else usual_attention(trainer, [cluster.gpu]),
+        attention_kernel=kernel,
         context_parallel=trainer.usual_context_parallel,
+        document_len=document if kernel is AttentionKernel.FLASH else 0,
         routing_skew=_routing_skew(row),
         dropout=trainer.drops_out and not is_stated(row, "dropout") and _has_dropout(row, shape, assumed),
         trainer=trainer,

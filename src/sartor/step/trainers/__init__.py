@@ -14,7 +14,7 @@ from pkgutil import iter_modules
 
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
-from sartor.model.training import Trainer
+from sartor.model.training import Release, Trainer
 from sartor.model.workload import COMMON_SCHEDULES
 from sartor.operators import DType
 from sartor.step.trainers.megatron import MEGATRON, UNFUSED
@@ -144,10 +144,19 @@ def trainer_in_table(name: str) -> Trainer | None:
     )
 
 
+FLASH_1 = Release(
+    last=(2022,),
+    generations=("ampere",),
+    changes={"attention_factor": 2.0},
+    source="FlashAttention-2 (arXiv 2307.08691, abstract: about twice as fast as the first) is of July 2023",
+)
+"""Fused attention of every trainer before FlashAttention-2."""
+
+
 def of_release(trainer: Trainer, release: str, generation: str) -> Trainer:
     """The trainer as of a release (``26.06``, ``2021``, or text that contains one) on a generation of devices."""
     versions = _versions(release)
-    for change in trainer.releases:
+    for change in (FLASH_1, *trainer.releases):
         runs_so = trainer.fused_kernels or not change.compiled
         if runs_so and any(change.holds(version, generation) for version in versions):
             trainer = replace(trainer, **change.changes)

@@ -11,9 +11,9 @@ from sartor.model.training import Release, Trainer
 from sartor.model.workload import OffloadModule, Optimizer, PipelineSchedule
 
 UNFUSED = Release(
-    last=(2022,),
+    last=(2021,),
     changes={"grad_fusion": False},
-    source="gradient_accumulation_fusion is Megatron's since 2022 (recalled)",
+    source="gradient_accumulation_fusion is Megatron's since version 3 of 2022 (recalled)",
 )
 
 ADAM_AND_SGD = (Optimizer.ADAM, Optimizer.SGD)
@@ -34,7 +34,7 @@ MEGATRON = Trainer(
     launchable=True,
     releases=(
         Release(
-            last=(2022,),
+            last=(2021,),
             changes={
                 "name": "megatron-v2",
                 "grad_fusion": False,
