@@ -18,8 +18,8 @@ from sartor.cost.gpu.rates import peak_flops_per_s
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.editing import edit
 from sartor.model.training import Optimizer, TrainingJob
-from sartor.model.zoo import load_model
 from sartor.model.workload import PipelineSchedule
+from sartor.model.zoo import load_model
 from sartor.step.mechanisms import gradient_reduction, optimizer, pipeline_bubble
 from sartor.step.stage_seconds import StepWork
 from sartor.step.trainers.megatron import MEGATRON

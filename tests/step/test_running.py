@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+import sartor
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.gpu.gemm import gemm_cost
 from sartor.hardware.catalog import GPUS, load_gpu
+from sartor.model.editing import edit
+from sartor.model.zoo import load_model
 from sartor.operators import DType, Gemm
 from sartor.step.coefficients import TrainingCoefficients, in_a_run
 
@@ -33,3 +36,13 @@ def test_unfused_scores_of_a_v100_are_written_at_a_third_of_its_bandwidth_and_mo
     scores = Gemm(name="scores", batch=64, m=2048, n=2048, k=128, dtype=DType.FP16)
     seconds = float(gemm_cost(scores, v100, load_calibration(v100)).time_s)
     assert scores.bytes_moved / seconds > v100.hbm_bytes_per_s / 3
+
+
+def test_many_narrow_experts_take_twice_as_long_on_a_tpu_as_a_few_wide_ones() -> None:
+    """MFU of 25 to 28% for 50, as measured on v5p: rows are gathered one by one."""
+    few = load_model("mixtral-8x7b")
+    many = edit(few, num_experts=56, experts_per_token=14, expert_ffn_hidden_size=2048)
+    job = {"cluster": "tpu-v5p", "num_devices": 32, "global_batch_size": 256}
+    plan = {"microbatch_size": 8, "zero_stage": 3, "recompute": "full"}
+    wide, narrow = (sartor.estimate(shape, **job, **plan).time_s for shape in (few, many))
+    assert 1.5 < narrow / wide < 2
