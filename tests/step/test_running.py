@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-import sartor
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.gpu.gemm import gemm_cost
 from sartor.hardware.catalog import GPUS, load_gpu
+from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.editing import edit
+from sartor.model.training import Recompute, TrainingJob, TrainingPlan
+from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
 from sartor.operators import DType, Gemm
 from sartor.step.coefficients import TrainingCoefficients, in_a_run
+from sartor.step.step import step
+from sartor.step.trainers.maxtext import MAXTEXT
 
 
 @pytest.mark.parametrize("name", GPUS.names())
@@ -42,7 +46,9 @@ def test_many_narrow_experts_take_twice_as_long_on_a_tpu_as_a_few_wide_ones() ->
     """MFU of 25 to 28% for 50, as measured on v5p: rows are gathered one by one."""
     few = load_model("mixtral-8x7b")
     many = edit(few, num_experts=56, experts_per_token=14, expert_ffn_hidden_size=2048)
-    job = {"cluster": "tpu-v5p", "num_devices": 32, "global_batch_size": 256}
-    plan = {"microbatch_size": 8, "zero_stage": 3, "recompute": "full"}
-    wide, narrow = (sartor.estimate(shape, **job, **plan).time_s for shape in (few, many))
+    plan = TrainingPlan(
+        dims=ParallelDims(dp=32), microbatch_size=8, num_microbatches=1, zero_stage=3, recompute=Recompute.FULL
+    )
+    jobs = (TrainingJob(shape=s, seq_len=4096, global_batch_size=256, trainer=MAXTEXT) for s in (few, many))
+    wide, narrow = (float(step(job, plan, load_cluster("tpu-v5p").reached(32)).step_s) for job in jobs)
     assert 1.5 < narrow / wide < 2
