@@ -138,7 +138,12 @@ def _servers(rows: list[dict[str, str]]) -> Iterator[list[Mapping[str, str]]]:
 def _of_server(rows: list[Mapping[str, str]]) -> Iterator[tuple[object, ...]]:
     server = server_of(rows[0])
     requests = [request_of(row) for row in rows]
-    load = Load(**{name: np.asarray([getattr(a, name) for a in requests]) for name in Load.__slots__})
+    load = Load(
+        **{
+            name: np.asarray([getattr(a, name) for a in requests])
+            for name in ("concurrency", "input_len", "output_len")
+        }
+    )
     engines = [replace(server.engine, hidden_launches=share) for share in (0.0, 1.0)]
     none, every = (steady_state(replace(server, engine=engine), load, waves=WAVES) for engine in engines)
     late = received_every(server, load.concurrency)

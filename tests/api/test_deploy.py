@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sartor import api
-from sartor.answers.serving import server_command
+from sartor.answers.serving import Choice, server_command
+from sartor.api.traffic import recorded_requests, stated_request
 from sartor.cli import run as sartor_command
 from sartor.errors import InputError
 from sartor.step.serving.batching import disaggregated, steady_state
@@ -26,7 +27,7 @@ MODEL, GPU = "llama-3.1-8b", "l4"
 
 def fewest_devices(layout: ServerLayout, objective: LatencyGoal, requests_per_s: float) -> float:
     """GPUs of a layout by trying every number of requests in flight; infinite if none meets the objectives."""
-    most = layout.most_in_flight(512, 64)
+    most = layout.most_in_flight(Load(concurrency=1, **LENGTHS))
     if not most or (layout.prefill is not None and not int(capacity(layout.prefill, 512))):
         return math.inf
     load = Load(concurrency=np.arange(1, most + 1), **LENGTHS)
@@ -142,12 +143,86 @@ def test_the_command_says_what_cannot_be_met_and_exits_with_3(
         ({"requests_per_s": -1.0}, "requests_per_s"),
         ({"requests_per_s": 1.0, "users": 2}, "users"),
         ({"dtype": "fp9"}, "dtype"),
+        ({"percentile": 100.0}, "percentile"),
+        ({"cached": 1.0}, "cached"),
+        ({"draft_tokens": 3}, "acceptance"),
+        ({"draft_tokens": 99, "acceptance": 0.5}, "draft_tokens"),
+        ({"input_len": {50: 800}}, "input_len"),
+        ({"input_len": {50: 800, 95: 100}}, "input_len"),
     ],
 )
 def test_bad_objectives_and_loads_are_one_sentence(words: dict[str, object], field: str) -> None:
     with pytest.raises(InputError) as caught:
         api.deploy(MODEL, "h100", **words)  # type: ignore[arg-type]
     assert caught.value.field == field
+
+
+QUICK = {"tp": 1, "pools": False, "tpot_s": 0.03}
+
+
+def test_a_percentile_is_a_stricter_objective_than_the_mean() -> None:
+    mean, most = (
+        api.deploy(MODEL, "h100", **QUICK, users=64, percentile=percent).best for percent in (None, 99)
+    )  # fmt: skip
+    assert mean is not None
+    assert most is not None
+    assert mean.quantiles_s[0] > mean.ttft_s
+    assert mean.quantiles_s[1] > mean.tpot_s
+    assert most.deployment.most_in_flight < mean.deployment.most_in_flight
+
+
+def test_cached_prefixes_and_right_drafts_make_requests_faster() -> None:
+    def best(**words: float) -> Choice:
+        choice = api.deploy(MODEL, "h100", **QUICK, users=16, input_len=8192, **words).best
+        assert choice is not None
+        return choice
+
+    plain, prefix, drafts = best(), best(cached=0.75), best(draft_tokens=3, acceptance=0.8)
+    assert prefix.ttft_s < 0.6 * plain.ttft_s
+    assert prefix.tpot_s < plain.tpot_s
+    assert plain.tpot_s / 2.95 < drafts.tpot_s < plain.tpot_s / 2  # 2.95 tokens of a step that takes longer
+    assert best(draft_tokens=3, acceptance=0.01).tpot_s > plain.tpot_s
+
+
+def test_quantiles_of_lengths_are_a_log_normal_distribution() -> None:
+    request = stated_request({"input_len": {50: 1000, 84.134474: 2000}}, 0.5)
+    sigma = math.log(2)
+    assert (request.input_len, request.output_len) == (round(1000 * math.exp(sigma**2 / 2)), 1024)
+    assert request.prompt_cv2 == pytest.approx(math.expm1(sigma**2), rel=1e-3)
+    assert request.cached_len == request.input_len // 2
+
+
+def recorded(folder: Path, lines: str) -> Path:
+    file = folder / "requests.csv"
+    file.write_text(f"time,in,out,cached\n{lines}")
+    return file
+
+
+def test_recorded_requests_state_rate_lengths_and_bursts(tmp_path: Path) -> None:
+    even = recorded(tmp_path, "".join(f"{i},{100 + 100 * (i % 2)},10,50\n" for i in range(101)))
+    request, per_s = recorded_requests(even, of_rate=False)
+    assert (per_s, request.output_len, request.cached_len, request.longest) == (1.0, 10, 50, 210)
+    assert (request.arrival_cv2, request.answer_cv2) == (0, 0)
+    assert request.prompt_cv2 > 0
+    found = api.deploy(MODEL, "h100", **QUICK, traffic=even)
+    assert found.load.requests_per_s == 1.0
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("-1,10,10,0\n2,5,5,0\n", "line 2.*time must be a number from 0"),
+        ("0,10,10,0\n1,,5,0\n", "line 3.*in must be a number from 1"),
+        ("0,10,10,0\nnan,5,5,0\n", "line 3.*time must be a number"),
+        ("5,10,10,0\n2,5,5,0\n", "line 3.*sort the file"),
+        ("0,10,10,10\n2,5,5,0\n", "line 2.*not cached"),
+        ("0,10,10,0\n", "has 1 requests"),
+        ("".join(f"{i + 900 * (i > 40)},10,10,0\n" for i in range(80)), "line 42.*901 s without a request"),
+    ],
+)
+def test_a_recording_that_says_nothing_is_refused_by_its_line(tmp_path: Path, lines: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        api.deploy(MODEL, "h100", **QUICK, traffic=recorded(tmp_path, lines))
 
 
 def test_every_engine_has_its_own_command() -> None:

@@ -272,6 +272,8 @@ class Choice:
     where: Cluster
     binding: str
     """What keeps a replica from taking more requests: an objective, or memory."""
+    percentile: float = 95
+    """Of the requests whose times it states beside the mean."""
 
     def _one(self, name: str) -> float:
         return float(np.ravel(getattr(self.deployment.steady, name))[0])
@@ -283,6 +285,12 @@ class Choice:
     @property
     def tpot_s(self) -> float:
         return self._one("tpot_s")
+
+    @property
+    def quantiles_s(self) -> tuple[float, float]:
+        """Times to the first token and per token that so many percent of the requests have at most."""
+        first_s, each_s = (float(np.ravel(s)[0]) for s in self.deployment.steady.quantile(self.percentile))
+        return first_s, each_s
 
     @property
     def ttft_interval(self) -> tuple[Floats, Floats]:
@@ -394,6 +402,9 @@ CHOICE: Fields = (
     number("tpot_s", "per token", form=_brief, help="mean time between a request's tokens"),
     number("tpot_low_s", path=lambda choice: float(choice.tpot_interval[0])),
     number("tpot_high_s", path=lambda choice: float(choice.tpot_interval[1])),
+    number("percentile", help="of the requests, for the next two"),
+    number("ttft_quantile_s", path=lambda choice: choice.quantiles_s[0]),
+    number("tpot_quantile_s", path=lambda choice: choice.quantiles_s[1]),
     number(
         "probability",
         "likely",
@@ -432,7 +443,7 @@ DEPLOYMENT: Fields = (
         "objective",
         tuple(
             number(name, null=True, path=lambda goal, name=name: _finite(getattr(goal, name)))
-            for name in ("ttft_s", "tpot_s", "probability")
+            for name in ("ttft_s", "tpot_s", "probability", "percentile")
         ),
     ),
     integer("most_devices"),

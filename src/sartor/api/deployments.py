@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -14,6 +15,7 @@ from sartor.answers.serving import Choice, DeploymentAnswer, ServedPoint
 from sartor.api.models import Model, read
 from sartor.api.questions import crossing_note, in_engine
 from sartor.api.servers import served_run, server_of
+from sartor.api.traffic import USUAL_LENGTH, recorded_requests, stated_request
 from sartor.api.words import GpuLike, precision_of, size_of
 from sartor.cost.correction.calibration import load_calibration
 from sartor.errors import InputError
@@ -35,8 +37,10 @@ from sartor.step.serving.deploy import (
 )
 from sartor.step.serving.engines import engines_on
 from sartor.step.serving.inference import WIDTHS
-from sartor.step.serving.served import Server, padded
+from sartor.step.serving.served import Load, Server, padded
 
+MOST_DRAFTS = 16
+"""Most tokens that a step drafts; engines' own recipes draft 1 to 8."""
 MOST_DEVICES = 64
 """Default limit of a deployment's devices."""
 SHOWN = 8
@@ -64,8 +68,13 @@ def deploy(
     ttft_s: float = math.inf,
     tpot_s: float = math.inf,
     probability: float | None = None,
-    input_len: int = 1024,
-    output_len: int = 1024,
+    percentile: float | None = None,
+    input_len: int | Mapping[float, float] | None = None,
+    output_len: int | Mapping[float, float] | None = None,
+    cached: float = 0.0,
+    traffic: str | Path | None = None,
+    draft_tokens: int = 0,
+    acceptance: float | None = None,
     most_devices: int = MOST_DEVICES,
     pools: bool = True,
     **options: Unpack[RunOptions],
@@ -79,11 +88,20 @@ def deploy(
     requests_per_s, users
         The load: requests per second, or requests always in flight; neither: the most tokens per dollar.
     ttft_s, tpot_s
-        Largest mean time to the first token and between tokens [s].
+        Largest time to the first token and between tokens [s].
     probability
         With which both must hold; without it the predictions must.
+    percentile
+        Of the requests that must see both, such as 95; without it their means must.
     input_len, output_len
-        Tokens of a prompt and of an answer.
+        Tokens of a prompt and of an answer, one number or quantiles: ``{50: 800, 95: 3000}``.
+    cached
+        Share of a prompt that is in the cache already.
+    traffic
+        A CSV file of requests, with the columns ``time`` [s], ``in``, ``out`` and optionally ``cached`` [tokens],
+        instead of the load and the lengths.
+    draft_tokens, acceptance
+        Tokens drafted per step (speculative decoding), and how likely each is right if those before it are.
     most_devices
         Devices of the whole deployment.
     pools
@@ -111,26 +129,41 @@ def deploy(
     """
     reading = read(model, options.get("set"))
     objective = LatencyGoal(
-        ttft_s=_limit("ttft_s", ttft_s), tpot_s=_limit("tpot_s", tpot_s), probability=_share(probability)
+        ttft_s=_limit("ttft_s", ttft_s),
+        tpot_s=_limit("tpot_s", tpot_s),
+        probability=_within("probability", probability, 1, "0.9"),
+        percentile=_within("percentile", percentile, 100, "95"),
     )
     if requests_per_s and users:
         raise InputError("users", users, "states the load, as the requests per second do: give one of them", "")
+    lengths = {name: size for name, size in (("input_len", input_len), ("output_len", output_len)) if size is not None}
+    if traffic is None:
+        request, recorded_per_s = stated_request(lengths, cached), 0.0
+    else:
+        if stated := [*lengths, *["cached"] * bool(cached)]:
+            raise InputError(
+                stated[0], str({**lengths, "cached": cached}[stated[0]]), "is in the traffic file: leave it out"
+            )
+        request, recorded_per_s = recorded_requests(traffic, of_rate=bool(requests_per_s or users))
     base = {
         "objective": objective,
-        "input_len": size_of("input_len", input_len, 1024),
-        "output_len": size_of("output_len", output_len, 1024),
-        "requests_per_s": _rate(requests_per_s),
+        "request": replace(request, open=not users and bool(requests_per_s or recorded_per_s)),
+        "requests_per_s": _rate(requests_per_s) or (0.0 if users else recorded_per_s),
         "users": size_of("users", users, 1, least=0),
     }
+    drafts = _drafts(draft_tokens, acceptance)
     refused: dict[str, str] = {}
     gpus: Sequence[Any] = (
         list({str(device): device for device in gpu}.values()) if isinstance(gpu, list | tuple) else [gpu]
     )
     questions = list(_questions(reading, gpus, options, base, refused))
+    questions = [question._replace(server=replace(question.server, **drafts)) for question in questions]
     most_devices = size_of("most_devices", most_devices, MOST_DEVICES)
     answer = _answer(reading, questions, most_devices, pools=pools)
     usual = {"dtype": questions[0].server.dtype.value, "kernels": questions[0].server.engine.name}
     unstated = {name: word for name, word in usual.items() if options.get(name) is None}
+    if traffic is None:
+        unstated |= {name: str(USUAL_LENGTH) for name in ("input_len", "output_len") if name not in lengths}
     return replace(answer, refused=refused, unstated=unstated)
 
 
@@ -154,9 +187,13 @@ def _answer(
         most_devices=most_devices,
         choices=choices,
         simpler=next(simple, None) if choices and not _is_simple(choices[0].deployment.layout) else None,
-        front=tuple(_front([wide for _, (wide, _) in priced], load.objective.ttft_s)),
+        front=tuple(_front([wide for _, (wide, _) in priced], load.objective)),
         num_layouts=sum(len(close.layouts) for _, (_, close) in priced),
-        beyond=tuple(too_long("input_len + output_len", load.input_len + load.output_len, reading.shape)),
+        beyond=tuple(
+            too_long(
+                "input_len + output_len", max(load.request.longest, load.input_len + load.output_len), reading.shape
+            )
+        ),
         most_load=max((_most_load(question, close, most_devices) for question, (_, close) in priced), default=0.0),
         of_price=of_price,
         assumptions=(
@@ -173,10 +210,21 @@ def _limit(name: str, seconds: float) -> float:
     return float(seconds)
 
 
-def _share(probability: float | None) -> float | None:
-    if probability is not None and not 0 < probability < 1:
-        raise InputError("probability", probability, "must be a share above 0 and below 1", "0.9")
-    return probability
+def _within(name: str, share: float | None, whole: float, near: str) -> float | None:
+    if share is not None and not 0 < share < whole:
+        raise InputError(name, share, f"must be above 0 and below {whole}", near)
+    return share
+
+
+def _drafts(tokens: int, acceptance: float | None) -> dict[str, Any]:
+    """Speculative decoding as a server has it; without it nothing."""
+    tokens = size_of("draft_tokens", tokens, 0, least=0)
+    if tokens > MOST_DRAFTS:
+        raise InputError("draft_tokens", tokens, f"must be at most {MOST_DRAFTS}", "3")
+    if (acceptance is None) != (tokens == 0):
+        must = "goes with draft_tokens, and draft_tokens with it"
+        raise InputError("acceptance", "none" if acceptance is None else acceptance, must, "0.7")
+    return {"draft_tokens": tokens, "acceptance": _within("acceptance", acceptance, 1, "0.7")} if tokens else {}
 
 
 def _rate(per_s: float) -> float:
@@ -289,6 +337,16 @@ def _order(choice: Choice) -> tuple[float, ...]:
     return (float(f"{cost:.9g}"), *map(float, kinds), -deployment.likely)
 
 
+def _lengths_text(request: Load) -> str:
+    if not request.longest:
+        return "all prompts and answers have the given lengths"
+    spread = [math.sqrt(cv2) for cv2 in (request.prompt_cv2, request.answer_cv2)]
+    return (
+        f"prompts deviate by {spread[0]:.0%} and answers by {spread[1]:.0%} from these means, arrivals by "
+        f"{math.sqrt(request.arrival_cv2):.0%}; the longest request has {request.longest:,} tokens"
+    )
+
+
 def _is_simple(layout: ServerLayout) -> bool:
     return layout.prefill is None and layout.server.copies == 1
 
@@ -304,7 +362,8 @@ def _choices(ranked: Iterator[_Ranked] | Sequence[_Ranked]) -> Iterator[Choice]:
             continue
         seen.add(kind)
         deployment = question.deployer.deployed(best, row)
-        yield Choice(deployment=deployment, where=question.where, binding=_binding(question.deployer, best, row))
+        binding, percentile = _binding(question.deployer, best, row), question.deployer.objective.percentile or 95
+        yield Choice(deployment=deployment, where=question.where, binding=binding, percentile=percentile)
 
 
 def _binding(deployer: Deployer, best: PricedLayouts, row: int) -> str:
@@ -314,11 +373,16 @@ def _binding(deployer: Deployer, best: PricedLayouts, row: int) -> str:
     if not after.size or best.met[row, after[0]]:
         return "max_num_seqs" if best.layouts[row].server.engine.max_num_seqs else "memory"
     limits = {"ttft_s": deployer.objective.ttft_s, "tpot_s": deployer.objective.tpot_s}
-    over = [name for name, limit in limits.items() if np.asarray(getattr(best.steady, name))[row, after[0]] > limit]
+    seen = best.steady.quantile(deployer.objective.percentile)
+    over = [
+        name
+        for time_s, (name, limit) in zip(seen, limits.items(), strict=True)
+        if np.asarray(time_s)[row, after[0]] > limit
+    ]
     return over[0] if over else "probability"
 
 
-def _front(priced: Sequence[PricedLayouts], ttft_s: float) -> Iterator[ServedPoint]:
+def _front(priced: Sequence[PricedLayouts], objective: LatencyGoal) -> Iterator[ServedPoint]:
     """Layouts and loads that no other beats in tokens/s per device and per request, of those where no request waits for
     room and the first token is in time; the fastest for a request first."""
     if not priced:
@@ -330,11 +394,10 @@ def _front(priced: Sequence[PricedLayouts], ttft_s: float) -> Iterator[ServedPoi
             for wide in priced
         ]
     )
-    tpot_s, first_s = (
-        np.concatenate([np.ravel(getattr(wide.steady, name)) for wide in priced]) for name in ("tpot_s", "ttft_s")
-    )
+    seen = [wide.steady.quantile(objective.percentile) for wide in priced]
+    first_s, tpot_s = (np.concatenate([np.ravel(pair[i]) for pair in seen]) for i in (0, 1))
     waiting = np.concatenate([np.ravel(wide.steady.waiting) for wide in priced])
-    in_time = np.flatnonzero((first_s <= max(ttft_s, first_s.min())) & (waiting < 1))
+    in_time = np.flatnonzero((first_s <= max(objective.ttft_s, first_s.min())) & (waiting < 1))
     kept = in_time[is_pareto(np.stack([-rates[in_time], tpot_s[in_time]], axis=1))]
     _, first = np.unique(tpot_s[kept], return_index=True)  # layouts that are equal stand once
     for index in kept[first]:
@@ -353,8 +416,17 @@ def _assumed(
 ) -> Iterator[str]:
     """What was assumed, in sentences; ``servers``: GPUs and devices of those that were priced."""
     names = dict.fromkeys(question.server.engine.name for question in questions)
-    yield f"served by {', '.join(names)}; all prompts and answers have the given lengths, and times are means"
-    yield "requests arrive evenly: in bursts the first token waits longer, and percentiles are not predicted"
+    request, server = questions[0].deployer.request, questions[0].server
+    yield f"served by {', '.join(names)}; {_lengths_text(request)}"
+    if request.arrival_cv2 == 1:
+        yield "requests arrive independently of each other: in bursts the first token waits longer"
+    if request.cached_len:
+        yield f"{request.cached_len:,} tokens of a prompt are cached already; each request keeps them for itself"
+    if server.draft_tokens:
+        yield (
+            f"{server.draft_tokens} tokens drafted per step by one more layer, {server.acceptance:g} of them right "
+            f"after right ones: {server.tokens_per_step:.2f} tokens per step"
+        )
     yield from dict.fromkeys(note for gpu, devices in servers for note in crossing_note(gpu, devices))
     yield "nothing is lost between replicas"
     yield from dict.fromkeys(note for question in questions for note in question.notes)

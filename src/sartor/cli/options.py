@@ -6,10 +6,11 @@ commands; the variants follow it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -142,8 +143,25 @@ PhaseToWin = Annotated[
 
 SEQ_LEN = partial(typer.Option, "--seq-len")
 TOKENS = "Tokens per sequence. [default: 4096, or the model's maximum]"
-InputLen = Annotated[int, typer.Option("--input-len", metavar="TOKENS", parser=tokens, help="Tokens of a prompt.")]
-OutputLen = Annotated[int, typer.Option("--output-len", metavar="TOKENS", parser=tokens, help="Tokens of an answer.")]
+LENGTHS = "One number, or quantiles: p50=800,p95=3000. [default: 1024]"
+
+
+def lengths(text: str) -> dict[float, float] | int:
+    """Tokens: one number, or quantiles (``p50=800,p95=3000``) by percentage."""
+    if "=" not in text:
+        return tokens(text)
+    pairs = [re.fullmatch(r"p(\d+\.?\d*)=(\d+\.?\d*)", word.strip()) for word in text.split(",")]
+    if not all(pairs):
+        raise typer.BadParameter(f"{text!r} must be one number, or quantiles such as p50=800,p95=3000")
+    return {float(pair[1]): float(pair[2]) for pair in pairs if pair}
+
+
+INPUT_LEN = partial(typer.Option, "--input-len", metavar="TOKENS")
+OUTPUT_LEN = partial(typer.Option, "--output-len", metavar="TOKENS")
+InputLens = Annotated[Any, INPUT_LEN(parser=lengths, help=f"Of a prompt. {LENGTHS}")]
+OutputLens = Annotated[Any, OUTPUT_LEN(parser=lengths, help=f"Of an answer. {LENGTHS}")]
+InputLen = Annotated[int, INPUT_LEN(parser=tokens, help="Tokens of a prompt.")]
+OutputLen = Annotated[int, OUTPUT_LEN(parser=tokens, help="Tokens of an answer.")]
 SeqLen = Annotated[int | None, SEQ_LEN(metavar="N", parser=tokens, help=TOKENS)]
 TracedSeqLen = Annotated[
     int | None, SEQ_LEN(metavar="N", parser=tokens, help="[default: 4096, or the model's maximum]")

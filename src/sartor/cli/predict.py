@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Annotated, Unpack
 
 import typer
@@ -296,13 +297,29 @@ def deploy(
     users: Annotated[
         int, typer.Option("--users", metavar="N", parser=o.whole_number, help="Requests always in flight, instead.")
     ] = 0,
-    ttft: Annotated[float | None, typer.Option("--ttft", metavar="S", help="Mean time to the first token.")] = None,
-    tpot: Annotated[float | None, typer.Option("--tpot", metavar="S", help="Mean time between tokens.")] = None,
+    ttft: Annotated[float | None, typer.Option("--ttft", metavar="S", help="Largest time to the first token.")] = None,
+    tpot: Annotated[float | None, typer.Option("--tpot", metavar="S", help="Largest time between tokens.")] = None,
+    percentile: Annotated[
+        float | None, typer.Option("--percentile", metavar="95", help="Of requests that must see both, not the mean.")
+    ] = None,
     probability: Annotated[
         float | None, typer.Option("--probability", metavar="SHARE", help="With which both must hold.")
     ] = None,
-    input_len: o.InputLen = 1024,
-    output_len: o.OutputLen = 1024,
+    input_len: o.InputLens = None,
+    output_len: o.OutputLens = None,
+    cached: Annotated[float, typer.Option("--cached", metavar="SHARE", help="Of a prompt, cached already.")] = 0.0,
+    traffic: Annotated[
+        Path | None,
+        typer.Option(
+            "--traffic", metavar="FILE", help="CSV of requests (time,in,out[,cached]), instead of load and lengths."
+        ),
+    ] = None,
+    draft_tokens: Annotated[
+        int, typer.Option("--draft-tokens", metavar="N", help="Drafted per step (speculative decoding).")
+    ] = 0,
+    acceptance: Annotated[
+        float | None, typer.Option("--acceptance", metavar="SHARE", help="Of drafted tokens after right ones.")
+    ] = None,
     most_devices: Annotated[
         int, typer.Option("--most-devices", metavar="N", parser=o.whole_number, help="Limit of all devices.")
     ] = 64,
@@ -318,6 +335,8 @@ def deploy(
     Example: `sartor deploy qwen2.5-32b --gpu h100,h200 --dtype fp8 --rate 20 --ttft 0.5 --tpot 0.03`
 
     Example: `sartor deploy llama-3.1-70b --users 200 --tpot 0.04 --probability 0.9 --kernels any`
+
+    Example: `sartor deploy qwen3-8b --input-len p50=800,p95=3000 --output-len 300 --rate 5 --ttft 1 --percentile 95`
     """
     from sartor import api
     from sartor.report.table_serving import deploy_view
@@ -331,8 +350,13 @@ def deploy(
             ttft_s=math.inf if ttft is None else ttft,
             tpot_s=math.inf if tpot is None else tpot,
             probability=probability,
+            percentile=percentile,
             input_len=input_len,
             output_len=output_len,
+            cached=cached,
+            traffic=traffic,
+            draft_tokens=draft_tokens,
+            acceptance=acceptance,
             most_devices=most_devices,
             pools=pools,
             **options,

@@ -140,7 +140,8 @@ def deploy_view(answer: DeploymentAnswer) -> RenderableType:
     lines = [
         f"{question}: {_deployment_text(best)}, the {'cheapest' if answer.of_price else 'fewest GPUs'} of "
         f"{count_text(answer.num_layouts, 'layout')}.",
-        f"First token {first}, then a token in {each}{_likely_text(answer, best)}; "
+        f"First token {first}, then a token in {each}; for {best.percentile:g}% of requests within "
+        f"{' and '.join(map(format_seconds, best.quantiles_s))}{_likely_text(answer, best)}; "
         f"{best.deployment.output_tokens_per_s:,.0f} tokens/s{_money_text(best)}. A replica takes "
         f"{count_text(best.deployment.most_in_flight, 'request')} in flight: {_BINDING[best.binding]}.",
         *(f"{words}: an engine refuses such requests." for words in answer.beyond),
@@ -209,7 +210,8 @@ def _goal_text(answer: DeploymentAnswer) -> str:
         for name, limit in (("first token", goal.ttft_s), ("token", goal.tpot_s))
         if math.isfinite(limit)
     ]
-    likely = "" if goal.probability is None else f" with {100 * goal.probability:g}%"
+    likely = f" for {goal.percentile:g}% of requests" if goal.percentile else ""
+    likely += "" if goal.probability is None else f" with {100 * goal.probability:g}%"
     return (" and ".join(words) or "no objective stated") + likely
 
 
@@ -252,8 +254,10 @@ def _unsure_text(answer: DeploymentAnswer, best: Choice) -> list[str]:
         compare = " ".join(
             f"--{name} any" if name == "kernels" else f"--dtype {','.join(dict.fromkeys([word, 'fp8']))}"
             for name, word in answer.unstated.items()
+            if name in ("kernels", "dtype")
         )
-        words.append(f"Not stated: {usual}; `{compare}` compares.")
+        traffic = "; `--traffic FILE` takes recorded requests" if "input_len" in answer.unstated else ""
+        words.append(f"Not stated: {usual}{f'; `{compare}` compares' if compare else ''}{traffic}.")
     return words
 
 

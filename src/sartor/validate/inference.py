@@ -304,7 +304,8 @@ def _served(row: Mapping[str, str], load: Load, varied: BoolArray) -> tuple[Serv
 
 
 def _of_server(requests: Sequence[RequestRow]) -> Iterator[InferenceRow]:
-    load = Load(**{name: np.asarray([getattr(a, name) for a in requests]) for name in Load.__slots__})
+    flight, prompt, answer = np.array([(a.concurrency, a.input_len, a.output_len) for a in requests]).T
+    load = Load(concurrency=flight, input_len=prompt, output_len=answer)
     try:
         server, steady = _served(requests[0].words, load, np.asarray([a.varied for a in requests]))
     except (Unexpressed, InputError) as why:

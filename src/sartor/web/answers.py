@@ -34,7 +34,8 @@ def serving(body: Body) -> Reply:
 
 
 def deploy(body: Body) -> Reply:
-    words = {name: body[name] for name in GROUPS["requests"] if body.get(name) is not None}
+    names = [name.rpartition(".")[2] for name in GROUPS["requests"]]
+    words = {name: body[name] for name in names if body.get(name) is not None}
     return answered("deploy", api.deploy(model_of(body), devices_of(body), **words, **question_of(body)).to_dict())
 
 

@@ -12,7 +12,8 @@ on the times of passes and on how many sequences memory holds.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
@@ -63,8 +64,9 @@ def decode_steps(server: Server, load: Load, largest: float, calibration: Calibr
     running, length_index = (
         g.ravel() for g in np.meshgrid(counts.astype(np.int64), np.arange(lengths.shape[1]), indexing="ij")
     )
-    loads = Load(concurrency=running, input_len=lengths[0, length_index], output_len=lengths[1, length_index])
+    loads = replace(load, concurrency=running, input_len=lengths[0, length_index], output_len=lengths[1, length_index])
     seconds = np.reshape(_decoding(server, loads, running, calibration).time_s, (counts.size, lengths.shape[1]))
+    seconds = seconds * (1 + server.draft_tokens / server.shape.num_layers)  # a draft is one layer's step
     per_sequence = np.minimum.accumulate(seconds / counts[:, None], axis=0)
     return _DecodeSteps(np.maximum.accumulate(per_sequence * counts[:, None], axis=0)[:, where])
 
@@ -115,17 +117,22 @@ class _PromptPasses:
 def prompt_passes(server: Server, load: Load, calibration: Calibration) -> _PromptPasses:
     """Passes over one prompt of each load, up to ``CHUNK`` tokens of them together."""
     lengths, where = np.unique(load.flat(load.input_len), return_inverse=True)
+    lengths = lengths - load.cached_len
     together = np.maximum(CHUNK // lengths, 1)
     rows = max(int(np.searchsorted(COUNTS, together.max())) + 1, 2)
     counts = np.minimum(COUNTS[:rows, None].astype(np.int64), together)
-    time_s = prefilling(server, np.broadcast_to(lengths, counts.shape).ravel(), counts.ravel(), calibration).time_s
+    each_len = np.broadcast_to(lengths, counts.shape).ravel()
+    time_s = prefilling(server, each_len, counts.ravel(), calibration, load.cached_len).time_s
     per_prompt = np.minimum.accumulate(np.reshape(time_s, counts.shape) / counts, axis=0)
-    return _PromptPasses(prefilling(server, load.input_len, 1, calibration), per_prompt[:, where])
+    alone = prefilling(server, load.input_len - load.cached_len, 1, calibration, load.cached_len)
+    return _PromptPasses(alone, per_prompt[:, where])
 
 
-def prefilling(server: Server, input_len: Ints, together: Ints, calibration: Calibration) -> Estimate:
-    """A pass over ``together`` prompts."""
-    return served_pass(server, server.workload(Phase.PREFILL, together, input_len), calibration)
+def prefilling(
+    server: Server, input_len: Ints, together: Ints, calibration: Calibration, cached_len: int = 0
+) -> Estimate:
+    """A pass over ``together`` prompts of ``input_len`` tokens behind ``cached_len`` that are in the cache."""
+    return served_pass(server, server.workload(Phase.PREFILL, together, input_len, cached_len), calibration)
 
 
 HELD_LOG_SIGMA = 0.16
@@ -185,11 +192,39 @@ class Steady:
     ttft_log_sigma: Floats
     output_tokens_per_s: Floats
     """Throughput of the whole server."""
+    ttft_deviation_s: Floats
+    """Standard deviation among requests: of the queue, the prompts' lengths, and where in a step a request comes."""
+    tpot_deviation_s: Floats
+    """Among requests: of the prompts that come between their tokens, and of how many run beside them."""
+
+    def quantile(self, percentile: float | None) -> tuple[Floats, Floats]:
+        """Times to the first token and per token that ``percentile`` of the requests have at most; None: the means.
+        Those of requests are log-normal, with their mean and deviation."""
+        if percentile is None:
+            return self.ttft_s, self.tpot_s
+        deviations = NormalDist().inv_cdf(percentile / 100)
+        return (
+            _log_normal(self.ttft_s, self.ttft_deviation_s, deviations),
+            _log_normal(self.tpot_s, self.tpot_deviation_s, deviations),
+        )
 
     @property
     def tpot_log_sigma(self) -> Floats:
         """The operators' uncertainty alone: its interval covers 87% of the published rows (lab/fit_serving.py)."""
         return self.step.log_sigma
+
+
+def _log_normal(mean: Floats, deviation: Floats, deviations: float) -> Floats:
+    """The quantile so many deviations above the median, of a log-normal distribution with this mean and deviation."""
+    finite = np.where(np.isfinite(mean), mean, 1.0)
+    square = np.log1p((deviation / finite) ** 2)
+    quantile: Floats = plain(np.asarray(mean * np.exp(deviations * np.sqrt(square) - square / 2)))
+    return quantile
+
+
+def _queue_deviation_s2(queue_s: Array, service_s: Array) -> Array:
+    """Variance of a wait of M/D/1 with that mean (Takacs: the second moment is 2 W^2 + 2 s W / 3)."""
+    return np.asarray(queue_s**2 + 2 / 3 * service_s * queue_s)
 
 
 def steady_state(
@@ -209,6 +244,7 @@ def steady_state(
     """
     known = known or calibration_of(server)
     flight, answer = load.columns()
+    answer = np.maximum(answer / server.tokens_per_step, 1.0)
     sequences = holds(server, load)
     in_flight = flight / server.copies
     running = np.minimum(in_flight, np.maximum(sequences, 1))
@@ -219,12 +255,25 @@ def steady_state(
     alone_s, full_s = passes.alone_s, passes.full_s
     prompt_s = passes.shared_s(others / answer)
     gaps = FIRST_TOKEN_STEPS + (np.broadcast_to(receive_every, flight.shape) - 1) / 2
-    queued_s = prompt_s * others * prompt_s / (2 * (answer * step_s + prompt_s)) + others / 2 * full_s / waves
+    busy_s = bursts(load) * prompt_s * others * prompt_s / (2 * (answer * step_s + prompt_s))
+    queued_s = busy_s + others / 2 * full_s / waves
     met_s = np.minimum(queued_s + gaps * others / answer * prompt_s, others * prompt_s)
     tpot_s = step_s + (others * prompt_s - met_s) / np.maximum(answer - 1, 1)
     first_s = alone_s + met_s + gaps * step_s + FIRST_TOKEN_S
     request_s = first_s + (answer - 1) * tpot_s
+    met_later = np.maximum(others - met_s / prompt_s, 0.0)
+    tpot_deviation_s = np.hypot(
+        prompt_s * np.sqrt(met_later * (1 + load.prompt_cv2)) / np.maximum(answer - 1, 1),
+        _swing(load, running * server.copies) * (steps.slope(running) * step_s + tpot_s - step_s),
+    )
     room_s = (in_flight / running - 1) * request_s
+    first_deviation_s = np.sqrt(
+        _queue_deviation_s2(busy_s, prompt_s)
+        + gaps * others / answer * prompt_s**2
+        + step_s**2 / 12
+        + alone_s**2 * load.prompt_cv2
+        + room_s**2 / np.maximum(flight - running * server.copies, 1.0)
+    )
     step = _decoding(server, load, np.ceil(running).astype(np.int64).reshape(load.form), known)
     met, decoded = others * prompt_s, (answer - 1) * step_s  # a request meets each prompt once: all of request_s but
     # the scheduling of the first token, which deviates as measured; passes deviate as their operators do
@@ -244,9 +293,20 @@ def steady_state(
         prompt_s,
         step_s,
         tpot_s,
-        room_s + first_s,
-        _first_token_log_sigma(first_s, first, room_s, waited),
+        (room_s + first_s, _first_token_log_sigma(first_s, first, room_s, waited)),
+        (first_deviation_s, tpot_deviation_s),
     )
+
+
+def _swing(load: Load, running: Array) -> Array:
+    """Standard deviation of the number that runs, over that number, where requests come at a rate: of a queue with room
+    for all (its variance is the mean's (1 + arrival_cv2) / 2 times, exact for Poisson)."""
+    return np.sqrt(load.open * (1 + load.arrival_cv2) / 2 / np.maximum(running, 1.0))
+
+
+def bursts(load: Load) -> float:
+    """What arrivals and lengths multiply the wait of M/D/1 by (Kingman's and Allen and Cunneen's formula)."""
+    return load.arrival_cv2 + load.prompt_cv2
 
 
 def calibration_of(server: Server) -> Calibration:
@@ -265,16 +325,32 @@ def _steady(
     each_prompt_s: Array,
     step_s: Array,
     tpot_s: Array,
-    ttft_s: Array,
-    ttft_log_sigma: Floats,
+    ttft: tuple[Array, Floats],
+    deviations_s: tuple[Floats, Floats],
 ) -> Steady:
-    """The columns in the form of ``load``; infinite times where not one sequence is held."""
-    flight, answer = load.columns()
-    fits = np.asarray(held) >= 1
-    tokens_per_s = np.where(fits, flight * answer / (ttft_s + (answer - 1) * tpot_s), 0.0)
-    tpot_s, ttft_s = np.where(fits, tpot_s, np.inf), np.where(fits, ttft_s, np.inf)
-    columns = (running, waiting, each_prompt_s, step_s, tpot_s, ttft_s, tokens_per_s)
-    names = ("running", "waiting", "each_prompt_s", "step_s", "tpot_s", "ttft_s", "output_tokens_per_s")
+    """The columns in the form of ``load``; infinite times where not one sequence is held. ``ttft``: with its log sigma;
+    times per token are those of a step."""
+    (flight, steps), (ttft_s, ttft_log_sigma) = load.columns(), ttft
+    fits, per_step = np.asarray(held) >= 1, server.tokens_per_step
+    steps = np.maximum(steps / per_step, 1.0)
+    tokens_per_s = np.where(fits, flight * steps * per_step / (ttft_s + (steps - 1) * tpot_s), 0.0)
+    tpot_s, ttft_s = np.where(fits, tpot_s / per_step, np.inf), np.where(fits, ttft_s, np.inf)
+    deviations = (
+        np.broadcast_to(deviations_s[0], flight.shape),
+        np.broadcast_to(deviations_s[1] / per_step, flight.shape),
+    )
+    columns = (running, waiting, each_prompt_s, step_s, tpot_s, ttft_s, tokens_per_s, *deviations)
+    names = (
+        "running",
+        "waiting",
+        "each_prompt_s",
+        "step_s",
+        "tpot_s",
+        "ttft_s",
+        "output_tokens_per_s",
+        "ttft_deviation_s",
+        "tpot_deviation_s",
+    )
     return Steady(
         step=step,
         prompt=prompt,
@@ -301,6 +377,7 @@ def disaggregated(
     of another: no prompt delays decoding, and the slower pool limits throughput. Times are infinite if a pool has no
     memory for one sequence."""
     flight, answer = load.columns()
+    answer = np.maximum(answer / decode.tokens_per_step, 1.0)
     passes = prompt_passes(prefill, load, known or calibration_of(prefill))
     known = known or calibration_of(decode)
     copies = decode.copies * decode_workers
@@ -322,9 +399,12 @@ def disaggregated(
         steps=decode_steps(decode, load, float(at_once.max()), known),
         copies=copies,
         waves=waves,
+        bursts=bursts(load),
     )
     running = pools.running(at_once)
+    cv2_s2 = prompt_s**2 * load.prompt_cv2 + pools.steps.at(running) ** 2 / 12
     per_s, step_s = pools.per_s(running), pools.steps.at(running)
+    tpot_deviation_s = _swing(load, running * copies) * pools.steps.slope(running) * step_s
     own_s = pools.first_s(running)
     first_s = np.maximum(own_s, flight / per_s - (answer - 1) * step_s)
     column = np.maximum(np.ceil(running), 1).astype(np.int64).reshape(load.form)
@@ -343,8 +423,8 @@ def disaggregated(
         each_s,
         step_s,
         step_s,
-        first_s,
-        _first_token_log_sigma(own_s, decode.engine.apart_log_sigma, first_s - own_s, waited),
+        (first_s, _first_token_log_sigma(own_s, decode.engine.apart_log_sigma, first_s - own_s, waited)),
+        (np.sqrt(_queue_deviation_s2(pools.queue_s(running) + first_s - own_s, each_s) + cv2_s2), tpot_deviation_s),
     )
 
 
@@ -364,6 +444,7 @@ class _Pools:
     steps: _DecodeSteps
     copies: Ints
     waves: float
+    bursts: float
 
     def per_s(self, running: Array) -> Array:
         """Requests whose answers end per second."""
@@ -371,15 +452,19 @@ class _Pools:
         return rate
 
     def first_s(self, running: Array) -> Array:
-        """Time to first token. A request meets what the other requests make a server's queue: those that prompts'
-        servers have busy with all but one request per server (M/D/1)."""
-        share = np.maximum(1 - self.prompt_servers / self.flight, 0.0)
-        busy = np.minimum(self.per_s(running) * self.each_s / self.prompt_servers, 1.0) * share
-        queue_s = self.each_s * busy / (2 * (1 - busy))
+        """Time to first token."""
         first_s = (self.flight - 1) / 2 * self.each_s / self.prompt_servers / self.waves
         steps_s = FIRST_TOKEN_STEPS * self.steps.at(running)
-        seconds: Array = self.prompt_s + queue_s + first_s + self.moved_s + steps_s + FIRST_TOKEN_S
+        seconds: Array = self.prompt_s + self.queue_s(running) + first_s + self.moved_s + steps_s + FIRST_TOKEN_S
         return seconds
+
+    def queue_s(self, running: Array) -> Array:
+        """A request meets what the other requests make a server's queue: those that prompts' servers have busy with all
+        but one request per server (M/D/1)."""
+        share = np.maximum(1 - self.prompt_servers / self.flight, 0.0)
+        busy = np.minimum(self.per_s(running) * self.each_s / self.prompt_servers, 1.0) * share
+        queue_s: Array = self.bursts * self.each_s * busy / (2 * (1 - busy))
+        return queue_s
 
     def request_s(self, running: Array) -> Array:
         """Time of a request that neither memory nor the prompts' servers hold up."""

@@ -35,23 +35,27 @@ POINTS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyGoal:
-    """What requests must see, as means; infinite: not limited."""
+    """What requests must see; infinite: not limited."""
 
     ttft_s: float = math.inf
     tpot_s: float = math.inf
     probability: float | None = None
     """With which both must hold; None: both predictions do."""
+    percentile: float | None = None
+    """Of the requests that must see them; None: the mean does."""
 
     def likely(self, steady: Steady) -> Array:
         """Probability that both hold, if their errors were independent: both rise with slower kernels, so no less."""
-        ttft = _below(self.ttft_s, steady.ttft_s, steady.ttft_log_sigma)
-        return ttft * _below(self.tpot_s, steady.tpot_s, steady.tpot_log_sigma)
+        ttft_s, tpot_s = steady.quantile(self.percentile)
+        ttft = _below(self.ttft_s, ttft_s, steady.ttft_log_sigma)
+        return ttft * _below(self.tpot_s, tpot_s, steady.tpot_log_sigma)
 
     def met(self, steady: Steady) -> BoolArray:
         """Where the objectives are met."""
         if self.probability is not None:
             return self.likely(steady) >= self.probability
-        return np.asarray((steady.ttft_s <= self.ttft_s) & (steady.tpot_s <= self.tpot_s))
+        ttft_s, tpot_s = steady.quantile(self.percentile)
+        return np.asarray((ttft_s <= self.ttft_s) & (tpot_s <= self.tpot_s))
 
 
 def _below(limit_s: float, seconds: Floats, log_sigma: Floats) -> Array:
@@ -78,11 +82,12 @@ class ServerLayout:
         first = self.prefill.num_devices * self.prefill_workers if self.prefill else 0
         return first + self.server.num_devices * self.decode_workers
 
-    def most_in_flight(self, input_len: int, output_len: int) -> int:
+    def most_in_flight(self, load: Load) -> int:
         """Requests in flight beyond which more only wait: those in memory, and a step's prompts on their servers."""
-        load = Load(concurrency=1, input_len=input_len, output_len=output_len)
         running = int(holds(self.server, load)[0]) * self.server.copies * self.decode_workers
-        prompts = max(CHUNK // input_len, 1) * self.prefill_workers * self.prefill.copies if self.prefill else 0
+        prompts = (
+            max(CHUNK // int(load.input_len), 1) * self.prefill_workers * self.prefill.copies if self.prefill else 0
+        )
         return running + prompts if running else 0
 
 
@@ -129,17 +134,25 @@ class Deployer:
 
     calibration: Calibration
     objective: LatencyGoal
-    input_len: int
-    output_len: int
+    request: Load
+    """One request: its lengths, and how they and arrivals vary."""
     requests_per_s: float = 0.0
     users: int = 0
     """The load: requests per second, or in flight; 0 of both: as much as a replica takes."""
+
+    @property
+    def input_len(self) -> int:
+        return int(self.request.input_len)
+
+    @property
+    def output_len(self) -> int:
+        return int(self.request.output_len)
 
     def priced(self, layouts: Sequence[ServerLayout]) -> tuple[PricedLayouts, PricedLayouts] | None:
         """Layouts of the same servers under loads up to all that they hold: ``POINTS`` of them evenly in logarithm, and
         then ever closer around those where the objectives begin to fail, until the replicas are certain (tokens per
         second never fall with more in flight). None if no request fits."""
-        largest = np.asarray([layout.most_in_flight(self.input_len, self.output_len) for layout in layouts])
+        largest = np.asarray([layout.most_in_flight(self.request) for layout in layouts])
         prefill = layouts[0].prefill
         if not largest.all() or (prefill is not None and not int(capacity(prefill, self.input_len))):
             return None
@@ -167,7 +180,7 @@ class Deployer:
 
     def steady(self, layouts: Sequence[ServerLayout], in_flight: IntArray) -> Steady:
         """Latency and throughput of layouts of the same servers, each with a row of requests in flight."""
-        load = Load(concurrency=in_flight, input_len=self.input_len, output_len=self.output_len)
+        load = replace(self.request, concurrency=in_flight)
         server, prefill = layouts[0].server, layouts[0].prefill
         if prefill is None:
             return steady_state(server, load, self.calibration)
@@ -224,8 +237,7 @@ class Deployer:
     def first_servers(self, servers: Sequence[Server]) -> list[Server]:
         """Of servers for prompts, those that no other beats in devices, seconds of a prompt and prompts per second."""
         able = [server for server in servers if int(capacity(server, self.input_len))]
-        load = Load(concurrency=1, input_len=self.input_len, output_len=self.output_len)
-        passes = [prompt_passes(server, load, self.calibration) for server in able]
+        passes = [prompt_passes(server, self.request, self.calibration) for server in able]
         points = [
             (server.num_devices, float(prompts.alone_s[0]), float(prompts.full_s[0]) / server.copies)
             for server, prompts in zip(able, passes, strict=True)

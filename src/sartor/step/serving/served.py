@@ -19,7 +19,7 @@ from sartor.model.lower import lower
 from sartor.model.lower.setting import feasible
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import AttentionKernel, ParallelDims, Phase, StoredTypes, Workload
-from sartor.operators import DType, GroupedGemm, OperatorGraph
+from sartor.operators import Attention, DType, GroupedGemm, Operator, OperatorGraph
 from sartor.step.serving.engines import USUAL_ENGINE, Engine
 from sartor.step.serving.inference import WIDTHS, InferenceMemory, Room, kv_cache_bytes, longest_sequence
 from sartor.units import Floats, IntArray, Ints, ceil_div, round_up
@@ -37,11 +37,28 @@ class Load:
     """Tokens of a prompt."""
     output_len: Ints
     """Tokens generated per request."""
+    cached_len: int = 0
+    """Tokens of a prompt whose keys and values are in the cache already."""
+    prompt_cv2: float = 0.0
+    """Squared coefficient of variation of the prompts' lengths."""
+    answer_cv2: float = 0.0
+    """The same of the answers'."""
+    arrival_cv2: float = 1.0
+    """The same of the time between two arrivals: 1 if they come independently (Poisson), more in bursts."""
+    open: bool = False
+    """Whether requests come at a rate, so that their number in flight varies."""
+    longest: int = 0
+    """Tokens of the longest request, prompt and answer, which must fit; 0: of one with the lengths above."""
 
     @property
     def middle(self) -> Ints:
         """Tokens of a sequence halfway through its answer."""
-        return self.input_len + self.output_len // 2
+        return self.input_len + self._half
+
+    @property
+    def _half(self) -> Ints:
+        """Tokens that a running sequence has answered, on average: long answers run longer."""
+        return (np.asarray(self.output_len) * (1 + self.answer_cv2)).astype(np.int64) // 2
 
     @property
     def middles(self) -> Ints:
@@ -51,7 +68,7 @@ class Load:
     @property
     def answered(self) -> Ints:
         """Of them, those of the answer, in the form of all loads."""
-        return np.broadcast_to(np.asarray(self.output_len) // 2, self.form)
+        return np.broadcast_to(self._half, self.form)
 
     @property
     def prompts(self) -> Ints:
@@ -90,6 +107,15 @@ class Server:
     routing_skew: float = 1.0
     stored: StoredTypes | None = None
     """Types of single roles' weights, of a checkpoint that is quantized in part."""
+    draft_tokens: int = 0
+    """Tokens that one more layer drafts per step, as MTP and EAGLE do (speculative decoding); 0: none."""
+    acceptance: float = 0.0
+    """Probability that a drafted token is right if those before it are."""
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens of a sequence's answer per decoding step, on average (Leviathan et al. 2023, eq. 1)."""
+        return float(sum(self.acceptance**i for i in range(self.draft_tokens + 1)))
 
     @property
     def num_devices(self) -> int:
@@ -133,13 +159,24 @@ def padded(shape: TransformerShape, tp: int) -> TransformerShape:
 
 def served_graph(server: Server, workload: Workload) -> OperatorGraph:
     """The operators of one device's pass as the server's engine runs it (``as_served``), with its share of experts."""
+    checked = server.draft_tokens + 1 if workload.phase is Phase.DECODE else 1
+    workload = replace(workload, microbatch_size=workload.microbatch_size * checked)
     graph = lower(workload, ParallelDims(tp=server.tp, ep=server.copies), server.engine.kernels)
+    if checked > 1:
+        graph = replace(graph, operators=tuple(_of_drafts(op, checked) for op in graph.operators))
     if server.ep == server.copies:
         return graph
     experts = iter(_experts(server, workload))
     return replace(
         graph, operators=tuple(next(experts) if isinstance(op, GroupedGemm) else op for op in graph.operators)
     )
+
+
+def _of_drafts(op: Operator, checked: int) -> Operator:
+    """An operator of a decoding step that checks so many tokens of every sequence: attention reads its cache once."""
+    if not isinstance(op, Attention):
+        return op
+    return replace(op, batch=op.batch // checked, seq_q=op.seq_q * checked, seq_kv=op.seq_kv + checked - 1)
 
 
 def served_pass(server: Server, workload: Workload, fit: Calibration, cluster: Cluster | None = None) -> Estimate:
@@ -202,8 +239,8 @@ def holds(server: Server, load: Load) -> IntArray:
     """Sequences halfway through their answers that one copy holds and, where that is stated, runs at once; 0 if not one
     fits when its answer ends."""
     prompt, answer = load.flat(load.input_len), load.flat(load.output_len)
-    whole = capacity(server, prompt, answer) >= 1
-    sequences: IntArray = np.where(whole, capacity(server, prompt, answer // 2), 0)
+    whole = capacity(server, prompt, np.maximum(answer, load.longest - prompt)) >= 1
+    sequences: IntArray = np.where(whole, capacity(server, prompt, load.flat(load.answered)), 0)
     most = server.engine.max_num_seqs
     return sequences if most is None else np.minimum(sequences, most)
 
