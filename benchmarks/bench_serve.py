@@ -1,4 +1,4 @@
-"""Speed of `sartor serve`: a sweep of a 70B model in one call and value by value, the answer to a drag, the start.
+"""Speed of `sartor page`: a sweep of a 70B model in one call and value by value, the answer to a drag, the start.
 
 Times are medians on this machine, as ratios where that says more. ``python benchmarks/bench_serve.py``.
 """
@@ -30,7 +30,7 @@ def median_s(ask: Callable[[int], Any], turns: int = 9) -> float:
 
 
 def main() -> None:
-    command = [sys.executable, "-c", "from sartor.cli import main; main()", "serve", "--port", "0"]
+    command = [sys.executable, "-c", "from sartor.cli import main; main()", "page", "--port", "0"]
     began = time.perf_counter()
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None

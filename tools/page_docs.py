@@ -1,4 +1,4 @@
-"""Take a screenshot of `sartor serve` for docs/howto/serve.md with playwright: ``python tools/page_docs.py``."""
+"""Take a screenshot of `sartor page` for docs/howto/serve.md with playwright: ``python tools/page_docs.py``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def main() -> int:
     if browser is None:
         print("page_docs: skipped, as playwright or chromium is missing")
         return 0
-    command = [sys.executable, "-c", "from sartor.cli import main; main()", "serve", "--port", "0"]
+    command = [sys.executable, "-c", "from sartor.cli import main; main()", "page", "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server, sync_playwright() as driver:
         try:
             assert server.stderr is not None

@@ -5,18 +5,22 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sartor import api
-from sartor.answers.serving import Choice, server_command
+from sartor.answers.serving import Choice
 from sartor.api.traffic import recorded_requests, stated_request
 from sartor.cli import run as sartor_command
 from sartor.errors import InputError
+from sartor.launch.serving import Pool, read_server, refusals, server_command
+from sartor.launch.serving import settings as settings_of
 from sartor.step.serving.batching import disaggregated, steady_state
 from sartor.step.serving.deploy import WORKERS, LatencyGoal, ServerLayout, servers_of
 from sartor.step.serving.served import Load, Server, capacity
@@ -225,11 +229,73 @@ def test_a_recording_that_says_nothing_is_refused_by_its_line(tmp_path: Path, li
         api.deploy(MODEL, "h100", **QUICK, traffic=recorded(tmp_path, lines))
 
 
-def test_every_engine_has_its_own_command() -> None:
-    for name, words in (
-        ("vllm", "--data-parallel-size 4 --enable-expert-parallel --max-num-seqs 8"),
-        ("sglang", "--tp-size 8 --dp-size 4 --enable-dp-attention --ep-size 8 --max-running-requests 32"),
-        ("trtllm", "--tp_size 8 --max_batch_size 8 --ep_size 8"),
+def pool_of(name: str, role: str = "", **sizes: int) -> Pool:
+    words: dict[str, int] = {"tp": 2, "copies": 4, "ep": 8, **sizes}
+    server = api.serving("mixtral-8x7b", "h100", concurrency=1, kernels=name, **words).server
+    return Pool(server=server, count=3, role=role, running=8)
+
+
+def test_every_engine_has_its_own_command_which_is_read_back() -> None:
+    for name, sizes, words in (
+        ("vllm", {}, "--data-parallel-size 4 --enable-expert-parallel --max-num-seqs 8"),
+        ("sglang", {}, "--tp-size 8 --dp-size 4 --enable-dp-attention --ep-size 8 --max-running-requests 32"),
+        ("trtllm", {"tp": 1, "copies": 8}, "--tp_size 8 --max_batch_size 8 --ep_size 8 --config config.yaml"),
     ):
-        server = api.serving("mixtral-8x7b", "h100", concurrency=1, tp=2, copies=4, ep=8, kernels=name).server
-        assert words in server_command(server, "", 8)
+        pool = pool_of(name, **sizes)
+        assert words in server_command(pool)
+        for role in ("", "prefill"):
+            command = server_command(replace(pool, role=role), 4096, whole=True)
+            engine, values = read_server(command)
+            stated = settings_of(replace(pool, role=role), 4096)
+            assert engine == name
+            assert values == {key: "true" if stated[key] is True else str(stated[key]) for key in values}
+            assert not list(refusals(command))
+
+
+def test_tensorrt_llm_copies_attention_over_single_devices_only() -> None:
+    server = api.serving("mixtral-8x7b", "h100", concurrency=1, tp=1, kernels="trtllm").server
+    assert {(one.tp, one.copies) for one in servers_of(server, 8) if one.tp > 1 < one.copies} == set()
+    assert any(one.copies == 8 for one in servers_of(server, 8))
+
+
+def test_an_option_that_an_engine_lacks_or_refuses_is_named() -> None:
+    with pytest.raises(InputError, match=r"max-num-seq.*is no option of vllm") as caught:
+        read_server("vllm serve m --max-num-seq 8")
+    assert caught.value.nearest == "--max-num-seqs"
+    with pytest.raises(InputError, match="starts no server"):
+        read_server("python train.py")
+    for command, words in (
+        ("vllm serve m --max-num-seqs 512 --max-num-batched-tokens=256", "below"),
+        ("python -m sglang.launch_server --model-path m --tp-size 8 --dp-size 3", "must divide"),
+        ("trtllm-serve m --tp_size 8 --ep_size 3", "must divide 8 devices"),
+        ("vllm serve m --gpu-memory-utilization 1.2", "at most 1"),
+    ):
+        assert words in " ".join(refusals(command))
+
+
+def test_a_deployment_is_written_whole_and_never_over_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "deploy",
+        MODEL,
+        "--users",
+        "8",
+        "--kernels",
+        "trtllm",
+        "--dtype",
+        "fp8",
+        "--no-pools",
+        "--write",
+        str(tmp_path),
+    ]
+    assert sartor_command(words) == 0
+    assert {file.name for file in tmp_path.iterdir()} == {"server.sh", "server-config.yaml", "kubernetes.yaml"}
+    manifests = list(yaml.safe_load_all((tmp_path / "kubernetes.yaml").read_text()))
+    assert [one["kind"] for one in manifests] == ["ConfigMap", "Deployment", "Service"]
+    (container,) = manifests[1]["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == 1
+    assert "/config/server-config.yaml" in container["command"][2]
+    capsys.readouterr()
+    assert sartor_command(words) == 2
+    assert "exists already" in capsys.readouterr().err

@@ -24,7 +24,7 @@ def test_every_module_registers_the_commands_it_is_known_by(module: str) -> None
 def test_a_word_that_is_no_command_meets_all_of_them() -> None:
     whole = app_with(*GROUPS)
     assert app_for([]) is app_for(["--help"]) is app_for(["plna"]) is whole
-    assert app_for(["serve", "--help"]) is not whole
+    assert app_for(["page", "--help"]) is not whole
 
 
 def test_serving_waits_for_no_other_command() -> None:
@@ -33,7 +33,7 @@ def test_serving_waits_for_no_other_command() -> None:
         "print([m for m in sys.modules if m.startswith('sartor.cli.') or m in ('numpy', 'starlette')])"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert ran.stdout.strip() == "['sartor.cli.common', 'sartor.cli.options', 'sartor.cli.serve']"
+    assert ran.stdout.strip() == "['sartor.cli.common', 'sartor.cli.options', 'sartor.cli.page']"
 
 
 @pytest.mark.parametrize("command", ["estimate", "lint", "advise"])

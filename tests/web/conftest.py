@@ -22,7 +22,7 @@ httpx = pytest.importorskip("httpx", reason="httpx is not installed")
 
 @dataclass(frozen=True)
 class Served:
-    """A running ``sartor serve``: where it is, its process, and what it said."""
+    """A running ``sartor page``: where it is, its process, and what it said."""
 
     url: str
     pid: int
@@ -37,9 +37,9 @@ class Served:
 
 @contextlib.contextmanager
 def serving(*words: str) -> Iterator[Served]:
-    """``sartor serve --port 0 WORDS`` until the block ends; it must end by itself on an interrupt."""
+    """``sartor page --port 0 WORDS`` until the block ends; it must end by itself on an interrupt."""
     environment = {**os.environ, "PYTHONWARNINGS": "default"}
-    command = [sys.executable, "-c", "from sartor.cli import main; main()", "serve", "--port", "0", *words]
+    command = [sys.executable, "-c", "from sartor.cli import main; main()", "page", "--port", "0", *words]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     said = ""
     try:

@@ -300,7 +300,7 @@ def test_unknown_addresses_and_methods_are_sentences(server: Any) -> None:
 
 
 def test_an_interrupt_ends_it_with_130_and_its_workers_with_it(start: Callable[..., Any]) -> None:
-    command = [sys.executable, "-c", "from sartor.cli import main; main()", "serve", "--port", "0"]
+    command = [sys.executable, "-c", "from sartor.cli import main; main()", "page", "--port", "0"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     assert "open http" in process.stderr.readline()
@@ -322,7 +322,7 @@ def test_an_interrupt_ends_it_with_130_and_its_workers_with_it(start: Callable[.
     ],
 )
 def test_words_that_cannot_be_are_refused_at_the_start(words: list[str], says: str) -> None:
-    command = [sys.executable, "-c", "from sartor.cli import main; main()", "serve", *words]
+    command = [sys.executable, "-c", "from sartor.cli import main; main()", "page", *words]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=30)
     assert ran.returncode == 2
     assert says in ran.stderr
@@ -331,7 +331,7 @@ def test_words_that_cannot_be_are_refused_at_the_start(words: list[str], says: s
 
 def test_a_port_in_use_is_a_sentence(server: Any) -> None:
     port = str(urlsplit(server.url).port)
-    command = [sys.executable, "-c", "from sartor.cli import main; main()", "serve", "--port", port]
+    command = [sys.executable, "-c", "from sartor.cli import main; main()", "page", "--port", port]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=30)
     assert ran.returncode == 2
     assert f"--port={port}: cannot be listened on" in ran.stderr

@@ -274,6 +274,8 @@ class Choice:
     """What keeps a replica from taking more requests: an objective, or memory."""
     percentile: float = 95
     """Of the requests whose times it states beside the mean."""
+    commands: tuple[str, ...] = ()
+    """What starts one server of each kind."""
 
     def _one(self, name: str) -> float:
         return float(np.ravel(getattr(self.deployment.steady, name))[0])
@@ -309,45 +311,6 @@ class Choice:
     def usd_per_million_tokens(self) -> float | None:
         """Of the tokens of answers."""
         return self.usd_per_hour and self.usd_per_hour / 3600 / self.deployment.output_tokens_per_s * 1e6
-
-    @property
-    def commands(self) -> tuple[str, ...]:
-        """What starts one server of each kind."""
-        layout, most = self.deployment.layout, self.deployment.most_in_flight
-        running = math.ceil(
-            most / (layout.server.copies * layout.decode_workers)
-        )  # a burst may take what the goal does
-        pools = ((layout.prefill, "prefill", layout.prefill_workers),) if layout.prefill else ()
-        return tuple(
-            f"{count * self.deployment.replicas} x: {server_command(pool, role, running)}"
-            for pool, role, count in (*pools, (layout.server, "decode" if pools else "", layout.decode_workers))
-            if pool is not None
-        )
-
-
-def server_command(server: Server, role: str, running: int) -> str:
-    """The command that starts a server; ``role``: of prompts or answers alone, ``running``: sequences of a copy at once
-    (options of vLLM 0.11, SGLang 0.5 and TensorRT-LLM 1.0; recalled 2026-11-30)."""
-    devices, narrow = server.num_devices, server.dtype.value == "fp8"
-    match server.engine.name:
-        case "vllm":
-            words = ["vllm serve MODEL", f"--tensor-parallel-size {server.tp}"]
-            words += [f"--data-parallel-size {server.copies}"] * (server.copies > 1)
-            words += ["--enable-expert-parallel"] * (server.ep > 1) + [f"--max-num-seqs {running}"]
-            connector = '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'
-            words += [f"--kv-transfer-config '{connector}'"] * bool(role)
-        case "sglang":
-            words = ["python -m sglang.launch_server --model-path MODEL", f"--tp-size {devices}"]
-            words += [f"--dp-size {server.copies} --enable-dp-attention"] * (server.copies > 1)
-            words += [f"--ep-size {server.ep}"] * (server.ep > 1) + [
-                f"--max-running-requests {running * server.copies}"
-            ]
-            words += [f"--disaggregation-mode {role}"] * bool(role)
-        case _:
-            words = ["trtllm-serve MODEL", f"--tp_size {devices}", f"--max_batch_size {running}"]
-            words += [f"--ep_size {server.ep}"] * (server.ep > 1)
-    words += ["--quantization fp8"] * (narrow and server.engine.name != "trtllm" and server.stored is None)
-    return " ".join(words)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import joined_devices, usual_cluster
 from sartor.hardware.gpu import Gpu
+from sartor.launch.serving import commands
 from sartor.model.lower.setting import check
 from sartor.model.workload import ModelReading, ParallelDims, too_long
 from sartor.options import with_options
@@ -363,7 +364,13 @@ def _choices(ranked: Iterator[_Ranked] | Sequence[_Ranked]) -> Iterator[Choice]:
         seen.add(kind)
         deployment = question.deployer.deployed(best, row)
         binding, percentile = _binding(question.deployer, best, row), question.deployer.objective.percentile or 95
-        yield Choice(deployment=deployment, where=question.where, binding=binding, percentile=percentile)
+        yield Choice(
+            deployment=deployment,
+            where=question.where,
+            binding=binding,
+            percentile=percentile,
+            commands=commands(deployment),
+        )
 
 
 def _binding(deployer: Deployer, best: PricedLayouts, row: int) -> str:

@@ -43,10 +43,14 @@ GROUPS = {
     "calibrate": ("calibrate",),
     "measure": ("measure",),
     "extract": ("extract", "catalog", "schema"),
-    "serve": ("serve",),
+    "page": ("page",),
 }
 """Modules of this package and their commands (or the group of that name), in the order of the help. Only the requested
 command's module is loaded."""
+
+
+FORMER = {"serve": "page"}
+"""Old names of commands, which still work."""
 
 
 @cache
@@ -134,6 +138,9 @@ which would mean a finding."""
 
 def run(words: list[str]) -> int:
     """Run one command line and return its exit code, after flushing all output."""
+    if words and (name := FORMER.get(words[0])):
+        say(f"sartor: `sartor {words[0]}` is called `sartor {name}` now; `serving` and `deploy` are of served models")
+        words = [name, *words[1:]]
     try:
         code = _code(words)
         sys.stdout.flush()

@@ -22,7 +22,7 @@ def size_of(field: str) -> Callable[[str], int]:
     """A parser of sizes as the options of a run are read (``4096``, ``8k``), in the unit of one of its fields."""
 
     def size(text: str) -> int:
-        from sartor.run.fields import parse_size  # loads numpy, which `serve` does without
+        from sartor.run.fields import parse_size  # loads numpy, which `page` does without
 
         try:
             return parse_size(field, str(text))  # older typer parses defaults too

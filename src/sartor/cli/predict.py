@@ -324,6 +324,12 @@ def deploy(
         int, typer.Option("--most-devices", metavar="N", parser=o.whole_number, help="Limit of all devices.")
     ] = 64,
     pools: Annotated[bool, typer.Option("--pools/--no-pools", help="Also servers for prompts beside servers.")] = True,
+    write: Annotated[
+        Path | None,
+        typer.Option(
+            "--write", metavar="DIR", help="Write what starts it: scripts, TensorRT-LLM's YAML, Kubernetes, llm-d."
+        ),
+    ] = None,
     json: o.AsJson = False,
     out: o.OutFile = None,
     **options: Unpack[RunOptions],
@@ -369,3 +375,17 @@ def deploy(
         c.show(deploy_view(found))
     if found.best is None:
         raise c.Exit(3)
+    if write is not None:
+        from sartor.files import write_together
+        from sartor.launch.serving import serving_files
+
+        load = found.load
+        files = serving_files(found.best.deployment, model, max(load.request.longest, load.input_len + load.output_len))
+        if there := [name for name in files if (write / name).exists()]:
+            raise InputError("--write", str(write / there[0]), "exists already; name another folder")
+        modes = {True: 0o755, False: 0o644}
+        write_together(
+            [(write / name, text.encode(), modes[name.endswith(".sh")]) for name, text in files.items()],
+            field="--write",
+        )
+        c.say(f"sartor: wrote {', '.join(files)} to {write}")

@@ -126,7 +126,7 @@ class Guard:
             origin = headers.get("origin") or headers.get("sec-fetch-site", "")
             return refused(InputError("Origin", origin, "must be this server's own page"), status=403)
         if self.settings.token and scope["path"] not in OPEN and not self.has_token(scope, headers):
-            must = "must be given: open the address that `sartor serve` printed, or send Authorization: Bearer TOKEN"
+            must = "must be given: open the address that `sartor page` printed, or send Authorization: Bearer TOKEN"
             return refused(InputError("token", "missing or wrong", must), status=401)
         return None
 

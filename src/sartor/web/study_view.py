@@ -188,7 +188,7 @@ def _is_logged(path: Path) -> bool:
 def watched_body(path: str | None) -> JsonDict:
     """The current contents of the study named on the command line. Raises ``InputError``."""
     if path is None:
-        raise InputError("study", "none", "no study to show: start with `sartor serve --study FILE`, or load a file")
+        raise InputError("study", "none", "no study to show: start with `sartor page --study FILE`, or load a file")
     return study_body(read_study(path))
 
 

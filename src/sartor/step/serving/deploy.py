@@ -254,6 +254,8 @@ def servers_of(
     servers = []
     for tp, copies in itertools.product(widths, [2**i for i in range(joined.bit_length())] if moe else [1]):
         shape, devices = padded(server.shape, tp), tp * copies
+        if server.engine.copies_are_devices and tp > 1 < copies:
+            continue
         if devices > joined or not feasible(shape, ParallelDims(tp=tp, ep=copies)):
             continue
         for ep in experts or sorted({1, devices} if moe else {1}):

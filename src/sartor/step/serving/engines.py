@@ -101,6 +101,8 @@ class Engine:
     """Time to hand a request from a server for prompts to one for answers, besides moving its keys and values."""
     apart_log_sigma: float = 1.0
     """``first_token_log_sigma`` where prompts have servers of their own."""
+    copies_are_devices: bool = False
+    """Attention's data parallelism is over single devices only."""
     vendors: tuple[str, ...] = ()
     """Vendors of the GPUs it is built for; empty: any."""
     sizings: tuple[CacheSizing, ...] = ()
@@ -278,6 +280,7 @@ ENGINES: Mapping[str, Engine] = MappingProxyType(
                 all_reduce=CollectiveLibrary.TRTLLM,
                 narrow_cache=True,
                 hidden_launches=0.46,
+                copies_are_devices=True,
                 first_token_log_sigma=0.5,
                 handover_s=0.1,
                 vendors=("NVIDIA",),

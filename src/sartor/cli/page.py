@@ -1,4 +1,4 @@
-"""``sartor serve``: a page to explore shapes, plans and chips."""
+"""``sartor page``: a page to explore shapes, plans and chips."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sartor.cli import options as o
 from sartor.errors import InputError
 
 
-def serve(
+def page(
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Address to listen on. A non-local address requires a token.")
     ] = "127.0.0.1",
@@ -29,7 +29,7 @@ def serve(
 ) -> None:
     """Open a page in the browser: drag a size and watch time, waves and memory change. Stop with Ctrl-C.
 
-    Example: `sartor serve --port 0`
+    Example: `sartor page --port 0`
     """
     from sartor.web.guard import Settings
     from sartor.web.server import address_of, listen

@@ -1,0 +1,231 @@
+"""Commands and files that start the servers of a deployment, and the same read back (``serving.toml``)."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from sartor.bounded import packaged_toml
+from sartor.errors import InputError
+from sartor.json_types import JsonDict
+from sartor.launch.stated import write_yaml
+from sartor.operators import DType
+from sartor.step.serving.deploy import Deployment
+from sartor.step.serving.served import Server
+
+CONFIG = "config.yaml"
+"""TensorRT-LLM's file of what has no flag."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Equal servers of a deployment."""
+
+    server: Server
+    count: int
+    role: str
+    """``prefill`` or ``decode``, or "" where one pool does both."""
+    running: int
+    """Sequences of a copy at once: as many as the objectives allow, for bursts."""
+
+    @property
+    def name(self) -> str:
+        return self.role or "server"
+
+
+def pools_of(deployment: Deployment) -> tuple[Pool, ...]:
+    """The pools of a deployment, prompts first."""
+    layout = deployment.layout
+    running = math.ceil(deployment.most_in_flight / (layout.server.copies * layout.decode_workers))
+    pools = [(layout.prefill, "prefill", layout.prefill_workers)] if layout.prefill else []
+    return tuple(
+        Pool(server=server, role=role, count=workers * deployment.replicas, running=running)
+        for server, role, workers in (*pools, (layout.server, "decode" if pools else "", layout.decode_workers))
+        if server is not None
+    )
+
+
+def settings(pool: Pool, longest: int = 0) -> dict[str, Any]:
+    """What a pool's servers are started with, by the names of ``serving.toml``; what an engine has by default is left
+    out. ``longest``: tokens of the longest request."""
+    server, engine = pool.server, pool.server.engine
+    narrow = server.cache is DType.FP8
+    quantized = server.dtype.value == "fp8" and server.stored is None
+    connector = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
+    values = {
+        "tp": server.tp,
+        "devices": server.num_devices,
+        "copies": server.copies if server.copies > 1 else None,
+        "copied": server.copies > 1,
+        "ep": server.ep if server.ep > 1 else None,
+        "whole_experts": server.ep > 1,
+        "running": pool.running,
+        "running_in_all": pool.running * server.copies,
+        "role": pool.role or None,
+        "connector": json.dumps(connector) if pool.role else None,
+        "transceiver": "DEFAULT" if pool.role else None,
+        "quantization": "fp8" if quantized and engine.name != "trtllm" else None,
+        "longest": longest or None,
+        "step_tokens": engine.max_num_batched_tokens or engine.step_tokens(server.gpu),
+        "utilization": round(float(engine.utilization(server.gpu, server.tp, server.copies)), 3),
+        "cache": "fp8" if narrow else None,
+        "cache_sglang": "fp8_e4m3" if narrow else None,
+        "draft_tokens": server.draft_tokens or None,
+        "checked": server.draft_tokens + 1 if server.draft_tokens else None,
+        "drafts": json.dumps({"method": "mtp", "num_speculative_tokens": server.draft_tokens})
+        if server.draft_tokens
+        else None,
+    }
+    stated = {name: value for name, value in values.items() if value not in (None, False)}
+    if engine.name == "trtllm" and any(row["value"] in stated for row in _rows("trtllm") if "key" in row):
+        stated["config"] = CONFIG
+    return stated
+
+
+def _rows(engine: str) -> list[JsonDict]:
+    rows: list[JsonDict] = packaged_toml("launch", "serving.toml")[engine]["options"]
+    return rows
+
+
+def server_command(pool: Pool, longest: int = 0, *, whole: bool = False) -> str:
+    """The command that starts one server; ``whole``: with what a file states besides."""
+    table, values = packaged_toml("launch", "serving.toml")[pool.server.engine.name], settings(pool, longest)
+    words = [table["program"]]
+    for row in table["options"]:
+        if "flag" in row and row["value"] in values and (whole or not row.get("file")):
+            value = "" if row.get("switch") else f" {shlex.quote(str(values[row['value']]))}"
+            words.append(row["flag"] + value)
+    return " ".join(words)
+
+
+def commands(deployment: Deployment) -> tuple[str, ...]:
+    """What starts one server of each kind, and how many of them."""
+    return tuple(f"{pool.count} x: {server_command(pool)}" for pool in pools_of(deployment))
+
+
+def serving_files(deployment: Deployment, model: str, longest: int) -> dict[str, str]:
+    """Files that start a deployment, by name: a script per kind of server, TensorRT-LLM's configuration, manifests of
+    Kubernetes and, for vLLM, values of llm-d's chart. Every command is read back and checked."""
+    model = model if "/" in model else "MODEL"  # the zoo's names are no checkpoints
+    files, values, manifests = {}, {}, []
+    for pool in pools_of(deployment):
+        command = server_command(pool, longest, whole=True).replace("MODEL", shlex.quote(model), 1)
+        problems = list(refusals(command))
+        assert not problems, problems
+        engine = pool.server.engine.name
+        files[f"{pool.name}.sh"] = f"#!/bin/sh\n# {pool.count} of these\nexec {command}\n"
+        config = _nested(engine, settings(pool, longest))
+        if config:
+            files[f"{pool.name}-{CONFIG}"] = write_yaml(config)
+            files[f"{pool.name}.sh"] = files[f"{pool.name}.sh"].replace(CONFIG, f"{pool.name}-{CONFIG}")
+        manifests += list(_manifests(pool, files[f"{pool.name}.sh"].splitlines()[-1].removeprefix("exec "), config))
+        values[pool.role or "decode"] = _values(pool, command)
+    files["kubernetes.yaml"] = "---\n".join(map(write_yaml, manifests))
+    if engine == "vllm":
+        artifact = {"modelArtifacts": {"uri": f"hf://{model}", "name": model}}
+        files["llm-d-values.yaml"] = write_yaml({**artifact, "prefill": {"create": False}, **values})
+    return files
+
+
+def _nested(engine: str, values: Mapping[str, Any]) -> JsonDict:
+    """The configuration file of what has no flag."""
+    nested: JsonDict = {}
+    for row in _rows(engine):
+        if "key" in row and row["value"] in values:
+            *path, last = row["key"].split(".")
+            inner = nested
+            for name in path:
+                inner = inner.setdefault(name, {})
+            inner[last] = values[row["value"]]
+    return nested
+
+
+def _manifests(pool: Pool, command: str, config: JsonDict) -> Iterator[JsonDict]:
+    """A deployment of Kubernetes with its service."""
+    labels = {"app": f"sartor-{pool.name}"}
+    container = {
+        "name": pool.name,
+        "image": packaged_toml("launch", "serving.toml")[pool.server.engine.name]["image"],
+        "command": ["/bin/sh", "-c", command.replace(f"{pool.name}-{CONFIG}", f"/config/{pool.name}-{CONFIG}")],
+        "ports": [{"containerPort": 8000}],
+        "resources": {"limits": {"nvidia.com/gpu": pool.server.num_devices}},
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+    }
+    volumes: list[JsonDict] = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
+    if config:
+        container["volumeMounts"] += [{"name": "config", "mountPath": "/config"}]
+        volumes += [{"name": "config", "configMap": {"name": f"sartor-{pool.name}"}}]
+        data = {f"{pool.name}-{CONFIG}": write_yaml(config)}
+        yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"sartor-{pool.name}"}, "data": data}
+    yield {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": f"sartor-{pool.name}"},
+        "spec": {
+            "replicas": pool.count,
+            "selector": {"matchLabels": dict(labels)},
+            "template": {"metadata": {"labels": dict(labels)}, "spec": {"containers": [container], "volumes": volumes}},
+        },
+    }
+    ports = [{"port": 8000, "targetPort": 8000}]
+    service = {"selector": labels, "ports": ports}
+    yield {"apiVersion": "v1", "kind": "Service", "metadata": {"name": f"sartor-{pool.name}"}, "spec": service}
+
+
+def _values(pool: Pool, command: str) -> JsonDict:
+    """A role's values of llm-d's chart."""
+    sizes = {"tensor": pool.server.tp, "data": pool.server.copies}
+    container = {"name": "vllm", "modelCommand": "vllmServe", "args": shlex.split(command)[3:]}
+    return {"create": True, "replicas": pool.count, "parallelism": sizes, "containers": [container]}
+
+
+# -- read back ---------------------------------------------------------------------------------------------------------
+
+
+def read_server(command: str) -> tuple[str, dict[str, str]]:
+    """The engine of a command that starts a server, and its settings by the names of ``serving.toml``. Raises
+    ``InputError`` for an option that the engine's release lacks."""
+    words = shlex.split(command.replace("\\\n", " "))
+    table = packaged_toml("launch", "serving.toml")
+    starts = {"vllm": "vllm", "sglang": "sglang.launch_server", "trtllm": "trtllm-serve"}
+    engine = next((name for name, program in starts.items() if program in words), "")
+    if not engine:
+        raise InputError("command", command[:60], "starts no server that is known", ", ".join(starts.values()))
+    flags = {row["flag"]: row for row in table[engine]["options"] if "flag" in row}
+    values: dict[str, str] = {}
+    index = words.index(starts[engine]) + 1
+    while index < len(words):
+        flag, _, joined = words[index].partition("=")
+        index += 1
+        if not flag.startswith("--") or flag == "--model-path":
+            continue
+        if flag not in flags and flag not in table[engine]["also"]:
+            near = get_close_matches(flag, [*flags, *table[engine]["also"]], 1, 0.5)
+            must = f"is no option of {engine} {table[engine]['release']} that is known here"
+            raise InputError("command", flag, must, near[0] if near else "")
+        switch = flags.get(flag, {}).get("switch", False)
+        value = "true" if switch else joined or (words[index] if index < len(words) else "")
+        index += not switch and not joined
+        if flag in flags:
+            values[flags[flag]["value"]] = value
+    return engine, values
+
+
+def refusals(command: str) -> Iterator[str]:
+    """What the engine would refuse of a command, in sentences."""
+    engine, values = read_server(command)
+    sizes = {name: int(value) for name, value in values.items() if value.isdigit()}
+    if engine == "vllm" and sizes.get("step_tokens", math.inf) < sizes.get("running", 0):
+        yield f"--max-num-batched-tokens {sizes['step_tokens']} is below --max-num-seqs {sizes['running']}"
+    if sizes.get("devices", 0) % sizes.get("copies", 1):
+        yield f"--dp-size {sizes['copies']} must divide --tp-size {sizes['devices']}"
+    if engine != "vllm" and sizes.get("devices", 1) % sizes.get("ep", 1):
+        yield f"{sizes['ep']} groups of experts must divide {sizes['devices']} devices"
+    share = float(values.get("utilization", 0.9))
+    if not 0 < share <= 1:
+        yield f"the share of memory must be above 0 and at most 1, not {share:g}"
