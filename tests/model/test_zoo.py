@@ -47,7 +47,9 @@ BEYOND_THE_TABLE = {
     "Megatron GPT2-54",
     "Megatron GPT2-72",
     "Turing-NLG",
+    "Llama 4 Maverick",
     "Llama 4 Scout",
+    "Kimi K2.5 1T",
     "Nemotron 3 Nano 30B-A3B",
 }
 

@@ -264,6 +264,9 @@ def _loads(answer: ServingAnswer) -> Iterator[_ServedLoad]:
 # -- deployments -------------------------------------------------------------------------------------------------------
 
 
+HOURS_PER_YEAR = 365.25 * 24
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """A layout with as many replicas as the load takes."""
@@ -306,6 +309,10 @@ class Choice:
     def usd_per_hour(self) -> float | None:
         usd = self.where.price_usd_per_device_hour
         return usd and usd * self.deployment.num_devices
+
+    @property
+    def usd_per_year(self) -> float | None:
+        return self.usd_per_hour and self.usd_per_hour * HOURS_PER_YEAR
 
     @property
     def usd_per_million_tokens(self) -> float | None:
@@ -377,6 +384,7 @@ CHOICE: Fields = (
     ),
     number("output_tokens_per_s", "tokens/s", path="deployment.output_tokens_per_s", form=lambda rate: f"{rate:,.0f}"),
     number("usd_per_hour", "USD/h", form=lambda usd: f"{usd:,.2f}", null=True),
+    number("usd_per_year", null=True, help="of 8,766 hours"),
     number(
         "usd_per_million_tokens",
         "USD/1M",

@@ -16,7 +16,7 @@ from sartor.report.fit_words import tight_text
 from sartor.report.grid import field_grid
 from sartor.report.plan_words import turn_lines
 from sartor.report.words import count_text, interval_text, three_digits, unread_text
-from sartor.units import format_bytes, format_change, format_seconds
+from sartor.units import format_bytes, format_change, format_count, format_seconds
 
 if TYPE_CHECKING:
     from sartor.answers.serving import Choice, DeploymentAnswer, ServingAnswer
@@ -229,10 +229,10 @@ def _deployment_text(choice: Choice) -> str:
 
 
 def _money_text(choice: Choice) -> str:
-    if not choice.usd_per_hour:
+    if not choice.usd_per_hour or not choice.usd_per_year:
         return ""
-    token = three_digits(choice.usd_per_million_tokens or 0)
-    return f", {choice.usd_per_hour:,.2f} USD per hour, {token} USD per 1M tokens of answers"
+    token, year = three_digits(choice.usd_per_million_tokens or 0), format_count(choice.usd_per_year)
+    return f", {choice.usd_per_hour:,.2f} USD per hour ({year} a year), {token} USD per 1M tokens of answers"
 
 
 def _simpler_text(answer: DeploymentAnswer) -> list[str]:

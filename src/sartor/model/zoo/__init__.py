@@ -135,7 +135,9 @@ def _kind_of(entry: JsonMap, index: int) -> tuple[int, bool, str]:
     windows, experts = entry.get("windows"), entry.get("experts")
     pattern = windows["pattern"].split() if windows else ["global"]
     span = windows["size"] if windows and pattern[index % len(pattern)] == "local" else 0
-    return span, experts is not None and index >= experts["first_dense_layers"], ""
+    if experts is None or index < experts["first_dense_layers"]:
+        return span, False, ""
+    return span, (index + 1) % experts.get("every", 1) == 0, ""
 
 
 def _runs(kinds: list[tuple[int, bool, str]], layers: Mapping[tuple[int, bool, str], Layer]) -> tuple[LayerRun, ...]:
