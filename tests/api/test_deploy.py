@@ -21,6 +21,7 @@ from sartor.cli import run as sartor_command
 from sartor.errors import InputError
 from sartor.launch.serving import Pool, read_server, refusals, server_command
 from sartor.launch.serving import settings as settings_of
+from sartor.report.table_serving import front_points
 from sartor.step.serving.batching import disaggregated, steady_state
 from sartor.step.serving.deploy import WORKERS, LatencyGoal, ServerLayout, servers_of
 from sartor.step.serving.served import Load, Server, capacity
@@ -299,3 +300,14 @@ def test_a_deployment_is_written_whole_and_never_over_a_file(
     capsys.readouterr()
     assert sartor_command(words) == 2
     assert "exists already" in capsys.readouterr().err
+
+
+def test_the_front_is_drawn_with_the_chosen_deployment(tmp_path: Path) -> None:
+    answer = api.deploy(MODEL, "h100", **QUICK, users=16)
+    points = front_points(answer)
+    assert points.best is not None
+    assert len(points.layouts) == len(answer.front) == points.per_device.size
+    words = ["deploy", MODEL, "--users", "16", "--tp", "1", "--no-pools", "--html", str(tmp_path / "page.html")]
+    assert sartor_command([*words, "--png", str(tmp_path)]) == 0
+    assert "figure-front" in (tmp_path / "page.html").read_text()
+    assert (tmp_path / "front.png").read_bytes().startswith(b"\x89PNG")

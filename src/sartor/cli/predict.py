@@ -326,10 +326,10 @@ def deploy(
     pools: Annotated[bool, typer.Option("--pools/--no-pools", help="Also servers for prompts beside servers.")] = True,
     write: Annotated[
         Path | None,
-        typer.Option(
-            "--write", metavar="DIR", help="Write what starts it: scripts, TensorRT-LLM's YAML, Kubernetes, llm-d."
-        ),
+        o.WRITE(metavar="DIR", help="Write what starts it: scripts, TensorRT-LLM's YAML, Kubernetes, llm-d."),
     ] = None,
+    html: o.HtmlFile = None,
+    png: o.PngFolder = None,
     json: o.AsJson = False,
     out: o.OutFile = None,
     **options: Unpack[RunOptions],
@@ -345,7 +345,7 @@ def deploy(
     Example: `sartor deploy qwen3-8b --input-len p50=800,p95=3000 --output-len 300 --rate 5 --ttft 1 --percentile 95`
     """
     from sartor import api
-    from sartor.report.table_serving import deploy_view
+    from sartor.report.table_serving import deploy_page, deploy_view, front_points
 
     try:
         found = api.deploy(
@@ -373,6 +373,10 @@ def deploy(
     c.answer("deploy", found.to_dict, as_json=json, out=out)
     if not json:
         c.show(deploy_view(found))
+    if html is not None:
+        c.write_page(html, deploy_page(found))
+    if png is not None and found.front:
+        c.write_figures(png, {"front": front_points(found)})
     if found.best is None:
         raise c.Exit(3)
     if write is not None:

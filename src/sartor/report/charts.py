@@ -52,6 +52,7 @@ from sartor.report.run_points import (
     draw_run_timeline,
     draw_slow_operators,
 )
+from sartor.report.table_serving import ServedFront, draw_served_front
 
 FIGURES: Mapping[type, Any] = {
     OperatorTimes: draw_operator_times,
@@ -64,6 +65,7 @@ FIGURES: Mapping[type, Any] = {
     MemoryBars: draw_memory_bars,
     MemoryFall: draw_memory_fall,
     PlanCloud: draw_plan_cloud,
+    ServedFront: draw_served_front,
     PipelineBars: draw_pipeline,
     MemoryTracks: draw_memory_tracks,
     Convergence: draw_convergence,

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 from rich.console import RenderableType
 
 from sartor.answers.field import Field, Fields, columns_of
 from sartor.answers.serving import CHOICE, FRONT_POINT, LOAD, pools_text
-from sartor.report.document import PageBlock, bullets_block, document_text, grid_block, opening, section
+from sartor.report.document import (
+    Document,
+    PageBlock,
+    Place,
+    bullets_block,
+    document_page,
+    document_text,
+    figure_block,
+    grid_block,
+    opening,
+    section,
+)
 from sartor.report.fit_words import tight_text
+from sartor.report.frame import FILE, Chart, Frame, Sheet, columns
 from sartor.report.grid import field_grid
 from sartor.report.plan_words import turn_lines
 from sartor.report.words import count_text, interval_text, three_digits, unread_text
@@ -124,17 +138,84 @@ def _speed(answer: ServingAnswer) -> list[str]:
 
 # -- deployments -------------------------------------------------------------------------------------------------------
 
+Numbers = npt.NDArray[np.float64]
+
 _MOST_POINTS = 10
 """Points of a front that the terminal shows."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedFront:
+    """The front of a deployment: tokens/s per device over tokens/s of a request, and the chosen deployment's."""
+
+    title: str
+    layouts: tuple[str, ...]
+    gpus: tuple[str, ...]
+    per_request: Numbers
+    per_device: Numbers
+    in_flight: npt.NDArray[np.int64]
+    best: tuple[float, float] | None
+
+
+def front_points(answer: DeploymentAnswer) -> ServedFront:
+    """The figure's record."""
+    front, best = answer.front, answer.best
+    chosen = best and (1 / best.tpot_s, best.deployment.output_tokens_per_s / best.deployment.num_devices)
+    return ServedFront(
+        title=f"A faster request costs throughput{_first_text(answer)}",
+        layouts=tuple(pools_text(point.layout) for point in front),
+        gpus=tuple(point.layout.server.gpu.name for point in front),
+        per_request=np.array([point.tokens_per_s_per_request for point in front]),
+        per_device=np.array([point.tokens_per_s_per_device for point in front]),
+        in_flight=np.array([point.in_flight for point in front], dtype=np.int64),
+        best=chosen or None,
+    )
+
+
+def draw_served_front(points: ServedFront, frame: Frame = FILE) -> Chart:
+    """Layouts and loads that no other beats, with the chosen deployment as it runs under the load."""
+    sheet = Sheet.of(frame)
+    x = sheet.x("request:Q", "tokens/s of a request", 6, zero=True, nice=True)
+    y = sheet.y("device:Q", "tokens/s per GPU", zero=True)
+    tips = sheet.hover("layout:N", ("request:Q", "of a request", ".3g"), ("device:Q", "per GPU", ".4g"), "load:N")
+    rows = columns(
+        layout=points.layouts, request=points.per_request, device=points.per_device, gpu=points.gpus,
+        load=[f"{count:,} in flight" for count in points.in_flight.tolist()],
+    )  # fmt: skip
+    edge = sheet.rows(rows)
+    line = edge.mark_line(color=sheet.theme.ink, strokeWidth=1.2, opacity=0.7).encode(x=x, y=y)
+    marks = edge.mark_point(filled=True, size=60, opacity=0.9)
+    layers = [line, marks.encode(x=x, y=y, tooltip=tips, color=sheet.colour("gpu", sorted(set(points.gpus))))]
+    if points.best:
+        star = sheet.rows([{"request": points.best[0], "device": points.best[1], "layout": "chosen, under the load"}])
+        best = star.mark_point(color=sheet.theme.vermillion, filled=True, size=130, shape="diamond", opacity=1)
+        layers.append(best.encode(x=x, y=y, tooltip=sheet.hover("layout:N")))
+    return sheet.finish(sheet.alt.layer(*layers), points.title, height=320)
+
+
 def deploy_view(answer: DeploymentAnswer) -> RenderableType:
     """The cheapest deployment and why it is, the next kinds of layouts, and what speed per request costs."""
+    return document_text(_deploy_blocks(answer))
+
+
+def deploy_page(answer: DeploymentAnswer) -> str:
+    """The offline page. Raises ``MissingExtraError`` without the extra ``report``."""
+    records = {"front": front_points(answer)} if answer.front else {}
+    name = answer.reading.shape.name or "model"
+    words = f"{_load_text(answer)}, {_goal_text(answer)}"
+    return document_page(
+        Document(title=name, question=words, command="deploy", blocks=_deploy_blocks(answer), records=records)
+    )
+
+
+def _deploy_blocks(answer: DeploymentAnswer) -> list[PageBlock]:
     best, question = answer.best, f"{answer.reading.shape.name or 'model'}, {_load_text(answer)}, {_goal_text(answer)}"
     if best is None:
-        return document_text(
-            [opening([f"{question}: no deployment.", *_out_of_reach(answer)], bad=True), _refused(answer)]
-        )
+        return [
+            opening([f"{question}: no deployment.", *_out_of_reach(answer)], bad=True),
+            bullets_block("", _out_of_reach(answer), Place.PAGE),
+            _refused(answer),
+        ]
     first = interval_text(best.ttft_s, *map(float, best.ttft_interval))
     each = interval_text(best.tpot_s, *map(float, best.tpot_interval))
     lines = [
@@ -151,18 +232,18 @@ def deploy_view(answer: DeploymentAnswer) -> RenderableType:
     if unread := unread_text(answer.reading):
         lines.insert(1, unread)
     front = answer.front[:: max(len(answer.front) // _MOST_POINTS, 1)]
-    return document_text(
-        [
-            opening(lines),
-            section("The cheapest of each layout" if answer.of_price else "The fewest GPUs of each layout"),
-            grid_block(field_grid("Layouts", _columns(CHOICE, answer.choices), answer.choices)),
-            section(f"Speed of a request against throughput{_first_text(answer)}"),
-            grid_block(field_grid("Front", _columns(FRONT_POINT, front), front)),
-            bullets_block("Start", best.commands),
-            _refused(answer),
-            bullets_block("Assumed", answer.assumptions),
-        ]
-    )
+    return [
+        opening(lines),
+        bullets_block("", lines, Place.PAGE),
+        figure_block("front"),
+        section("The cheapest of each layout" if answer.of_price else "The fewest GPUs of each layout"),
+        grid_block(field_grid("Layouts", _columns(CHOICE, answer.choices), answer.choices)),
+        section(f"Speed of a request against throughput{_first_text(answer)}"),
+        grid_block(field_grid("Front", _columns(FRONT_POINT, front), front)),
+        bullets_block("Start", best.commands),
+        _refused(answer),
+        bullets_block("Assumed", answer.assumptions),
+    ]
 
 
 def _columns(fields: Fields, records: Sequence[object]) -> list[Field]:
