@@ -185,7 +185,9 @@ def draw_served_front(points: ServedFront, frame: Frame = FILE) -> Chart:
     edge = sheet.rows(rows)
     line = edge.mark_line(color=sheet.theme.ink, strokeWidth=1.2, opacity=0.7).encode(x=x, y=y)
     marks = edge.mark_point(filled=True, size=60, opacity=0.9)
-    layers = [line, marks.encode(x=x, y=y, tooltip=tips, color=sheet.colour("gpu", sorted(set(points.gpus))))]
+    names = sorted(set(points.gpus))
+    colours = [sheet.theme.series[i % len(sheet.theme.series)] for i in range(len(names))]
+    layers = [line, marks.encode(x=x, y=y, tooltip=tips, color=sheet.colour("gpu", names, colours))]
     if points.best:
         star = sheet.rows([{"request": points.best[0], "device": points.best[1], "layout": "chosen, under the load"}])
         best = star.mark_point(color=sheet.theme.vermillion, filled=True, size=130, shape="diamond", opacity=1)
