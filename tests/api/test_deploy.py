@@ -19,7 +19,7 @@ from sartor.answers.serving import Choice
 from sartor.api.traffic import recorded_requests, stated_request
 from sartor.cli import run as sartor_command
 from sartor.errors import InputError
-from sartor.launch.serving import Pool, read_server, refusals, server_command
+from sartor.launch.serving import ServerPool, read_server, refusals, server_command
 from sartor.launch.serving import settings as settings_of
 from sartor.report.table_serving import front_points
 from sartor.step.serving.batching import disaggregated, steady_state
@@ -230,10 +230,10 @@ def test_a_recording_that_says_nothing_is_refused_by_its_line(tmp_path: Path, li
         api.deploy(MODEL, "h100", **QUICK, traffic=recorded(tmp_path, lines))
 
 
-def pool_of(name: str, role: str = "", **sizes: int) -> Pool:
+def pool_of(name: str, role: str = "", **sizes: int) -> ServerPool:
     words: dict[str, int] = {"tp": 2, "copies": 4, "ep": 8, **sizes}
     server = api.serving("mixtral-8x7b", "h100", concurrency=1, kernels=name, **words).server
-    return Pool(server=server, count=3, role=role, running=8)
+    return ServerPool(server=server, count=3, role=role, running=8)
 
 
 def test_every_engine_has_its_own_command_which_is_read_back() -> None:

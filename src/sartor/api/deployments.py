@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import Annotated, Any, NamedTuple, Unpack
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from sartor.hardware.gpu import Gpu
 from sartor.launch.serving import commands
 from sartor.model.lower.setting import check
 from sartor.model.workload import ModelReading, ParallelDims, too_long
-from sartor.options import with_options
+from sartor.options import Declared, Spelling, with_options
 from sartor.pareto import is_pareto
 from sartor.run.fields import FIELDS, NOT_OF_SERVERS, Origin, Run, RunOptions
 from sartor.step.serving.deploy import (
@@ -59,7 +59,25 @@ class _Question(NamedTuple):
     notes: tuple[str, ...]
 
 
-@with_options(RunOptions, FIELDS, without=NOT_OF_SERVERS)
+class DeployOptions(RunOptions, total=False):
+    """What a deployment is asked besides the fields of a run."""
+
+    traffic: Annotated[
+        str | Path | None,
+        Declared(
+            Spelling.FILE,
+            "A CSV file of requests, with the columns ``time`` [s], ``in``, ``out`` and optionally ``cached`` "
+            "[tokens], instead of the load and the lengths.",
+        ),
+    ]
+    cached: Annotated[float, Declared(Spelling.NUMBER, "Share of a prompt that is in the cache already.", default=0.0)]
+    draft_tokens: Annotated[int, Declared(Spelling.WHOLE, "Tokens drafted per step (speculative decoding).", default=0)]
+    acceptance: Annotated[
+        float | None, Declared(Spelling.NUMBER, "How likely a drafted token is right if those before it are.")
+    ]
+
+
+@with_options(DeployOptions, FIELDS, without=NOT_OF_SERVERS)
 def deploy(
     model: Model,
     gpu: GpuLike | Sequence[GpuLike] | None = None,
@@ -72,13 +90,9 @@ def deploy(
     percentile: float | None = None,
     input_len: int | Mapping[float, float] | None = None,
     output_len: int | Mapping[float, float] | None = None,
-    cached: float = 0.0,
-    traffic: str | Path | None = None,
-    draft_tokens: int = 0,
-    acceptance: float | None = None,
     most_devices: int = MOST_DEVICES,
     pools: bool = True,
-    **options: Unpack[RunOptions],
+    **options: Unpack[DeployOptions],
 ) -> DeploymentAnswer:
     """The cheapest deployment of ``model`` that meets objectives under a load.
 
@@ -96,13 +110,6 @@ def deploy(
         Of the requests that must see both, such as 95; without it their means must.
     input_len, output_len
         Tokens of a prompt and of an answer, one number or quantiles: ``{50: 800, 95: 3000}``.
-    cached
-        Share of a prompt that is in the cache already.
-    traffic
-        A CSV file of requests, with the columns ``time`` [s], ``in``, ``out`` and optionally ``cached`` [tokens],
-        instead of the load and the lengths.
-    draft_tokens, acceptance
-        Tokens drafted per step (speculative decoding), and how likely each is right if those before it are.
     most_devices
         Devices of the whole deployment.
     pools
@@ -128,36 +135,25 @@ def deploy(
     >>> found.best.tpot_s <= 0.02
     True
     """
-    reading = read(model, options.get("set"))
+    reading, drafts = (
+        read(model, options.get("set")),
+        _drafts(options.pop("draft_tokens", 0), options.pop("acceptance", None)),
+    )
     objective = LatencyGoal(
         ttft_s=_limit("ttft_s", ttft_s),
         tpot_s=_limit("tpot_s", tpot_s),
         probability=_within("probability", probability, 1, "0.9"),
         percentile=_within("percentile", percentile, 100, "95"),
     )
-    if requests_per_s and users:
-        raise InputError("users", users, "states the load, as the requests per second do: give one of them", "")
     lengths = {name: size for name, size in (("input_len", input_len), ("output_len", output_len)) if size is not None}
-    if traffic is None:
-        request, recorded_per_s = stated_request(lengths, cached), 0.0
-    else:
-        if stated := [*lengths, *["cached"] * bool(cached)]:
-            raise InputError(
-                stated[0], str({**lengths, "cached": cached}[stated[0]]), "is in the traffic file: leave it out"
-            )
-        request, recorded_per_s = recorded_requests(traffic, of_rate=bool(requests_per_s or users))
-    base = {
-        "objective": objective,
-        "request": replace(request, open=not users and bool(requests_per_s or recorded_per_s)),
-        "requests_per_s": _rate(requests_per_s) or (0.0 if users else recorded_per_s),
-        "users": size_of("users", users, 1, least=0),
-    }
-    drafts = _drafts(draft_tokens, acceptance)
+    traffic = options.pop("traffic", None)
+    request, per_s = _requests(traffic, lengths, options.pop("cached", 0.0), requests_per_s, users)
+    load = {"request": request, "requests_per_s": per_s, "users": size_of("users", users, 1, least=0)}
     refused: dict[str, str] = {}
     gpus: Sequence[Any] = (
         list({str(device): device for device in gpu}.values()) if isinstance(gpu, list | tuple) else [gpu]
     )
-    questions = list(_questions(reading, gpus, options, base, refused))
+    questions = list(_questions(reading, gpus, options, {"objective": objective, **load}, refused))
     questions = [question._replace(server=replace(question.server, **drafts)) for question in questions]
     most_devices = size_of("most_devices", most_devices, MOST_DEVICES)
     answer = _answer(reading, questions, most_devices, pools=pools)
@@ -166,6 +162,23 @@ def deploy(
     if traffic is None:
         unstated |= {name: str(USUAL_LENGTH) for name in ("input_len", "output_len") if name not in lengths}
     return replace(answer, refused=refused, unstated=unstated)
+
+
+def _requests(
+    traffic: str | Path | None, lengths: dict[str, Any], cached: float, requests_per_s: float, users: int
+) -> tuple[Load, float]:
+    """The requests, and how many come per second."""
+    if requests_per_s and users:
+        raise InputError("users", users, "states the load, as the requests per second do: give one of them", "")
+    per_s = _rate(requests_per_s)
+    if traffic is None:
+        request = stated_request(lengths, cached)
+    else:
+        for name, value in {**lengths, **({"cached": cached} if cached else {})}.items():
+            raise InputError(name, str(value), "is in the traffic file: leave it out")
+        request, recorded_per_s = recorded_requests(traffic, of_rate=bool(per_s or users))
+        per_s = per_s or (0.0 if users else recorded_per_s)
+    return replace(request, open=per_s > 0), per_s
 
 
 def _answer(

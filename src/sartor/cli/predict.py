@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, Unpack
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
@@ -13,6 +13,9 @@ from sartor.cli import options as o
 from sartor.cli.run_options import takes_run
 from sartor.errors import InputError
 from sartor.run.fields import NOT_OF_SERVERS, RunOptions
+
+if TYPE_CHECKING:
+    from sartor.answers.serving import Choice, DeploymentAnswer
 
 
 @takes_run()
@@ -380,16 +383,20 @@ def deploy(
     if found.best is None:
         raise c.Exit(3)
     if write is not None:
-        from sartor.files import write_together
-        from sartor.launch.serving import serving_files
+        _write_servers(found, found.best, model, write)
 
-        load = found.load
-        files = serving_files(found.best.deployment, model, max(load.request.longest, load.input_len + load.output_len))
-        if there := [name for name in files if (write / name).exists()]:
-            raise InputError("--write", str(write / there[0]), "exists already; name another folder")
-        modes = {True: 0o755, False: 0o644}
-        write_together(
-            [(write / name, text.encode(), modes[name.endswith(".sh")]) for name, text in files.items()],
-            field="--write",
-        )
-        c.say(f"sartor: wrote {', '.join(files)} to {write}")
+
+def _write_servers(found: DeploymentAnswer, best: Choice, model: str, folder: Path) -> None:
+    """Write what starts the best deployment into a folder that has none of it."""
+    from sartor.files import write_together
+    from sartor.launch.serving import serving_files
+
+    load = found.load
+    files = serving_files(best.deployment, model, max(load.request.longest, load.input_len + load.output_len))
+    if there := [name for name in files if (folder / name).exists()]:
+        raise InputError("--write", str(folder / there[0]), "exists already; name another folder")
+    modes = {True: 0o755, False: 0o644}
+    write_together(
+        [(folder / name, text.encode(), modes[name.endswith(".sh")]) for name, text in files.items()], field="--write"
+    )
+    c.say(f"sartor: wrote {', '.join(files)} to {folder}")

@@ -23,7 +23,7 @@ CONFIG = "config.yaml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
+class ServerPool:
     """Equal servers of a deployment."""
 
     server: Server
@@ -38,19 +38,19 @@ class Pool:
         return self.role or "server"
 
 
-def pools_of(deployment: Deployment) -> tuple[Pool, ...]:
+def pools_of(deployment: Deployment) -> tuple[ServerPool, ...]:
     """The pools of a deployment, prompts first."""
     layout = deployment.layout
     running = math.ceil(deployment.most_in_flight / (layout.server.copies * layout.decode_workers))
     pools = [(layout.prefill, "prefill", layout.prefill_workers)] if layout.prefill else []
     return tuple(
-        Pool(server=server, role=role, count=workers * deployment.replicas, running=running)
+        ServerPool(server=server, role=role, count=workers * deployment.replicas, running=running)
         for server, role, workers in (*pools, (layout.server, "decode" if pools else "", layout.decode_workers))
         if server is not None
     )
 
 
-def settings(pool: Pool, longest: int = 0) -> dict[str, Any]:
+def settings(pool: ServerPool, longest: int = 0) -> dict[str, Any]:
     """What a pool's servers are started with, by the names of ``serving.toml``; what an engine has by default is left
     out. ``longest``: tokens of the longest request."""
     server, engine = pool.server, pool.server.engine
@@ -92,7 +92,7 @@ def _rows(engine: str) -> list[JsonDict]:
     return rows
 
 
-def server_command(pool: Pool, longest: int = 0, *, whole: bool = False) -> str:
+def server_command(pool: ServerPool, longest: int = 0, *, whole: bool = False) -> str:
     """The command that starts one server; ``whole``: with what a file states besides."""
     table, values = packaged_toml("launch", "serving.toml")[pool.server.engine.name], settings(pool, longest)
     words = [table["program"]]
@@ -145,7 +145,7 @@ def _nested(engine: str, values: Mapping[str, Any]) -> JsonDict:
     return nested
 
 
-def _manifests(pool: Pool, command: str, config: JsonDict) -> Iterator[JsonDict]:
+def _manifests(pool: ServerPool, command: str, config: JsonDict) -> Iterator[JsonDict]:
     """A deployment of Kubernetes with its service."""
     labels = {"app": f"sartor-{pool.name}"}
     container = {
@@ -177,7 +177,7 @@ def _manifests(pool: Pool, command: str, config: JsonDict) -> Iterator[JsonDict]
     yield {"apiVersion": "v1", "kind": "Service", "metadata": {"name": f"sartor-{pool.name}"}, "spec": service}
 
 
-def _values(pool: Pool, command: str) -> JsonDict:
+def _values(pool: ServerPool, command: str) -> JsonDict:
     """A role's values of llm-d's chart."""
     sizes = {"tensor": pool.server.tp, "data": pool.server.copies}
     container = {"name": "vllm", "modelCommand": "vllmServe", "args": shlex.split(command)[3:]}
