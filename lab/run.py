@@ -35,6 +35,7 @@ SCRIPTS: dict[str, tuple[Path | str, ...]] = {
     "fit_off_grid": (),
     "fit_misaligned": (),
     "fit_intervals": (SHARED / "data",),
+    "fit_quality": (),
     "scoreboard": (SHARED / "data",),
     "fit_serving": (SHARED / "data" / "end_to_end",),
     "fit_training": (SHARED / "data" / "end_to_end",),

@@ -115,6 +115,12 @@ CHECK: Fields = (
     *(flag("within_evidence"), flag("adverse")),
     text("source"),
 )
+LOSS: Fields = (
+    number("nats", help="expected change of the training loss at equal tokens, of size and shape"),
+    *numbers("low_nats high_nats"),
+    mapping("terms", Scalar.NUMBER, help="its parts"),
+    rows("not_covered", Scalar.TEXT, help="changed fields whose effect no study says"),
+)
 QUALITY: Fields = (
     text("evidence"),
     flag("within_evidence"),
@@ -142,6 +148,7 @@ CANDIDATE: Fields = (
     number("confidence", "sure", form=lambda p: ">99%" if p > 0.99 else f"{p:.0%}", help="probability of a gain"),
     mapping("per_gpu", Scalar.NUMBER),
     field("quality", QUALITY),
+    field("loss", LOSS),
 )
 """One shape of the baseline's size."""
 WANT: Fields = (
@@ -180,6 +187,7 @@ MIX: Fields = (
     number("active_change", "active", form="{:+z.2%}".format),
     mapping("gains", COMPARISON),
     field("quality", QUALITY),
+    field("loss", LOSS),
 )
 SINGLE_EDIT: Fields = (
     text("field"),
@@ -187,7 +195,18 @@ SINGLE_EDIT: Fields = (
     CHANGED,
     *numbers("speedup efficiency_gain params_change"),
 )
+WORTH: Fields = (
+    number("tokens", help="of the run"),
+    flag("stated"),
+    number("share", help="of the run that the smallest edit saves"),
+    number("device_hours"),
+    number("usd", null=True),
+    number("gained_nats", help="what the tokens take off the loss that the saved time is enough for"),
+    number("restart_tokens", help="a run that has begun is worth restarting with the new shape before these"),
+)
+"""What the recommended shape is worth over a training run."""
 _SEARCH: Fields = (
+    text("equal", path="equal.value", help="compared at equal work (and size) or at equal expected loss"),
     rows("candidates", CANDIDATE, help="shapes that gain at equal work, best first"),
     field("smallest_edit", CANDIDATE, null=True),
     field("unsure", CANDIDATE, null=True),
@@ -200,11 +219,28 @@ _SEARCH: Fields = (
     *integers("grid_size evaluated"),
     rows("assumptions", Scalar.TEXT),
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worth:
+    """What the recommended shape is worth over a run of ``tokens`` (``stated``, or 20 per parameter): the share of its
+    time that it saves, and what else follows from that."""
+
+    tokens: float
+    stated: bool
+    share: float
+    device_hours: float
+    usd: float | None
+    gained_nats: float
+    restart_tokens: float
+
+
 ADVICE: Fields = (
     *LINT,
     rows("gpus", Scalar.TEXT, path=lambda advice: [gpu.name for gpu in advice.gpus]),
     field("baseline", TOTALS, path="base"),
     field("codesign", CODESIGN, null=True),
+    field("worth", WORTH, null=True),
     *through("search", _SEARCH),
 )
 
@@ -221,5 +257,6 @@ class Advice(Answer):
     search: ShapeSearch
     after: ModelEstimate | None
     """The recommended shape's own estimate; None when nothing beats the baseline."""
+    worth: Worth | None = None
     codesign: CoDesign | None = None
     """One shape for several phases on all devices, if the objective has weights."""

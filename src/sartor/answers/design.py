@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from sartor.answers.advice import LOSS
 from sartor.answers.design_reasons import why_texts
 from sartor.answers.field import (
     Answer,
@@ -28,6 +29,7 @@ from sartor.answers.field import (
 from sartor.answers.plan import STEP_INTERVAL
 from sartor.model.counts import count_params
 from sartor.model.training import Recompute
+from sartor.shapes.quality import loss_change
 
 if TYPE_CHECKING:
     from sartor.designs.against import Against, AgainstModel
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from sartor.designs.shapes_proved import BestShape, JointShapes
     from sartor.designs.space import AcceleratorSpace
     from sartor.model.workload import ModelReading
+    from sartor.shapes.quality import LossChange
 
 # ------------------------------------------------------------------------------------------------ one point
 
@@ -207,6 +210,11 @@ def params_change(best: BestShape) -> float:
     return float(count_params(shape).total / count_params(base).total - 1)
 
 
+def shape_loss(best: BestShape) -> LossChange:
+    """Expected change of the training loss from the model to the best shape."""
+    return loss_change(best.variant.shape, best.axes.variants[0].shape)
+
+
 def _changed(variant: Any) -> dict[str, list[int]]:
     return {name: [old, new] for name, old, new in variant.changed}
 
@@ -217,6 +225,7 @@ BEST_SHAPE: Fields = (
     *through("variant", (CHANGED,)),
     integer("num_params", path=lambda best: int(count_params(best.variant.shape).total)),
     number("params_change", path=params_change),
+    field("loss", LOSS, path=shape_loss),
 )
 """A shape's fields, those that changed, and the change in parameters from the model's own."""
 JOINT_SHAPES: Fields = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import numpy as np
 
-from sartor.answers.advice import Advice, Lint
+from sartor.answers.advice import Advice, Lint, Worth
 from sartor.answers.estimate import GemmAnswer, ModelEstimate, Question
 from sartor.answers.plan import Divided
 from sartor.api.models import Model
@@ -60,6 +61,7 @@ from sartor.rules.rule import Grade, largest_split
 from sartor.run.fields import FIELDS, GridOptions, Origin, Run, RunOptions, Turn
 from sartor.step.coefficients import InRun
 from sartor.step.question import workload_of
+from sartor.step.run_cost import run_cost
 from sartor.step.serving.engines import ENGINES
 from sartor.step.serving.inference import Serving, serving
 from sartor.step.serving.served import in_an_engine
@@ -69,7 +71,7 @@ from sartor.units import Floats, format_bytes, format_seconds
 if TYPE_CHECKING:
     from sartor.answers.grid import EstimateGrid
     from sartor.rules.rule import Context, Finding, Fix
-    from sartor.shapes.search import CoDesign
+    from sartor.shapes.search import Candidate, CoDesign
 
 
 @overload
@@ -617,11 +619,13 @@ def advise(
     *,
     objective: str = "train",
     regret: str = "weighted",
-    params_tolerance: float = 0.01,
+    equal: str = "work",
+    params_tolerance: float | None = None,
     freeze: Sequence[str] = (),
     free: Sequence[str] = (),
     top: int = 10,
     evidence: float = 1.0,
+    tokens: float | None = None,
     **options: Unpack[RunOptions],
 ) -> Advice:
     """What would be faster at the same size: findings, candidates best first, the smallest edit that pays.
@@ -634,10 +638,16 @@ def advise(
         The phase to be fast in (train, prefill or decode), or several with weights (``train:0.7,decode:0.3``): then
         ``codesign`` is one shape for all of them on all GPUs, with the least ``regret`` (``weighted`` or ``worst``),
         and the rest is about the phase with the largest weight.
+    equal
+        ``work``: shapes of the same size, their times at equal parameters and FLOPs. ``loss``: shapes whose loss is
+        surely no higher, also somewhat smaller and larger ones, their times as they are.
     freeze, free
         Fields that stay as they are, and fields that may change at the cost of quality, as ``num_layers``.
     params_tolerance, top, evidence
-        Largest change of the parameter count, as a share; most candidates; quality guard (1: as published).
+        Largest change of the parameter count, as a share (0.01; at equal loss 0.1); most candidates; quality guard (1:
+        as published).
+    tokens
+        Of the whole training run, for what a gain is worth; 20 per parameter where left out.
     **options
         The fields of a run, as in `estimate`.
 
@@ -660,10 +670,13 @@ def advise(
     from sartor.model.workload import phase_weights
     from sartor.shapes.quality import QualityGuard
     from sartor.shapes.search import Regret, search_shapes
+    from sartor.shapes.space import TOLERANCE, Equal
 
     weights = phase_weights(objective) if ":" in objective else {}
     objective = max(weights, key=lambda phase: weights[phase]).value if weights else objective
     rule, guard = word_of(Regret, "regret", regret), QualityGuard(width=evidence)
+    basis = word_of(Equal, "equal", equal)
+    tolerance = TOLERANCE[basis] if params_tolerance is None else params_tolerance
     first, *others = [gpu] if gpu is None or isinstance(gpu, (str, Path, Gpu)) else gpu
     context_len = options.get("context_len")
     if Phase.DECODE in weights and objective == Phase.TRAIN.value:  # of the decoding alone
@@ -683,7 +696,8 @@ def advise(
         gpus,
         asked.dims,
         objective=asked.workload.phase,
-        params_tolerance=params_tolerance,
+        params_tolerance=tolerance,
+        equal=basis,
         freeze=(*freeze, *(("vocab_size",) if padded else ())),  # the trainer pads it: another width gains nothing
         free=tuple(free),
         top=top,
@@ -695,9 +709,37 @@ def advise(
     )
     best = found.smallest_edit or next(iter(found.candidates), None)
     after = None if best is None else answer_question(asked.with_shape(best.shape))
-    space = {"rule": rule, "params_tolerance": params_tolerance, "guard": guard, "freeze": freeze, "free": free}
+    space = {"rule": rule, "params_tolerance": tolerance, "guard": guard, "freeze": freeze, "free": free}
+    space |= {"equal": basis}
     common = _common(asked, runs, known, gpus, weights, context_len, options.get("microbatch_size"), space)
-    return Advice(base=base, gpus=gpus, findings=findings, search=found, after=after, codesign=common)
+    worth = None if best is None else _worth(base, best, tokens)
+    return Advice(base=base, gpus=gpus, findings=findings, search=found, after=after, worth=worth, codesign=common)
+
+
+TOKENS_PER_PARAMETER = 20
+"""Of a run of unknown length: the best use of compute (Hoffmann et al. 2022, arXiv 2203.15556, sec. 3)."""
+
+
+def _worth(base: ModelEstimate, best: Candidate, tokens: float | None) -> Worth | None:
+    """What a shape is worth in training; None for a pass of inference."""
+    from sartor.shapes.quality import nats_per_efold
+
+    held, priced = base.question.held, base.priced
+    if held is None or priced is None:
+        return None
+    length = tokens or max(TOKENS_PER_PARAMETER * float(base.question.reading.num_params), held.job.tokens_per_step)
+    step_s = (priced.step_s, priced.low_s, priced.high_s)
+    cost = run_cost(held.job, held.cluster, held.num_devices, step_s, length)
+    share = 1 - 1 / best.speedup
+    return Worth(
+        tokens=length,
+        stated=tokens is not None,
+        share=share,
+        device_hours=share * cost.device_hours,
+        usd=None if cost.usd is None else share * cost.usd,
+        gained_nats=nats_per_efold(length) * math.log(best.speedup),
+        restart_tokens=share * length,
+    )
 
 
 def _calibrations(question: Question, gpus: Sequence[Gpu]) -> dict[str, Calibration]:

@@ -14,6 +14,7 @@ from sartor.cli.run_options import takes_run
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.run.fields import RunOptions, TrainingOptions
+from sartor.units import parse_count
 
 WriteAdvised = Annotated[
     tuple[str, Path] | None,
@@ -33,7 +34,14 @@ def advise(
     regret: Annotated[
         str, typer.Option(metavar="weighted|worst", help="Of several phases: the mean loss, or the largest.")
     ] = "weighted",
-    params_tolerance: o.ParamsTolerance = 0.01,
+    equal: Annotated[
+        str,
+        typer.Option(
+            metavar="work|loss",
+            help="Compare shapes of the same size at equal work, or all whose loss is surely no higher.",
+        ),
+    ] = "work",
+    params_tolerance: o.ParamsTolerance = None,
     freeze: Annotated[
         str, typer.Option(metavar="FIELD,...", help="Fields that must not change: vocab_size,num_heads, ...")
     ] = "",
@@ -47,6 +55,10 @@ def advise(
     ] = "",
     top: o.Top = 10,
     evidence: o.Evidence = 1.0,
+    tokens: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Length of the training run, for what a gain is worth. [default: 20/parameter]"),
+    ] = None,
     write: WriteAdvised = None,
     trainer_version: TrainerVersion = "",
     overwrite: Overwrite = False,
@@ -77,11 +89,13 @@ def advise(
         gpu,
         objective=objective,
         regret=regret,
+        equal=equal,
         params_tolerance=params_tolerance,
         freeze=c.words_of(freeze),
         free=c.words_of(free),
         top=top,
         evidence=evidence,
+        tokens=None if tokens is None else parse_count("--tokens", tokens),
         **options,
     )
     if html is not None:

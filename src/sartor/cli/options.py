@@ -346,8 +346,12 @@ TraceFile = Annotated[
     ),
 ]
 ParamsTolerance = Annotated[
-    float,
-    typer.Option("--params-tolerance", metavar="SHARE", help="Largest change of the parameter count, as a share."),
+    float | None,
+    typer.Option(
+        "--params-tolerance",
+        metavar="SHARE",
+        help="Largest change of the parameter count, as a share. [default: 0.01; at equal loss 0.1]",
+    ),
 ]
 Evidence = Annotated[
     float,

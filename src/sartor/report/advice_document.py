@@ -27,7 +27,7 @@ from sartor.report.grid import (
 from sartor.report.lint_formats import FindingsText, findings_markup
 from sartor.report.points import operator_times
 from sartor.report.table_estimate import operators_grid, times_grid, totals_line
-from sartor.report.verdict import advice_lines, verdict_parts, why_to_keep
+from sartor.report.verdict import advice_lines, verdict_parts, why_to_keep, worth_lines
 from sartor.report.words import EVIDENCE_WORDS, arrows, short_change, speedup_text, workload_text
 from sartor.units import format_count, format_seconds, format_share
 
@@ -119,7 +119,7 @@ def _cards(advice: Advice) -> list[tuple[str, str, str]]:
     if search.candidates:
         best = search.candidates[0]
         low, high = speedup_text(best.efficiency_low), speedup_text(best.efficiency_high)
-        shape = (speedup_text(best.efficiency_gain), f"at equal work; 80%: {low} to {high}")
+        shape = (speedup_text(best.efficiency_gain), f"at equal {search.equal.value}; 80%: {low} to {high}")
     return [
         ("Step time", format_seconds(float(base.time_s)), step),
         ("Share of dense peak (MFU)", format_share(float(base.mfu)), rate),
@@ -133,7 +133,7 @@ def _shapes(advice: Advice) -> list[d.PageBlock]:
     search = advice.search
     compared = f"Compared {search.evaluated:,} shapes of the same size out of a grid of {search.grid_size:,}."
     place = d.Place.BOTH if search.candidates else d.Place.REST
-    blocks = [d.section("Shapes that gain at equal work", "shapes", "Shapes", place)]
+    blocks = [d.section(f"Shapes that gain at equal {search.equal.value}", "shapes", "Shapes", place)]
     blocks += [d.PageBlock(words=compared, place=d.Place.PAGE)]
     if search.candidates:
         note = "Strong colours: Pareto front of step time, decoding time, parameters and number of changed fields."
@@ -153,6 +153,7 @@ def _shapes(advice: Advice) -> list[d.PageBlock]:
         blocks += [d.section("On each device"), *d.cut_blocks(_per_gpu_grid(advice), ROWS)]
     if advice.codesign is not None:
         blocks += [d.section("One shape for all"), *_codesign(advice.codesign)]
+    blocks += [d.bullets_block("What it is worth", worth_lines(advice))]
     return [*blocks, d.bullets_block("For other settings", [str(line) for line in search.stability], d.Place.REST)]
 
 
@@ -163,7 +164,7 @@ def _candidates_grid(search: ShapeSearch) -> Grid:
     change = text("changed", "change", path=lambda candidate: _marked(candidate, edit, "smallest edit"), form=_as_it_is)
     shown = _with_candidate(search.candidates, edit)
     caption = "Candidates, best first; the smallest edit is marked"
-    return field_grid(caption, (change, *CANDIDATE, QUALITY), shown, marked=_position(shown, edit))
+    return field_grid(caption, (change, *CANDIDATE, LOSS, QUALITY), shown, marked=_position(shown, edit))
 
 
 def _as_it_is(cell: Cell) -> Cell:
@@ -171,6 +172,13 @@ def _as_it_is(cell: Cell) -> Cell:
 
 
 CHANGE = text("changed", "change", path=lambda mix: _change(mix.changed), form=_as_it_is)
+LOSS = number(
+    "loss",
+    "loss",
+    path=lambda candidate: float(candidate.loss.nats),
+    form="{:+z.3f}".format,
+    help="expected change of the training loss at equal tokens [nats]",
+)
 QUALITY = text(
     "quality",
     "quality",
@@ -186,7 +194,7 @@ def _mixes_grid(mixes: Sequence[Mix]) -> Grid:
         number(phase, phase, path=lambda mix, phase=phase: mix.gains[phase], form=_gain_text, help="gain at equal work")
         for phase in mixes[0].gains
     )
-    return field_grid(MIXES, (CHANGE, *gains, *MIX, QUALITY), _shown_mixes(mixes))
+    return field_grid(MIXES, (CHANGE, *gains, *MIX, LOSS, QUALITY), _shown_mixes(mixes))
 
 
 def _per_gpu_grid(advice: Advice) -> Grid:
@@ -223,7 +231,7 @@ def _legend(search: ShapeSearch) -> str:
     worse = f", worse = {WORSE}" if any(candidate.quality.adverse for candidate in search.candidates) else ""
     return (
         "gain: speedup at equal parameters and FLOPs; sure: probability of a gain; speedup: with what a smaller model "
-        f"adds; quality: {EVIDENCE_WORDS}{worse}"
+        f"adds; loss: expected change at equal tokens [nats]; quality: {EVIDENCE_WORDS}{worse}"
     )
 
 

@@ -6,7 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sartor.answers.design import BASELINE, DESIGN_STAGE, RANKED, STEP_TIME, DesignAnswer, Priced, params_change, rate
+from sartor.answers.design import (
+    BASELINE,
+    DESIGN_STAGE,
+    RANKED,
+    STEP_TIME,
+    DesignAnswer,
+    Priced,
+    params_change,
+    rate,
+    shape_loss,
+)
 from sartor.answers.design_reasons import why_texts
 from sartor.answers.field import number, text, through
 from sartor.designs.against import AgainstModel
@@ -34,6 +44,7 @@ from sartor.report.design_words import (
     unit_of,
 )
 from sartor.report.grid import Grid, field_grid, grid_of, page_column, shares_grid, wide_column, words_column
+from sartor.report.verdict import loss_words
 from sartor.report.words import count_text, printable
 from sartor.step.results import StepEstimate
 from sartor.units import format_bytes, format_seconds, format_share
@@ -367,8 +378,8 @@ def _joint_lines(joint: JointShapes) -> list[str]:
     chip = short_chip(before.evaluation.point.accelerator)
     lines = [
         f"Best shape{f' of {shape.model}' if several else ''}: {shape.variant.name} ({params_change(shape):+.1%} "
-        f"parameters); the other shapes of this size ({shape.axes.num_shapes:,} in all) reduce to "
-        f"{len(shape.axes.variants):,}, as a wider one is never faster."
+        f"parameters; {loss_words(shape_loss(shape))}); the other shapes of this size ({shape.axes.num_shapes:,} in "
+        f"all) reduce to {len(shape.axes.variants):,}, as a wider one is never faster."
         for shape in joint.shapes
     ]
     others = "" if joint.result.waiting else ", the others ruled out by their upper bounds"

@@ -149,8 +149,8 @@ def turn_lines(turns: Sequence[Turn]) -> Iterator[str]:
     for turn in (turn for turn in turns if not turn.of_memory and (not turn.usual or "ratio" not in turn.figures)):
         share = turn.figures.get("gain_fraction")
         costs = "" if share is None else f" (costs {format_share(share)})"
-        usual = f"With {turn.field}={turn.usual}, which was not stated, no such finding; with {turn.value}"
-        value = usual if turn.usual else f"With {turn.field}={turn.value}, which was not stated"
+        instead = f" instead of {turn.usual}" if turn.usual else ""
+        value = f"With {turn.field}={turn.value}{instead}, which was not stated"
         yield f"{value}: {printable(turn.verdict).rstrip('.')}{costs}."
     moved = sorted((turn for turn in turns if turn.usual and "ratio" in turn.figures), key=_least_moving)[-MOST_NAMED:]
     times = [f"{turn.field}={turn.value} ({format_seconds(turn.figures['time_s'])})" for turn in reversed(moved)]

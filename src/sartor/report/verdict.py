@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 
 from sartor.report.fit_words import cannot_run, headline
 from sartor.report.points import OperatorTimes, operator_times
-from sartor.report.words import change_text, printable, speedup_text
+from sartor.report.words import change_text, printable, speedup_text, three_digits
 from sartor.rules.rule import Grade
 from sartor.shapes.result import NOISE
+from sartor.shapes.space import Equal
 from sartor.units import format_change, format_count, format_share
 
 if TYPE_CHECKING:
     from sartor.answers.advice import Advice
     from sartor.answers.estimate import ModelEstimate
     from sartor.rules.rule import Finding
-    from sartor.shapes.quality import Quality
+    from sartor.shapes.quality import LossChange, Quality
     from sartor.shapes.search import Candidate, ShapeSearch
 
 MATTERS = 0.01
@@ -96,9 +97,9 @@ def _what_to_change(advice: Advice, *, brief: bool = False) -> list[str]:
     if not search.candidates:
         return [why_to_keep(advice, brief=brief)]
     best, first = search.candidates[0], search.smallest_edit or search.candidates[0]
-    sentences = [f"Change first: {change_text(first.changed)}; this is {_gain_words(first)}."]
+    sentences = [f"Change first: {change_text(first.changed)}; this is {_gain_words(first, search.equal)}."]
     if first.changed != best.changed:
-        sentences.append(f"The best shape found, {change_text(best.changed)}, is {_gain_words(best)}.")
+        sentences.append(f"The best shape found, {change_text(best.changed)}, is {_gain_words(best, search.equal)}.")
     single = max(search.single_edits, key=lambda edit: edit.efficiency_gain, default=None)
     if first.num_fields > 1 and single is not None and single.efficiency_gain > 1 + NOISE:
         alone = f"{change_text(single.changed)} ({speedup_text(single.efficiency_gain)})"
@@ -117,28 +118,30 @@ def why_to_keep(advice: Advice, *, brief: bool = False) -> str:
 
 def _kept(search: ShapeSearch, brief: bool) -> str:
     others = search.evaluated - 1
+    alike = "of the same size" if search.equal is Equal.WORK else "with surely no higher loss"
     if not others:
-        return "no other within the tolerance has its size."
+        return f"no other {alike} is within the tolerance."
     if search.unsure is None:
         tried = "the only other shape" if others == 1 else f"none of {others:,} other shapes"
         gains = "gains less than" if others == 1 else "gains"
-        return f"{tried} of the same size {gains} {format_share(NOISE)} at equal work."
-    best = search.unsure
+        return f"{tried} {alike} {gains} {format_share(NOISE)} at equal {search.equal.value}."
+    best, equal = search.unsure, search.equal
     if brief:
         gain, sure = speedup_text(best.efficiency_gain), _sure_text(float(best.confidence))
-        return f"of {others:,} others of the same size none is surely faster (the best: {gain}, {sure} sure)."
+        return f"of {others:,} others {alike} none is surely faster (the best: {gain}, {sure} sure)."
     return (
-        f"no other of the same size is surely faster. The best of {others:,} tried, "
-        f"{change_text(best.changed)}, may be no gain (its interval includes 1): it is {_gain_words(best)}."
+        f"no other {alike} is surely faster. The best of {others:,} tried, "
+        f"{change_text(best.changed)}, may be no gain (its interval includes 1): it is {_gain_words(best, equal)}."
     )
 
 
-def _gain_words(candidate: Candidate) -> str:
-    """``1.07x as fast at equal work (80%: 1.03x to 1.10x; 99% sure)``, and the extra speedup if it is smaller."""
+def _gain_words(candidate: Candidate, equal: Equal) -> str:
+    """``1.07x as fast at equal work (80%: 1.03x to 1.10x; 99% sure)``, the extra speedup if it is smaller, and what is
+    known of its loss."""
     low, high = speedup_text(candidate.efficiency_low), speedup_text(candidate.efficiency_high)
     sure = f"{_sure_text(float(candidate.confidence))} sure"
     gain = speedup_text(candidate.efficiency_gain)
-    return f"{gain} as fast at equal work (80%: {low} to {high}; {sure}){_rest(candidate)}"
+    return f"{gain} as fast at equal {equal.value} (80%: {low} to {high}; {sure}){_rest(candidate)}"
 
 
 def _sure_text(probability: float) -> str:
@@ -153,7 +156,33 @@ def _rest(candidate: Candidate) -> str:
     size = "as many parameters" if change == "0.00%" else f"{change.lstrip('+-')} {more} parameters"
     whole = speedup_text(candidate.speedup)
     added = "" if whole == speedup_text(candidate.efficiency_gain) else f" ({whole} with the work it saves)"
-    return f", with {size}{added}{_evidence(candidate.quality)}"
+    return f", with {size}{added}; {loss_words(candidate.loss)}{_evidence(candidate.quality)}"
+
+
+def loss_words(loss: LossChange) -> str:
+    """``the loss is expected to change by +0.003 nats (80%: +0.002 to +0.004)``."""
+    if round(max(abs(float(loss.low_nats)), abs(float(loss.high_nats))), 3) == 0:
+        return "the loss is expected to stay"
+    nats, low, high = (f"{float(value):+z.3f}" for value in (loss.nats, loss.low_nats, loss.high_nats))
+    return f"the loss is expected to change by {nats} nats ({low} to {high})"
+
+
+def worth_lines(advice: Advice) -> Iterator[str]:
+    """What the recommended shape is worth over the training run; nothing in inference."""
+    worth, edit = advice.worth, advice.search.smallest_edit or next(iter(advice.search.candidates), None)
+    if worth is None or edit is None or advice.codesign is not None:  # the latter has a shape of its own
+        return
+    length = format_count(worth.tokens)
+    run = f"{length} tokens" if worth.stated else f"{length} tokens (20 per parameter; yours: --tokens)"
+    money = "" if worth.usd is None else f", {worth.usd:,.0f} USD"
+    hours = f"{three_digits(worth.device_hours)} device-hours{money}"
+    yield f"Over {run} the smallest edit saves {format_share(worth.share)} of the run: {hours}."
+    dear = float(edit.loss.high_nats) > worth.gained_nats
+    yield (
+        f"Spent on more tokens, the time saved takes {worth.gained_nats:.3f} nats off the loss; with the new shape "
+        f"{loss_words(edit.loss)}{', which may be more than the speed is worth' if dear else ''}."
+    )
+    yield f"A run that has begun is worth restarting only before {format_count(worth.restart_tokens)} tokens."
 
 
 def _evidence(quality: Quality) -> str:

@@ -20,7 +20,7 @@ from sartor.model.lower import feasible
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import Phase, Workload
 from sartor.shapes.evaluate import Evaluator
-from sartor.shapes.quality import Quality, QualityGuard, allowed, quality_of
+from sartor.shapes.quality import LossChange, Quality, QualityGuard, allowed, loss_change, quality_of
 from sartor.shapes.space import EXPERT_FIELDS, Space
 from sartor.units import FloatArray, IntArray
 
@@ -37,6 +37,7 @@ class Mix:
     active_change: float
     gains: Mapping[str, Comparison]
     quality: Quality
+    loss: LossChange
 
 
 def priced_mixes(
@@ -70,6 +71,7 @@ def priced_mixes(
             active_change=float(active[i]),
             gains={phase.value: _at(comparison, i) for phase, comparison in gains.items()},
             quality=quality_of(guard, baseline | rows[i], baseline, num_params),
+            loss=loss_change(edit(space.shape, **rows[i]), space.shape),
         )
         for i in sorted(_nearest(rows, np.abs(total) + np.abs(active)), key=lambda i: -speedup[i])
     )

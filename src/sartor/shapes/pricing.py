@@ -16,9 +16,9 @@ from sartor.model.editing import edit
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import Phase, Workload
 from sartor.shapes.evaluate import Evaluator
-from sartor.shapes.quality import QualityGuard, quality_of
+from sartor.shapes.quality import QualityGuard, loss_change, quality_of
 from sartor.shapes.result import NOISE, Candidate, Changes, FrontPoint, SingleEdit
-from sartor.shapes.space import Points
+from sartor.shapes.space import Equal, Points
 from sartor.step.coefficients import InRun
 from sartor.step.results import WholeStep
 from sartor.units import FloatArray, Floats, IntArray
@@ -78,8 +78,10 @@ def price(
 
 
 def work_of(points: Points, workload: Workload, evaluator: Evaluator, baseline: int) -> FloatArray:
-    """Share of the baseline's work that each point still does. A shorter attention window, changed only on request,
-    does not count as less work: FLOPs are counted with the baseline's windows."""
+    """Share of the baseline's work that each point still does; at equal loss it counts as all. A shorter attention
+    window, changed only on request, does not count as less work: FLOPs are counted with the baseline's windows."""
+    if points.equal is Equal.LOSS:
+        return np.ones(points.size)
     flops = evaluator.flops(points.with_own("num_full_layers"), workload)
     counts = (points.num_params, points.num_active_params, flops)
     return np.asarray(work_kept(*(count / count[baseline] for count in counts)))
@@ -201,6 +203,7 @@ class PricedPoints:
             phase_s=phase_s,
             per_gpu=per_gpu,
             quality=quality_of(self.guard, fields, baseline, num_params),
+            loss=loss_change(shape, self.workload.shape),
         )
 
     @property

@@ -8,7 +8,7 @@ changed, by how much, and where the evidence ends.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
@@ -18,8 +18,11 @@ import numpy as np
 
 from sartor.bounded import packaged_toml
 from sartor.errors import InputError
-from sartor.json_types import JsonMap
-from sartor.units import Bools, format_count
+from sartor.json_types import JsonDict, JsonMap
+from sartor.model.counts import count_params
+from sartor.model.layer import AttentionMixer
+from sartor.model.shape import TransformerShape
+from sartor.units import Bools, Floats, format_count
 
 Fields = JsonMap
 """Shape fields by glossary name, each a number or an array of candidates."""
@@ -277,3 +280,94 @@ def _reach(check: QualityCheck, num_params: float) -> str:
 def levine_depth(hidden_size: float) -> float:
     """Depth beyond which width pays more: hidden = exp(5.039 + 0.0555 L) (Levine et al. 2020, arXiv 2006.12467)."""
     return max(1.0, (math.log(hidden_size) - 5.039) / 0.0555)
+
+
+OF_DENSE = {"vocab_size", "num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_dim", "ffn_hidden_size"}
+"""Fields whose effect on the loss is known; padded rows of a vocabulary are never targets."""
+OF_EXPERTS = {"num_experts", "experts_per_token", "expert_ffn_hidden_size", "num_shared_experts"}
+"""Those of a mixture: its granularity (DeepSeekMoE, arXiv 2401.06066: 1, 2 or 4 shared experts are equal)."""
+STUDY_TOKENS = 1e11
+"""Tokens of most studies, at which the loss is taken of which the feed-forward's term is a share."""
+
+
+@cache
+def _loss_law() -> JsonDict:
+    return packaged_toml("shapes", "loss_law.toml")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossChange:
+    """Expected change of the training loss at equal tokens [nats per token], with its interval; numbers or arrays."""
+
+    nats: Floats
+    low_nats: Floats
+    high_nats: Floats
+    terms: Mapping[str, Floats]
+    """Its parts that are not zero [nats], by the terms of `loss_law.toml`."""
+    not_covered: tuple[str, ...]
+    """Changed fields about whose effect no study says enough; they count as none."""
+
+
+def loss_change(after: TransformerShape, before: TransformerShape) -> LossChange:
+    """What the shape ``after`` (sizes that are numbers or arrays) in place of ``before`` does to the loss, by published
+    laws of size, depth against width, the feed-forward's share, heads and the granularity of experts. Their
+    coefficients' errors are independent."""
+    new, old = (_quantities(shape, before) for shape in (after, before))
+    moves = {name: new[name] - old[name] for name in new.keys() & old.keys()}
+    terms: dict[str, Floats] = {}
+    below, above = np.float64(0), np.float64(0)
+    for term in _loss_law()["terms"]:
+        if (name := term["name"]) in moves:
+            move = moves[name] if term["credit"] else np.maximum(moves[name], 0.0)
+            low, high = (move * (term[end] - term["value"]) for end in ("low", "high"))
+            below, above = below + np.minimum(low, high) ** 2, above + np.maximum(low, high) ** 2
+            terms[name] = term["value"] * move
+    nats = sum(terms.values())
+    fields, baseline = after.fields(), before.fields()
+    covered = OF_DENSE | (OF_EXPERTS if "num_experts" in baseline else set())
+    return LossChange(
+        nats=nats,
+        low_nats=nats - np.sqrt(below),
+        high_nats=nats + np.sqrt(above),
+        terms={name: value for name, value in terms.items() if np.any(value)},
+        not_covered=tuple(name for name in fields if name not in covered and np.any(fields[name] != baseline[name])),
+    )
+
+
+def _quantities(shape: TransformerShape, before: TransformerShape) -> dict[str, Floats]:
+    """What each term of the law multiplies, of a shape beside the shape ``before``; without those it has no sizes
+    for."""
+    params, own = (np.asarray(count_params(one).total, dtype=float) for one in (shape, before))
+    layers, hidden = (np.asarray(size, dtype=float) for size in (shape.num_layers, shape.hidden_size))
+    size = _loss_law()["size"]
+    quantities: dict[str, Floats] = {
+        "size": (params / 1e9) ** -size["parameters_exponent"],
+        "depth": 1 / layers,
+        "narrowness": layers / hidden,
+    }
+    attention, dense, moe = shape.attention, shape.dense_ffn, shape.moe_ffn
+    if isinstance(attention, AttentionMixer):
+        heads, kv, dim = (np.asarray(x, dtype=float) for x in (shape.num_heads, shape.num_kv_heads, shape.head_dim))
+        beyond = np.maximum.reduce(np.broadcast_arrays(dim / 128, 32 / dim, 8 / heads, 1.0))
+        quantities |= {"kv_heads": np.log2(heads / kv), "heads": np.log2(beyond) ** 2}
+        if dense is not None and moe is None:
+            share = (2 + dense.gated) * np.asarray(dense.ffn_hidden_size) / (2 * (heads + kv) * dim)
+            share = np.maximum(share, 0.5)
+            quantities["feed_forward_share"] = expected_loss(own, STUDY_TOKENS) * (np.log(share) + 1.12 / share)
+    if moe is not None:
+        grains = 4 * hidden / np.asarray(moe.expert.ffn_hidden_size)
+        quantities["granularity"] = 2.1 * grains**-0.58 * own**-0.115
+    return quantities
+
+
+def expected_loss(num_params: Floats, tokens: float) -> Floats:
+    """Training loss of a well-shaped model [nats per token], on the data of Gemstones."""
+    size = _loss_law()["size"]
+    of_size = size["parameters_1b"] * (np.asarray(num_params) / 1e9) ** -size["parameters_exponent"]
+    return size["constant"] + of_size + size["tokens_100b"] * (tokens / 1e11) ** -size["tokens_exponent"]  # type: ignore[no-any-return]
+
+
+def nats_per_efold(tokens: float) -> float:
+    """What e times as many tokens take off the loss, at the margin [nats]."""
+    size = _loss_law()["size"]
+    return float(size["tokens_exponent"] * size["tokens_100b"] * (tokens / 1e11) ** -size["tokens_exponent"])

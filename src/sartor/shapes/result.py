@@ -21,8 +21,8 @@ from sartor.model.shape import TransformerShape
 from sartor.model.workload import Phase, Workload
 from sartor.shapes.evaluate import Evaluator
 from sartor.shapes.mixes import Mix
-from sartor.shapes.quality import Quality
-from sartor.shapes.space import Points
+from sartor.shapes.quality import LossChange, Quality
+from sartor.shapes.space import Equal, Points
 from sartor.units import FloatArray, IntArray
 
 BATCH_FACTORS = (0.25, 0.5, 1, 2, 4, 8)
@@ -229,6 +229,7 @@ class Candidate:
     per_gpu: Mapping[str, float]
     """Speedup by GPU."""
     quality: Quality = field(repr=False)
+    loss: LossChange = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,6 +281,7 @@ class ShapeSearch:
     """Other mixtures of experts at equal total and active parameters, also coarser ones; empty without experts."""
     single_edits: tuple[SingleEdit, ...] = field(repr=False)
     stability: tuple[StabilityRange | _StabilityGrid, ...] = field(repr=False)
+    equal: Equal
     grid_size: int
     """Combinations of the grid, all sizes."""
     evaluated: int

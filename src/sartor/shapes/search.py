@@ -41,7 +41,7 @@ from sartor.shapes.result import (
     shortlist,
     stability,
 )
-from sartor.shapes.space import Points, Space, is_coupled, same_size
+from sartor.shapes.space import TOLERANCE, Equal, Points, Space, comparable, is_coupled, same_size
 from sartor.step.coefficients import InRun
 from sartor.units import FloatArray, IntArray
 
@@ -49,9 +49,6 @@ __all__ = ["Candidate", "FrontPoint", "ShapeSearch", "SingleEdit", "phase_worklo
 
 SMALLEST_EDIT_SHARE = 0.7
 """The smallest edit changes the fewest fields among shapes with this share of the best gain at equal work."""
-
-DEFAULT_TOLERANCE = 0.01
-"""Default for the largest relative change of the parameter count."""
 
 SHORTLIST = 400
 """Most points priced again with their intervals."""
@@ -63,7 +60,7 @@ def search_shapes(
     dims: ParallelDims | None = None,
     *,
     objective: Phase | None = None,
-    params_tolerance: float = DEFAULT_TOLERANCE,
+    params_tolerance: float = TOLERANCE[Equal.WORK],
     freeze: Sequence[str] = (),
     free: Sequence[str] = (),
     top: int = 10,
@@ -73,6 +70,7 @@ def search_shapes(
     space: Space | None = None,
     runs: Mapping[str, InRun] | None = None,
     kernels: Kernels | None = None,
+    equal: Equal = Equal.WORK,
 ) -> ShapeSearch:
     """Find shapes of the same size as ``workload.shape`` that take less time for the same work.
 
@@ -81,8 +79,8 @@ def search_shapes(
     stay, ``free`` those that may change although they stay by default (``num_layers``); ``guard`` bounds what matters
     for quality; ``calibrations`` are by GPU name (default: looked up); ``sigma_factor`` widens intervals; ``space``
     replaces the default grid; ``runs`` are by GPU name the training runs that a microbatch is part of: seconds are
-    then those of their steps; ``kernels`` are of the engine that runs inference. The same input gives the same output.
-    Raises ``InputError``.
+    then those of their steps; ``kernels`` are of the engine that runs inference; ``equal`` says at what shapes are
+    compared. The same input gives the same output. Raises ``InputError``.
 
     Examples
     --------
@@ -103,8 +101,8 @@ def search_shapes(
     space = space or build_space(
         objective_workload, dims, guard, freeze, free, grain=grain_of(devices), tolerance=params_tolerance
     )
-    points = same_size(space, dims, params_tolerance, guard)
-    if points.size == 1:
+    points = comparable(space, dims, params_tolerance, guard, equal)
+    if points.size == 1 and equal is Equal.WORK:
         _refuse_too_narrow(space, dims, params_tolerance, guard)
     priced = PricedPoints(
         points=points,
@@ -148,8 +146,8 @@ def phase_workload(workload: Workload, phase: Phase) -> Workload:
 
 def _refuse_too_narrow(space: Space, dims: ParallelDims, tolerance: float, guard: QualityGuard) -> None:
     """Raise if the requested tolerance is so narrow that it leaves only the model's own shape."""
-    others = same_size(space, dims, DEFAULT_TOLERANCE, guard)
-    if tolerance >= DEFAULT_TOLERANCE or others.size == 1:
+    others = same_size(space, dims, TOLERANCE[Equal.WORK], guard)
+    if tolerance >= TOLERANCE[Equal.WORK] or others.size == 1:
         return
     change = np.abs(others.num_params / int(count_params(space.shape).total) - 1)
     nearest = float(np.ceil(change[change > 0].min() * 1e6) / 1e6)
@@ -197,6 +195,7 @@ def _answer(
             [priced.fields(i) for i in chosen],
             [float(prices.work[i]) for i in chosen],
         ),
+        equal=priced.points.equal,
         grid_size=priced.points.space.size,
         evaluated=priced.points.size,
         wall_s=time.perf_counter() - started,
@@ -302,6 +301,7 @@ def codesign(
     guard: QualityGuard,
     freeze: Sequence[str] = (),
     free: Sequence[str] = (),
+    equal: Equal = Equal.WORK,
 ) -> CoDesign:
     """The shape of the same size with the least regret over every device and phase, if the interval of its gain over
     the unchanged shape is above 1; ties go to fewer changed fields."""
@@ -309,7 +309,7 @@ def codesign(
     main = workloads[max(weights, key=lambda phase: weights[phase])]
     grain = grain_of(tuple(gpus))
     space = build_space(main, dims, guard, freeze, free, grain=grain, tolerance=params_tolerance)
-    points = same_size(space, dims, params_tolerance, guard)
+    points = comparable(space, dims, params_tolerance, guard, equal)
     baseline = space.baseline
     base = int(np.flatnonzero(np.all([v == baseline[n] for n, v in points.fields().items()], axis=0))[0])
     tried = [

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from sartor.model.layer import (
 from sartor.model.lower import feasible
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import ParallelDims, Workload
-from sartor.shapes.quality import QualityGuard, allowed
+from sartor.shapes.quality import QualityGuard, allowed, loss_change
 from sartor.units import IntArray
 
 EXPERT_FIELDS = (
@@ -237,15 +238,28 @@ class Space:
         }
 
 
+class Equal(Enum):
+    """What shapes that are compared have in common: ``WORK``, the size, and their times are compared at equal
+    parameters and FLOPs; ``LOSS``, a loss that is surely no higher, and their times are compared as they are."""
+
+    WORK = "work"
+    LOSS = "loss"
+
+
+TOLERANCE = {Equal.WORK: 0.01, Equal.LOSS: 0.1}
+"""Usual largest change of the parameter count, as a share."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Points:
-    """Combinations of a space with the baseline's size: positions [N] on every axis, and parameter counts [N], total
-    and used per token."""
+    """Combinations of a space about as large as the baseline: positions [N] on every axis, and parameter counts [N],
+    total and used per token."""
 
     space: Space
     index: tuple[IntArray, ...]
     num_params: IntArray
     num_active_params: IntArray
+    equal: Equal = Equal.WORK
 
     @property
     def size(self) -> int:
@@ -265,8 +279,8 @@ class Points:
         return replace(self, index=tuple(rows))
 
     def take(self, chosen: Any) -> Points:
-        return Points(
-            space=self.space,
+        return replace(
+            self,
             index=tuple(i[chosen] for i in self.index),
             num_params=self.num_params[chosen],
             num_active_params=self.num_active_params[chosen],
@@ -288,6 +302,19 @@ def same_size(space: Space, dims: ParallelDims, tolerance: float = 0.01, guard: 
         index = _expand(before, *_widths_between(space, before, low, high))
         parts.append(_checked_points(space, index, dims, guard, tolerance))
     return _joined(parts)
+
+
+def comparable(
+    space: Space, dims: ParallelDims, tolerance: float, guard: QualityGuard, equal: Equal = Equal.WORK
+) -> Points:
+    """`same_size`, and at equal loss only shapes whose loss is no higher at the upper end of its interval either
+    (`quality.loss_change`): a search that trusted the middle would find the law's errors."""
+    points = same_size(space, dims, tolerance, guard)
+    if equal is Equal.WORK:
+        return points
+    highest = np.asarray(loss_change(space.edited(points.fields()), space.shape).high_nats)
+    kept = np.flatnonzero(np.broadcast_to(highest <= 1e-9, points.num_params.shape))
+    return replace(points.take(kept), equal=equal)
 
 
 def is_coupled(fields: Any) -> Any:

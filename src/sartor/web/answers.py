@@ -13,6 +13,7 @@ from sartor.answers.measured import PLACEMENT, SCHEDULE
 from sartor.api.models import catalog_entries
 from sartor.errors import InputError
 from sartor.json_types import JsonMap
+from sartor.units import parse_count
 from sartor.web.arguments import device_of, devices_of, model_of, plain_name, question_of, stated_device
 from sartor.web.guard import Reply, answered, compact
 from sartor.web.routes import GROUPS
@@ -84,7 +85,9 @@ def _advice(body: Body) -> Any:
         model_of(body),
         devices_of(body) if body["gpus"] or body.get("gpu_toml") else None,
         objective=body["objective"],
+        equal=body["equal"],
         params_tolerance=body["params_tolerance"],
+        tokens=None if body["tokens"] is None else parse_count("tokens", str(body["tokens"])),
         freeze=_names_of("freeze", body["freeze"]),
         free=_names_of("free", body["free"]),
         top=_bounded("top", body["top"], MOST_CANDIDATES),
