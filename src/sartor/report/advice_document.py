@@ -27,7 +27,7 @@ from sartor.report.grid import (
 from sartor.report.lint_formats import FindingsText, findings_markup
 from sartor.report.points import operator_times
 from sartor.report.table_estimate import operators_grid, times_grid, totals_line
-from sartor.report.verdict import advice_lines, verdict_parts, why_to_keep, worth_lines
+from sartor.report.verdict import advice_lines, verdict_parts, why_to_keep, worth_words
 from sartor.report.words import EVIDENCE_WORDS, arrows, short_change, speedup_text, workload_text
 from sartor.units import format_count, format_seconds, format_share
 
@@ -153,7 +153,7 @@ def _shapes(advice: Advice) -> list[d.PageBlock]:
         blocks += [d.section("On each device"), *d.cut_blocks(_per_gpu_grid(advice), ROWS)]
     if advice.codesign is not None:
         blocks += [d.section("One shape for all"), *_codesign(advice.codesign)]
-    blocks += [d.bullets_block("What it is worth", worth_lines(advice))]
+    blocks += [d.PageBlock(words=words) for words in worth_words(advice)]
     return [*blocks, d.bullets_block("For other settings", [str(line) for line in search.stability], d.Place.REST)]
 
 

@@ -167,7 +167,7 @@ def loss_words(loss: LossChange) -> str:
     return f"the loss is expected to change by {nats} nats ({low} to {high})"
 
 
-def worth_lines(advice: Advice) -> Iterator[str]:
+def worth_words(advice: Advice) -> Iterator[str]:
     """What the recommended shape is worth over the training run; nothing in inference."""
     worth, edit = advice.worth, advice.search.smallest_edit or next(iter(advice.search.candidates), None)
     if worth is None or edit is None or advice.codesign is not None:  # the latter has a shape of its own
@@ -176,13 +176,13 @@ def worth_lines(advice: Advice) -> Iterator[str]:
     run = f"{length} tokens" if worth.stated else f"{length} tokens (20 per parameter; yours: --tokens)"
     money = "" if worth.usd is None else f", {worth.usd:,.0f} USD"
     hours = f"{three_digits(worth.device_hours)} device-hours{money}"
-    yield f"Over {run} the smallest edit saves {format_share(worth.share)} of the run: {hours}."
     dear = float(edit.loss.high_nats) > worth.gained_nats
+    but = ", which the shape may cost" if dear else ""
     yield (
-        f"Spent on more tokens, the time saved takes {worth.gained_nats:.3f} nats off the loss; with the new shape "
-        f"{loss_words(edit.loss)}{', which may be more than the speed is worth' if dear else ''}."
+        f"Over {run} the smallest edit saves {format_share(worth.share)} of the run: {hours}, or "
+        f"{worth.gained_nats:.3f} nats of loss if spent on more tokens{but}. A run that has begun is worth restarting "
+        f"only before {format_count(worth.restart_tokens)} tokens."
     )
-    yield f"A run that has begun is worth restarting only before {format_count(worth.restart_tokens)} tokens."
 
 
 def _evidence(quality: Quality) -> str:
