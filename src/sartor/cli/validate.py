@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,19 +29,57 @@ GroupBy = Annotated[
 Worst = Annotated[int, typer.Option("--worst", metavar="N", min=0, max=100, help="Worst targets to list per group.")]
 
 
-@group.command()
-def operators(
+Compared = tuple[JsonDict, Callable[[], list[Any]]]
+"""The body of an answer, and what makes its charts."""
+
+
+def _options(
     data: Data,
     group_by: GroupBy = None,
-    clock: o.Clock = "boost",
     worst: Worst = 5,
-    calibration: o.Calibration = None,
-    gpu: o.Datasheets = None,
     verbose: o.Verbose = False,
     html: o.HtmlFile = None,
     json: o.AsJson = False,
     out: o.OutFile = None,
 ) -> None:
+    """The options of every command here."""
+
+
+def _comparing(compared: Callable[..., Compared]) -> None:
+    """Add a command: `_options` and the function's own, after the first two."""
+
+    @wraps(compared)
+    def command(
+        *, group_by: str | None, verbose: bool, html: Path | None, json: bool, out: Path | None, **own: Any
+    ) -> None:
+        body, charts = compared(group_by=c.words_of(group_by), **own)
+        if html:
+            from sartor.report.accuracy_document import accuracy_page
+
+            c.write_page(html, accuracy_page(body, charts()))
+        c.answer("validate", body, as_json=json, out=out)
+        if not json:
+            from sartor.report.accuracy_document import accuracy_view
+
+            c.show(accuracy_view(body, verbose=verbose))
+
+    shared, own = (inspect.signature(function, eval_str=True).parameters for function in (_options, compared))
+    data, group_by, *rest = shared.values()
+    parameters = [data, group_by, *(own[name] for name in own if name not in shared), *rest]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    group.command()(command)
+
+
+@_comparing
+def operators(
+    data: str,
+    group_by: tuple[str, ...],
+    worst: int,
+    clock: o.Clock = "boost",
+    calibration: o.Calibration = None,
+    gpu: o.Datasheets = None,
+) -> Compared:
     """Operators: tables of measured GEMMs, attention, memory-bound kernels, expert layers and collectives.
 
     Example: `sartor validate operators --data measured/ --group-by gpu,dtype,size`
@@ -47,141 +88,78 @@ def operators(
     from sartor.validate.answer import accuracy_body, error_rows, scatter_rows
 
     accuracy = validate_operators(
-        data,
-        group_by=c.words_of(group_by),
-        clock=_clock(clock),
-        worst=worst,
-        calibration=calibration,
-        gpus=gpu or (),
+        data, group_by=group_by, clock=_clock(clock), worst=worst, calibration=calibration, gpus=gpu or ()
     )
-    body = accuracy_body(accuracy)
-    charts = [
-        {"table": p.targets.kind.name, "scatter": scatter_rows(p), "errors": error_rows(p)}
-        for p in (accuracy.predicted if html else ())
+    return accuracy_body(accuracy), lambda: [
+        {"table": p.targets.kind.name, "scatter": scatter_rows(p), "errors": error_rows(p)} for p in accuracy.predicted
     ]
-    _answer(body, charts, html, json, out, verbose=verbose)
 
 
-@group.command()
-def inference(
-    data: Data,
-    group_by: GroupBy = None,
-    worst: Worst = 5,
-    verbose: o.Verbose = False,
-    html: o.HtmlFile = None,
-    json: o.AsJson = False,
-    out: o.OutFile = None,
-) -> None:
+@_comparing
+def inference(data: str, group_by: tuple[str, ...], worst: int) -> Compared:
     """End-to-end inference: prefill, decoding steps, and throughput at full load.
 
     Example: `sartor validate inference --data end_to_end/inference.csv --group-by mode,gpu`
     """
     from sartor.validate.inference import inference_body, inference_charts, validate_inference
 
-    accuracy = validate_inference(data, group_by=c.words_of(group_by), worst=worst)
-    _answer(inference_body(accuracy), inference_charts(accuracy) if html else [], html, json, out, verbose=verbose)
+    accuracy = validate_inference(data, group_by=group_by, worst=worst)
+    return inference_body(accuracy), lambda: inference_charts(accuracy)
 
 
-@group.command()
-def serving(
-    data: Data,
-    group_by: GroupBy = None,
-    worst: Worst = 5,
-    verbose: o.Verbose = False,
-    html: o.HtmlFile = None,
-    json: o.AsJson = False,
-    out: o.OutFile = None,
-) -> None:
+@_comparing
+def serving(data: str, group_by: tuple[str, ...], worst: int) -> Compared:
     """Served models: times to first token and between tokens at a number of sequences in flight.
 
     Example: `sartor validate serving --data end_to_end/serving.csv --group-by measure,model`
     """
     from sartor.validate.inference import inference_body, inference_charts, validate_serving
 
-    accuracy = validate_serving(data, group_by=c.words_of(group_by), worst=worst)
-    _answer(inference_body(accuracy), inference_charts(accuracy) if html else [], html, json, out, verbose=verbose)
+    accuracy = validate_serving(data, group_by=group_by, worst=worst)
+    return inference_body(accuracy), lambda: inference_charts(accuracy)
 
 
-@group.command()
+Shots = Annotated[
+    int, typer.Option("--shots", metavar="K", help="Also calibrate on K runs of a source, device and precision.")
+]
+
+
+@_comparing
 def training(
-    data: Data,
-    group_by: GroupBy = None,
-    shots: Annotated[
-        int,
-        typer.Option("--shots", metavar="K", help="Also calibrate on K runs of a source, device and precision."),
-    ] = 0,
-    worst: Worst = 5,
-    calibration: o.StepConstants = None,
-    verbose: o.Verbose = False,
-    html: o.HtmlFile = None,
-    json: o.AsJson = False,
-    out: o.OutFile = None,
-) -> None:
+    data: str, group_by: tuple[str, ...], worst: int, shots: Shots = 0, calibration: o.StepConstants = None
+) -> Compared:
     """End-to-end training: step times, peak memory and ranking of plans of published runs.
 
     Example: `sartor validate training --data end_to_end/training.csv --group-by source,precision --shots 3`
     """
     from sartor.validate.training_accuracy import training_body, training_charts, validate_training
 
-    accuracy = validate_training(data, group_by=c.words_of(group_by), shots=shots, worst=worst, calibration=calibration)
-    _answer(training_body(accuracy), training_charts(accuracy) if html else [], html, json, out, verbose=verbose)
+    accuracy = validate_training(data, group_by=group_by, shots=shots, worst=worst, calibration=calibration)
+    return training_body(accuracy), lambda: training_charts(accuracy)
 
 
-@group.command()
-def finetune(
-    data: Data,
-    group_by: GroupBy = None,
-    worst: Worst = 5,
-    calibration: o.StepConstants = None,
-    verbose: o.Verbose = False,
-    html: o.HtmlFile = None,
-    json: o.AsJson = False,
-    out: o.OutFile = None,
-) -> None:
+@_comparing
+def finetune(data: str, group_by: tuple[str, ...], worst: int, calibration: o.StepConstants = None) -> Compared:
     """Fine-tuning with frozen weights (LoRA): step times and peak memory of published runs.
 
     Example: `sartor validate finetune --data end_to_end/finetune.csv --group-by source,gpu`
     """
     from sartor.validate.training_accuracy import training_body, training_charts, validate_training
 
-    accuracy = validate_training(
-        data, table="finetune", group_by=c.words_of(group_by), worst=worst, calibration=calibration
-    )
-    _answer(training_body(accuracy), training_charts(accuracy) if html else [], html, json, out, verbose=verbose)
+    accuracy = validate_training(data, table="finetune", group_by=group_by, worst=worst, calibration=calibration)
+    return training_body(accuracy), lambda: training_charts(accuracy)
 
 
-@group.command()
-def memory(
-    data: Data,
-    group_by: GroupBy = None,
-    worst: Worst = 5,
-    verbose: o.Verbose = False,
-    html: o.HtmlFile = None,
-    json: o.AsJson = False,
-    out: o.OutFile = None,
-) -> None:
+@_comparing
+def memory(data: str, group_by: tuple[str, ...], worst: int) -> Compared:
     """Memory of training: peaks of published runs, those that ran out of memory, and the probability of fit.
 
     Example: `sartor validate memory --data end_to_end/ --group-by source`
     """
     from sartor.validate.training_accuracy import training_body, validate_memory
 
-    accuracy = validate_memory(data, group_by=c.words_of(group_by) or ("source",), worst=worst)
-    _answer(training_body(accuracy), [], html, json, out, verbose=verbose)
-
-
-def _answer(
-    body: JsonDict, charts: list[Any], html: Path | None, json: bool, out: Path | None, *, verbose: bool
-) -> None:
-    if html:
-        from sartor.report.accuracy_document import accuracy_page
-
-        c.write_page(html, accuracy_page(body, charts))
-    c.answer("validate", body, as_json=json, out=out)
-    if not json:
-        from sartor.report.accuracy_document import accuracy_view
-
-        c.show(accuracy_view(body, verbose=verbose))
+    accuracy = validate_memory(data, group_by=group_by or ("source",), worst=worst)
+    return training_body(accuracy), list
 
 
 def _clock(word: str) -> Any:
