@@ -119,7 +119,7 @@ def test_a_copy_that_holds_the_weights_and_no_cache_serves_nothing() -> None:
 
 def test_a_choice_of_types_is_never_worse_than_one_of_them() -> None:
     def reached(*types: str) -> float:
-        space = small_space(dtype=list(types), hbm_gb=[0.2], node_nm=7)
+        space = small_space(packed_dtype=list(types), hbm_gb=[0.2], node_nm=7)
         best = search_design(jobs_question(space, "train:0.5,prefill:0.5-per-watt"), space).best
         return best.objective if best else 0.0
 

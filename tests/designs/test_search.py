@@ -48,6 +48,30 @@ def test_the_search_finds_what_trying_everything_finds(objective: Objective) -> 
     assert result.evaluated < result.evaluated + result.pruned
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_private_buffers_of_any_size_are_searched_exactly(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    axes = {
+        "tensor_core_sram_kib": [1, 2, 4, 16, 64, 256],
+        "vector_core_sram_kib": [1, 8],
+        "global_buffer_mib": [0.25, 1, 2],
+        "clock_mhz": [700, 1400],
+        "num_stacks": [1, 4],
+    }
+    drawn = {
+        key: sorted(draw.choice(values, draw.integers(1, 3), replace=False).tolist()) for key, values in axes.items()
+    }
+    asked, space = question(objective=list(Objective)[seed % 3]), small_space(**drawn, area_model="die", node_nm=7)
+    result, (candidates, _) = search_design(asked, space), candidates_of(asked, space)
+    options, store, most = tuple(every_option(asked, 0)), ScheduleStore(), 0.0
+    for i in range(len(candidates)):
+        for h in range(len(candidates.hbm_bytes)):
+            at = point(i, candidates.accelerator(i), float(candidates.hbm_bytes[h, i]), options)
+            most = max(most, evaluate_point(asked, at, store).rates[0] / candidates.divisor[h, i])
+    assert result.best is not None
+    assert result.best.objective == pytest.approx(most, rel=1e-9)
+
+
 def test_a_search_that_scouts_first_finds_what_trying_everything_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "FIRST_CHUNK", 1)
     monkeypatch.setattr(search, "FIRST_BOXES", 2)

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from sartor.cost.chip.area import die_area
+from sartor.cost.chip.operator_latency import operator_latencies
+from sartor.cost.chip.ownership import power
 from sartor.designs.question import AreaModel
-from sartor.designs.space import _CHOICES, AXES
+from sartor.designs.space import _CHOICES, AXES, taken
 from sartor.errors import InputError
+from sartor.hardware.accelerator_catalog import load_accelerator
+from sartor.hardware.catalog import ACCELERATORS
+from sartor.model.lower import lower
+from sartor.model.workload import ParallelDims, Phase, Workload
+from sartor.model.zoo import load_model
 from sartor.read.space_file import load_space, space_entry, space_model, space_names
 
 LEAST = """
@@ -129,3 +138,23 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
 
 def test_every_axis_of_a_space_may_stand_in_a_file() -> None:
     assert {*AXES, *_CHOICES} <= set(space_model().model_fields)
+
+
+@pytest.mark.parametrize("name", ACCELERATORS.names())
+def test_a_chip_of_the_catalogue_is_a_space_of_one_point_and_prices_as_it(name: str) -> None:
+    chip = load_accelerator(name)
+    if chip.dtype.bytes < 2:
+        with pytest.raises(InputError, match="must have 16 bits, which attention always uses"):
+            load_space(name)
+        return
+    space = load_space(name)
+    assert space.num_kept == 1
+    point = taken(space.groups[0], 0)
+    facts = dict.fromkeys(("name", "title", "note", "confidence"), "") | {"sources": {}}
+    assert replace(point, **facts) == replace(chip, **facts)
+    job = Workload(shape=load_model("gpt2-xl"), phase=Phase.TRAIN, seq_len=1024, microbatch_size=2)
+    graph = lower(job, ParallelDims())
+    for one, other in zip(operator_latencies(graph, point), operator_latencies(graph, chip), strict=True):
+        assert one == pytest.approx(other, rel=1e-12)
+    assert die_area(point).total_mm2 == pytest.approx(die_area(chip).total_mm2, rel=1e-12)
+    assert power(point).tdp_w == pytest.approx(power(chip).tdp_w, rel=1e-12)

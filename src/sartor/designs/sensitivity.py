@@ -19,7 +19,7 @@ from sartor.designs.bounds import lower_models
 from sartor.designs.candidates import Candidates, JointResult, Ranked, alone, candidates_of
 from sartor.designs.point import Option, ScheduleStore, evaluate_point
 from sartor.designs.question import EQUAL, DesignQuestion, Objective
-from sartor.designs.space import AXES, LANES, AcceleratorSpace
+from sartor.designs.space import AXES, AcceleratorSpace
 from sartor.hardware.accelerator import Accelerator
 from sartor.schedules.makespan import timing_fields
 
@@ -65,10 +65,11 @@ def left_out(question: DesignQuestion, space: AcceleratorSpace) -> Iterator[str]
 
 
 def _at_ends(space: AcceleratorSpace, chip: object) -> Iterator[str]:
-    for key, axis in AXES.items():
-        values = np.unique(np.concatenate([np.ravel(getattr(group, axis.field)) for group in space.groups])) / axis.unit
-        value, low, high = float(getattr(chip, axis.field)) / axis.unit, float(values[0]), float(values[-1])
-        if low == high or (key == LANES and space.lanes_are_tied):
+    for key in space.axes:
+        field, unit = AXES[key]
+        values = np.unique(np.concatenate([np.ravel(getattr(group, field)) for group in space.groups])) / unit
+        value, low, high = float(getattr(chip, field)) / unit, float(values[0]), float(values[-1])
+        if low == high:
             continue
         if value == high or (value == low and low > 1):
             end = "largest" if value == high else "smallest"
@@ -190,10 +191,9 @@ def _along(space: AcceleratorSpace, candidates: Candidates, best: Ranked) -> dic
     index = best.evaluation.point.index
     mine = np.flatnonzero(candidates.group == candidates.group[index])
     group, place = candidates.groups[candidates.group[index]], candidates.place[mine]
-    axes = {key: axis for key, axis in AXES.items() if key != LANES or not space.lanes_are_tied}
     columns = {
-        key: np.broadcast_to(getattr(group, axis.field), group.shape).reshape(-1)[place] / axis.unit
-        for key, axis in axes.items()
+        key: np.broadcast_to(getattr(group, AXES[key][0]), group.shape).reshape(-1)[place] / AXES[key][1]
+        for key in space.axes
     }
     best_row = int(np.flatnonzero(mine == index)[0])
     neighbours = {}

@@ -7,7 +7,7 @@ A space is groups of candidates (one per memory generation and node, which chang
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -20,6 +20,7 @@ from sartor.errors import InputError
 from sartor.hardware.accelerator import (
     ARRAY_FIELDS,
     IN_LONG_RUNS,
+    MAY_BE_NONE,
     NODES_NM,
     PUBLISHED_CLOCK_HZ,
     SUSTAINED_SHARES,
@@ -27,8 +28,10 @@ from sartor.hardware.accelerator import (
     Dataflow,
     Memory,
 )
+from sartor.hardware.accelerator_catalog import NUMBERS, REQUIRED, WHOLE, accelerator_from
+from sartor.json_types import JsonDict
 from sartor.operators import DType
-from sartor.units import GIGA, MEGA, MIB, Array, Floats, Ints
+from sartor.units import GIGA, MEGA, Array, Floats, Ints
 
 PUBLISHED = "phaze"
 PUBLISHED_HBM_BYTES = (32 * GIGA, 64 * GIGA, 80 * GIGA)
@@ -50,6 +53,8 @@ class AcceleratorSpace:
     area_model: AreaModel = AreaModel.PUBLISHED
     """Area model for the limits, unless the question has one."""
     assumptions: tuple[str, ...] = ()
+    axes: tuple[str, ...] = ()
+    """Keys of `AXES` that it states."""
 
     @property
     def dtypes(self) -> tuple[DType, ...]:
@@ -57,11 +62,6 @@ class AcceleratorSpace:
         return tuple(
             dict.fromkeys(dtype for group in self.groups for dtype in (group.dtype, group.packed_dtype) if dtype)
         )
-
-    @property
-    def lanes_are_tied(self) -> bool:
-        """Whether vector lanes equal array columns everywhere, as published."""
-        return all(np.array_equal(group.vector_lanes, group.array_cols) for group in self.groups)
 
     @property
     def num_kept(self) -> int:
@@ -82,6 +82,7 @@ def published_space() -> AcceleratorSpace:
         hbm_bytes=PUBLISHED_HBM_BYTES,
         num_points=int(np.size(grid.kept)),
         area_limit_mm2=published_area_limit_mm2(),
+        axes=("num_tensor_cores", "num_vector_cores", "array_rows", "array_cols", "global_buffer_mib"),
         assumptions=(
             "each has 4 stacks of HBM2 at 1229 GB/s whatever their capacity, and 6 links of 50 GB/s (TPU v4)",
             "arrays, memory and links sustain all of their peak rates (A100: 76, 89 and 69%); runs add nothing (7%)",
@@ -90,103 +91,78 @@ def published_space() -> AcceleratorSpace:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChipAxis:
-    """A number of a chip that a space may vary. ``field`` of `Accelerator`, in the SI unit ``unit`` per unit of the
-    file; ``argument`` of `Accelerator.from_template` (default: the field), in units of ``argument_unit``."""
-
-    field: str
-    unit: float = 1
-    argument: str = ""
-    argument_unit: float | None = None
-    """None: ``unit``."""
-    default: float | None = None
-    """In the file's unit; None: the space must state it."""
-    may_be_zero: bool = False
-    is_whole: bool = True
-
-
-AXES: Mapping[str, ChipAxis] = {
-    "num_tensor_cores": ChipAxis(field="num_tensor_cores"),
-    "num_vector_cores": ChipAxis(field="num_vector_cores"),
-    "array_rows": ChipAxis(field="array_rows", argument="depth"),
-    "array_cols": ChipAxis(field="array_cols", argument="width"),
-    "vector_lanes": ChipAxis(field="vector_lanes"),
-    "global_buffer_mib": ChipAxis(
-        field="global_buffer_bytes", unit=MIB, argument="global_buffer_mib", argument_unit=1, is_whole=False
-    ),
-    "clock_mhz": ChipAxis(field="clock_hz", unit=MEGA, default=PUBLISHED_CLOCK_HZ / MEGA, is_whole=False),
-    "num_stacks": ChipAxis(field="num_stacks", default=4),
-    "num_links": ChipAxis(field="num_links", default=6, may_be_zero=True),
-    "link_gb_per_s": ChipAxis(field="link_bytes_per_s", unit=GIGA, default=50, is_whole=False),
-    "scale_up_devices": ChipAxis(field="scale_up_devices", default=0, may_be_zero=True),
-    "scale_out_gb_per_s": ChipAxis(
-        field="scale_out_bytes_per_s", unit=GIGA, default=0, may_be_zero=True, is_whole=False
-    ),
-}
-"""Axes of a space by their key in a space file, in the order of the candidates. ``vector_lanes`` follow the columns of
-the arrays unless stated."""
+AXES: Mapping[str, tuple[str, float]] = {key: row for key, row in NUMBERS.items() if row[0] in ARRAY_FIELDS}
+"""Numbers of a chip that a space may vary: key -> (field of `Accelerator`, SI value of the key's unit)."""
 LANES, TIED_LANES = "vector_lanes", "array_cols"
-DTYPES = (DType.BF16, DType.FP8, DType.MXFP8, DType.NVFP4)
+"""Vector lanes follow the columns of the arrays unless stated."""
+_TEMPLATE: JsonDict = {"clock_mhz": PUBLISHED_CLOCK_HZ / MEGA, "memory": "hbm2", "num_stacks": 4, "node_nm": 22}
+"""What a chip's file must state and a space need not: the published template's."""
+PACKED = tuple(dtype.value for dtype in (DType.BF16, DType.FP8, DType.MXFP8, DType.NVFP4))
 """Narrowest types that an array may pack; every array supports 16 bits, which attention always uses."""
-_CHOICES = (
-    "memory",
-    "node_nm",
-    "dataflow",
-    "dtype",
-    "hbm_gb",
-    "name",
-    "area_limit_mm2",
-    "area_model",
-    *IN_LONG_RUNS,
-)
+_CHOICES = {
+    "memory": tuple(m.value for m in Memory),
+    "node_nm": NODES_NM,
+    "dataflow": tuple(d.value for d in Dataflow),
+    "packed_dtype": PACKED,
+}
+"""Choices that a space may list: each combination is a group."""
+_OF_SPACE = ("hbm_gb", "name", "area_limit_mm2", "area_model", "dtype", "title", "note", "confidence", "sources")
 
 
 def required_axes() -> list[str]:
     """Axes that a space must state."""
-    return [key for key, axis in AXES.items() if axis.default is None and key != LANES]
+    return [key for key in NUMBERS if key in REQUIRED and key not in _TEMPLATE and key != LANES]
 
 
 def space_from(table: Mapping[str, Any]) -> AcceleratorSpace:
-    """The product of all axes. An axis is a number, a list, or ``{from, to, step}`` or ``{from, to, factor}``.
+    """The product of all axes: a chip's file of which any number may be a list, or ``{from, to, step}`` or ``{from, to,
+    factor}``.
 
-    ``vector_lanes = "array_cols"`` (the default) ties lanes to columns, as published; ``memory``, ``node_nm`` and
-    ``dtype`` (the narrowest that arrays pack) may be lists; what long work sustains of the peak rates, and
-    what runs add, is one number each. Raises ``InputError`` for unknown keys and
-    invalid values.
+    ``vector_lanes = "array_cols"`` (the default) ties lanes to columns, as published; ``memory``, ``node_nm``,
+    ``dataflow`` and ``packed_dtype`` may be lists; what long work sustains of the peak rates, and what runs add, is one
+    number each. Raises ``InputError`` for unknown keys and invalid values.
     """
-    required = required_axes()
+    names = (*NUMBERS, *_CHOICES, *_OF_SPACE)
     for key in table:
-        if key not in AXES and key not in _CHOICES:
-            near = difflib.get_close_matches(key, [*AXES, *_CHOICES], n=2, cutoff=0.4)
-            raise InputError(key, table[key], "is not an axis of a space", ", ".join(near or required))
-    for key in required:
+        if key not in names:
+            near = difflib.get_close_matches(key, names, n=2, cutoff=0.4)
+            raise InputError(key, table[key], "is not an axis of a space", ", ".join(near or required_axes()))
+    for key in required_axes():
         if key not in table:
             raise InputError(key, "missing", "the space must state it")
+    if table.get("dtype", "bf16") not in ("bf16", "fp16"):
+        must = "must have 16 bits, which attention always uses: narrower types are packed"
+        raise InputError("dtype", table["dtype"], must, f'packed_dtype="{table["dtype"]}"')
+    table = {**_TEMPLATE, **table}
     tied = table.get(LANES, TIED_LANES) == TIED_LANES
-    stated = {key: table[key] for key in AXES if key in table and not (key == LANES and tied)}
-    defaults = {key: axis.default for key, axis in AXES.items() if axis.default is not None}
-    axes = {key: _values(key, value) for key, value in {**defaults, **stated}.items()}
-    count = int(np.prod([len(values) for values in axes.values()], dtype=object))
-    groups = list(_groups(table))
-    if count * len(groups) > MAX_CANDIDATES:
-        raise InputError(
-            "space", f"{count * len(groups)} candidates", f"must be at most {MAX_CANDIDATES}; coarsen an axis"
-        )
-    shares: dict[str, Any] = {name: float(_values(name, table.get(name, 1.0))[0]) for name in IN_LONG_RUNS}
+    axes = {key: _values(key, table[key]) for key in AXES if key in table and not (key == LANES and tied)}
+    choices = {key: [_choice(key, word) for word in _list(table[key])] for key in _CHOICES if key in table}
+    groups = [dict(zip(choices, words, strict=True)) for words in product(*choices.values())]
+    count = int(np.prod([len(values) for values in axes.values()], dtype=object)) * len(groups)
+    if count > MAX_CANDIDATES:
+        raise InputError("space", f"{count} candidates", f"must be at most {MAX_CANDIDATES}; coarsen an axis")
+    single = {
+        key: float(_values(key, table[key])[0]) for key in NUMBERS if key in table and key not in (*AXES, *choices)
+    }
     mesh = dict(zip(axes, (x.ravel() for x in np.meshgrid(*axes.values(), indexing="ij")), strict=True))
+    mesh |= {LANES: mesh[TIED_LANES]} if tied else {}
+    shares = {name: single.get(name, 1.0) for name in IN_LONG_RUNS}
     return AcceleratorSpace(
         name=str(table.get("name", "own")),
-        groups=tuple(
-            replace(_candidates(mesh, memory, node, flow), packed_dtype=narrow, **shares)
-            for memory, node, flow, narrow in groups
-        ),
+        groups=tuple(_group({**single, **mesh, **words}, str(table.get("dtype", "bf16"))) for words in groups),
         hbm_bytes=tuple(float(x) * GIGA for x in _values("hbm_gb", table["hbm_gb"])) if "hbm_gb" in table else (),
-        num_points=count * len(groups),
+        num_points=count,
+        axes=tuple(axes),
         area_limit_mm2=float(_values("area_limit_mm2", table.get("area_limit_mm2", 0), lowest=0.0)[0]),
-        area_model=_choice("area_model", table.get("area_model", "die"), {m.value: m for m in AreaModel}),
+        area_model=AreaModel(_choice("area_model", table.get("area_model", "die"), tuple(AreaModel))),
         assumptions=(_sustained_note(shares),),
     )
+
+
+def _group(numbers: JsonDict, dtype: str) -> Accelerator:
+    """The candidates of one combination of choices; packing in 16 bits is none."""
+    words = {key: value for key, value in numbers.items() if key != "packed_dtype" or value != DType.BF16.value}
+    return accelerator_from({**words, "dtype": dtype}, "", trusted=True)
 
 
 def _sustained_note(shares: Mapping[str, float]) -> str:
@@ -199,45 +175,25 @@ def _sustained_note(shares: Mapping[str, float]) -> str:
     return template.format(*shares.values()) + "its schedule"
 
 
-def _candidates(mesh: Mapping[str, Array], memory: Memory, node: int, flow: Dataflow) -> Accelerator:
-    arguments: dict[str, Any] = {}
-    for key, values in mesh.items():
-        axis = AXES[key]
-        scaled = (_ints(values, key) if axis.is_whole else values) * (axis.argument_unit or axis.unit)
-        arguments[axis.argument or axis.field] = scaled
-    return Accelerator.from_template(**arguments, memory=memory, node_nm=node, dataflow=flow)
-
-
-def _groups(table: Mapping[str, Any]) -> Iterator[tuple[Memory, int, Dataflow, DType | None]]:
-    memories = [_choice("memory", word, {m.value: m for m in Memory}) for word in _list(table.get("memory", "hbm2"))]
-    flows = [
-        _choice("dataflow", word, {d.value: d for d in Dataflow})
-        for word in _list(table.get("dataflow", "weight_stationary"))
-    ]
-    nodes = _list(table.get("node_nm", 22))
-    for node in nodes:
-        if node not in NODES_NM:
-            raise InputError("node_nm", node, "no area or energy is known for it", ", ".join(map(str, NODES_NM)))
-    words = [_choice("dtype", word, {d.value: d for d in DTYPES}) for word in _list(table.get("dtype", "bf16"))]
-    narrow = dict.fromkeys(None if dtype is DType.BF16 else dtype for dtype in words)
-    return product(memories, nodes, flows, narrow)
-
-
 def _list(value: object) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _choice(key: str, word: object, choices: Mapping[str, Any]) -> Any:
-    if isinstance(word, str) and word.lower() in choices:
-        return choices[word.lower()]
-    near = difflib.get_close_matches(str(word).lower(), choices, n=1, cutoff=0.0)
+def _choice(key: str, word: object, choices: Sequence[Any] = ()) -> Any:
+    choices = choices or _CHOICES[key]
+    lower = word.lower() if isinstance(word, str) else word
+    if lower in choices:
+        return lower
+    if key == "node_nm":
+        raise InputError(key, word, "no area or energy is known for it", ", ".join(map(str, choices)))
+    near = difflib.get_close_matches(str(lower), choices, n=1, cutoff=0.0)
     raise InputError(key, word, f"must be one of {', '.join(choices)}", near[0] if near else "")
 
 
 def _values(key: str, value: Floats, lowest: float = 0.0) -> Array:
     """An axis as an array: a number, a list, or a range by step or factor."""
     if isinstance(value, Mapping):
-        return _range(key, value)
+        return _whole(_range(key, value), key)
     try:
         numbers = np.asarray(_list(value), dtype=np.float64)
     except (TypeError, ValueError):
@@ -246,9 +202,11 @@ def _values(key: str, value: Floats, lowest: float = 0.0) -> Array:
         ) from None
     if any(isinstance(x, bool) for x in _list(value)) or not numbers.size or not np.isfinite(numbers).all():
         raise InputError(key, value, "must hold at least one number, all finite")
-    if numbers.min() < lowest or (lowest == 0.0 and key in AXES and numbers.min() <= 0 and not AXES[key].may_be_zero):
+    if numbers.min() < lowest or (
+        lowest == 0.0 and key in AXES and numbers.min() <= 0 and AXES[key][0] not in MAY_BE_NONE
+    ):
         raise InputError(key, low := float(numbers.min()), "must be above 0", f"{-low:g}" if low < 0 else "")
-    return np.unique(numbers)
+    return _whole(np.unique(numbers), key)
 
 
 def _range(key: str, value: Mapping[str, Any]) -> Array:
@@ -271,14 +229,20 @@ def _range(key: str, value: Mapping[str, Any]) -> Array:
     return np.asarray(start * by ** np.arange(int(np.log(end / start) / np.log(by) * (1 + 1e-12)) + 1))
 
 
-def _ints(values: Array, key: str) -> Array:
-    if (np.abs(values) > 2**53).any():
-        raise InputError(key, float(values[np.abs(values) > 2**53][0]), "must be at most 2^53")
-    whole = np.rint(values).astype(np.int64)
-    if (np.abs(whole - values) > 1e-9).any():
-        bad = float(values[np.abs(whole - values) > 1e-9][0])
+def _whole(values: Array, key: str) -> Array:
+    """The values of a key, which must be whole numbers of what their field counts."""
+    field, factor = NUMBERS.get(key, ("", 1.0))
+    if field not in WHOLE:
+        return values
+    counts = values * factor
+    if (counts > 2**53).any():
+        raise InputError(key, float(values[counts > 2**53][0]), "must be at most 2^53" + " bytes" * (factor > 1))
+    if (wrong := np.abs(np.rint(counts) - counts) > 1e-9).any():
+        bad = float(values[wrong][0])
+        if factor > 1:
+            raise InputError(key, bad, "must be a whole number of bytes")
         raise InputError(key, bad, "must be whole", f"{np.floor(bad):.0f} or {np.ceil(bad):.0f}")
-    return whole
+    return values
 
 
 def taken(accelerator: Accelerator, index: Ints) -> Accelerator:

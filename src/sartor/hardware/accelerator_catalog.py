@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from sartor.errors import InputError
 from sartor.hardware.accelerator import (
     ARRAY_FIELDS,
@@ -89,15 +91,15 @@ def accelerator_fields(a: Accelerator) -> JsonDict:
 
 def accelerator_from(table: JsonDict, name: str = "accelerator", *, trusted: bool = False) -> Accelerator:
     """An accelerator from a table in a file's keys and units, which is checked unless ``trusted``. Private buffers left
-    out are the template's."""
+    out are the template's. Numbers of a trusted table may be arrays: the candidates of a space."""
     if not trusted:
         check(table, _model(), subject="an accelerator")
-    numbers = {field: _in_si(table[key], field, factor) for key, (field, factor) in _NUMBERS.items() if key in table}
+    numbers = {field: _in_si(table[key], field, factor) for key, (field, factor) in NUMBERS.items() if key in table}
     rows, cols, lanes = (numbers[key] for key in ("array_rows", "array_cols", "vector_lanes"))
     numbers.setdefault("tensor_core_sram_bytes", template_tensor_core_sram(cols, rows))
     numbers.setdefault("vector_core_sram_bytes", template_vector_core_sram(lanes))
     words = {key: choices[table[key].lower()] for key, choices in _CHOICES.items() if key in table}
-    named = {key: field for key, (field, _) in _NUMBERS.items()}
+    named = {key: field for key, (field, _) in NUMBERS.items()}
     return Accelerator(
         **{"dtype": DType.BF16, "dataflow": Dataflow.WEIGHT_STATIONARY, **words},
         **{"name": name, "confidence": "medium", **{key: table[key] for key in _TEXTS if key in table}},
@@ -112,7 +114,7 @@ def template_value(a: Accelerator, key: str) -> float | str:
     >>> template_value(load_accelerator("tpu_v4_like"), "tensor_core_sram_kib")
     256.0
     """
-    field, factor = _NUMBERS.get(key, (key, 1))
+    field, factor = NUMBERS.get(key, (key, 1))
     value = accelerator_fields(a)[field]
     return value if isinstance(value, str) else float(value) / factor
 
@@ -137,27 +139,29 @@ def ratio_to_default(key: str) -> tuple[float, str]:
 
 def with_key(a: Accelerator, key: str, value: float) -> Accelerator:
     """The accelerator with another value of a number of its file."""
-    field, factor = _NUMBERS[key]
+    field, factor = NUMBERS[key]
     return replace(a, **{field: _in_si(value, field, factor)})
 
 
 def _in_si(value: Any, field: str, factor: float) -> Any:
-    return int(value * factor) if field in _WHOLE else value * factor
+    if np.ndim(value) and field in WHOLE:
+        return np.rint(value * factor).astype(np.int64)
+    return int(value * factor) if field in WHOLE else value * factor
 
 
 @cache
 def _model() -> type[BaseModel]:
     """The pydantic model of an accelerator's file."""
     words = {key: kind(_one_of(choices)) for key, choices in _CHOICES.items()}
-    documents = dict.fromkeys(("all", *_NUMBERS, *_TEXTS, *_CHOICES), kind(_text))
-    numbers = {key: kind(_size(field, factor)) for key, (field, factor) in _NUMBERS.items()}
+    documents = dict.fromkeys(("all", *NUMBERS, *_TEXTS, *_CHOICES), kind(_text))
+    numbers = {key: kind(_size(field, factor)) for key, (field, factor) in NUMBERS.items()}
     texts = dict.fromkeys(_TEXTS, kind(_text))
-    return model_of({**numbers, **words, **texts, "sources": model_of(documents)}, required=_REQUIRED)
+    return model_of({**numbers, **words, **texts, "sources": model_of(documents)}, required=REQUIRED)
 
 
 def _size(field: str, factor: float) -> Callable[[Any], Complaint]:
     """Judge of a key's value in units of ``factor`` bytes, hertz or bytes per second, at least one of them."""
-    is_whole, may_be_none = field in _WHOLE, field in MAY_BE_NONE
+    is_whole, may_be_none = field in WHOLE, field in MAY_BE_NONE
     smallest = 1 / factor if factor > 1 else 0.0
 
     def judge(value: object) -> Complaint:
@@ -203,33 +207,33 @@ _CHOICES: dict[str, JsonDict] = {
     "dataflow": {d.value: d for d in Dataflow},
 }
 _TEXTS = ("name", "title", "note", "confidence")
-_NUMBERS: dict[str, tuple[str, float]] = {
+NUMBERS: dict[str, tuple[str, float]] = {
     **{
-        name: (name, 1) for name in ("num_tensor_cores", "array_rows", "array_cols", "num_vector_cores", "vector_lanes")
+        name: (name, 1) for name in ("num_tensor_cores", "num_vector_cores", "array_rows", "array_cols", "vector_lanes")
     },
-    "tensor_core_sram_kib": ("tensor_core_sram_bytes", KIB),
-    "vector_core_sram_kib": ("vector_core_sram_bytes", KIB),
     "global_buffer_mib": ("global_buffer_bytes", MIB),
     "clock_mhz": ("clock_hz", MEGA),
     "num_stacks": ("num_stacks", 1),
-    "stack_gib": ("stack_bytes", GIB),
-    "stack_gb_per_s": ("stack_bytes_per_s", GIGA),
     "num_links": ("num_links", 1),
     "link_gb_per_s": ("link_bytes_per_s", GIGA),
-    "link_latency_us": ("link_latency_s", MICRO),
     "scale_up_devices": ("scale_up_devices", 1),
     "scale_out_gb_per_s": ("scale_out_bytes_per_s", GIGA),
+    "tensor_core_sram_kib": ("tensor_core_sram_bytes", KIB),
+    "vector_core_sram_kib": ("vector_core_sram_bytes", KIB),
+    "stack_gib": ("stack_bytes", GIB),
+    "stack_gb_per_s": ("stack_bytes_per_s", GIGA),
+    "link_latency_us": ("link_latency_s", MICRO),
     "scale_out_latency_us": ("scale_out_latency_s", MICRO),
     **{name: (name, 1) for name in ("bank_bytes_per_cycle", "control_share", *IN_LONG_RUNS, "node_nm")},
 }
-"""File key -> (field, factor to SI)."""
-_WHOLE = {field for field in ARRAY_FIELDS if field.startswith(("num_", "array_", "vector_lanes", "scale_up"))} | {
+"""Key of a chip's file or of a space -> (field, factor to SI); an axis of a space counts in this order."""
+WHOLE = {field for field in ARRAY_FIELDS if field.startswith(("num_", "array_", "vector_lanes", "scale_up"))} | {
     "tensor_core_sram_bytes",
     "vector_core_sram_bytes",
     "global_buffer_bytes",
     "node_nm",
 }
-_REQUIRED = (
+REQUIRED = (
     "num_tensor_cores",
     "array_rows",
     "array_cols",
@@ -242,7 +246,7 @@ _REQUIRED = (
     "node_nm",
 )
 TEMPLATE_KEYS = (
-    *(key for key in _NUMBERS if key not in _REQUIRED and not key.startswith(("scale_", "control_"))),
+    *(key for key in NUMBERS if key not in REQUIRED and not key.startswith(("scale_", "control_"))),
     "dtype",
     "dataflow",
 )

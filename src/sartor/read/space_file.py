@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from sartor.bounded import printable
 from sartor.designs.space import AXES, LANES, PUBLISHED, AcceleratorSpace, published_space, required_axes, space_from
 from sartor.errors import InputError, quoted
-from sartor.hardware.catalog import is_path, nearest_names, read_toml
+from sartor.hardware.accelerator_catalog import NUMBERS
+from sartor.hardware.catalog import ACCELERATORS, is_path, nearest_names, read_toml
 from sartor.json_types import JsonDict
 
 ENTRIES = Path(__file__).parent / "spaces"
@@ -41,15 +42,14 @@ class _Choices(BaseModel):
     name: str = ""
     title: str = ""
     note: str = ""
+    confidence: str = ""
+    sources: dict[str, str] = {}
     memory: str | list[str] | None = None
     node_nm: int | list[int] | None = None
     dataflow: str | list[str] | None = None
-    dtype: str | list[str] | None = None
+    dtype: str | None = None
+    packed_dtype: str | list[str] | None = None
     hbm_gb: Axis | None = None
-    sustained_share: int | float | None = None
-    sustained_hbm_share: int | float | None = None
-    sustained_link_share: int | float | None = None
-    run_factor: int | float | None = None
     area_limit_mm2: int | float | None = None
     area_model: Literal["published", "die"] | None = None
 
@@ -57,7 +57,8 @@ class _Choices(BaseModel):
 def space_model() -> type[_Choices]:
     """A space as written: every axis (`designs.space.AXES`) is a number, a list or a range; the candidates are their
     product."""
-    axes: dict[str, Any] = dict.fromkeys(AXES, (Axis | None, None))
+    axes: dict[str, Any] = {key: (Axis | None if key in AXES else int | float | None, None) for key in NUMBERS}
+    del axes["node_nm"]
     axes |= dict.fromkeys(required_axes(), (Axis, ...))
     axes[LANES] = (Axis | Literal["array_cols"] | None, None)
     return create_model("SpaceFile", __base__=_Choices, **axes)
@@ -74,7 +75,7 @@ def load_space(name_or_path: str | Path) -> AcceleratorSpace:
         checked = space_model().model_validate(table)
     except ValidationError as error:
         raise _sentence(error, table) from None
-    fields = checked.model_dump(exclude_none=True, by_alias=True, exclude={"title", "note"})
+    fields = checked.model_dump(exclude_none=True, by_alias=True, exclude={"title", "note", "confidence", "sources"})
     return space_from({**fields, "name": checked.name or path.stem})
 
 
@@ -112,6 +113,8 @@ def _path_of(name_or_path: str | Path) -> Path:
     text, names = str(name_or_path).lower(), space_names()
     if text in names:
         return ENTRIES / f"{text}.toml"
+    if text in ACCELERATORS:
+        return ACCELERATORS.table(text)[1]
     near = nearest_names(text, {name: name for name in names}, cutoff=0.3) or list(names)
     must = "must be a named space (sartor catalog spaces) or a TOML file"
     raise InputError("space", str(name_or_path), must, ", ".join(near))
@@ -127,7 +130,7 @@ def _sentence(error: ValidationError, table: JsonDict) -> InputError:
     if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
         near = difflib.get_close_matches(field, space_model().model_fields, n=2, cutoff=0.4)
         return InputError(printable(field), value, "is not an axis of a space", ", ".join(near or required_axes()))
-    if field in ("memory", "dataflow", "name", "title", "note"):
+    if field in ("memory", "dataflow", "packed_dtype", "name", "title", "note", "dtype", "confidence"):
         return InputError(field, value, "must be a text" + (" or a list of texts" if field in LISTED else ""))
     if field == "area_model":
         return InputError(field, value, "must be published or die", "die")
@@ -137,4 +140,4 @@ def _sentence(error: ValidationError, table: JsonDict) -> InputError:
     return InputError(field, quoted(value), must + (' or "array_cols"' if field == "vector_lanes" else ""))
 
 
-LISTED = ("memory", "dataflow")
+LISTED = ("memory", "dataflow", "packed_dtype")
