@@ -67,7 +67,7 @@ def test_any_job_on_any_type_of_array_is_searched_exactly(seed: int) -> None:
         array_rows=[int(draw.choice([8, 16, 32]))],
         global_buffer_mib=[int(draw.choice([1, 2, 8]))],
         hbm_gb=draw.choice([0.004, 0.01, 0.2], 2, replace=False).tolist(),
-        dtype=types,
+        packed_dtype=types,
         node_nm=int(draw.choice([22, 7, 5])),
     )
     words = str(draw.choice(WORDS)) + str(draw.choice(PER))

@@ -132,7 +132,7 @@ def space_from(table: Mapping[str, Any]) -> AcceleratorSpace:
             raise InputError(key, "missing", "the space must state it")
     if table.get("dtype", "bf16") not in ("bf16", "fp16"):
         must = "must have 16 bits, which attention always uses: narrower types are packed"
-        raise InputError("dtype", table["dtype"], must, f'packed_dtype="{table["dtype"]}"')
+        raise InputError("dtype", table["dtype"], must, "packed_dtype")
     table = {**_TEMPLATE, **table}
     tied = table.get(LANES, TIED_LANES) == TIED_LANES
     axes = {key: _values(key, table[key]) for key in AXES if key in table and not (key == LANES and tied)}
