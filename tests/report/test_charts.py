@@ -20,6 +20,7 @@ from sartor.report.design_words import AREA_WORDS
 from sartor.report.figures import advice_points, export_pngs, gains_points, pareto_points, sweep_field
 from sartor.report.palette import DARK, LIGHT, MEANS, css_meanings, painted, slug
 from sartor.report.plan_points import plan_points
+from sartor.report.table_serving import front_points
 from sartor.report.plan_words import PART_WORDS
 from sartor.report.points import Published, published_points, roofline_points
 
@@ -37,7 +38,8 @@ def records(advice: Advice) -> dict[str, Any]:
     answer = api.plan(
         "llama-3.1-8b", "dgx-h100", num_devices=[8], global_batch_size=16, fix={"tp": 2, "pp": 2, "virtual_stages": 1}
     )
-    return advice_points(advice) | {"published": PUBLISHED} | plan_points(answer)
+    served = front_points(api.deploy("llama-3.1-8b", ["h100", "a100"], users=16, pools=False))
+    return advice_points(advice) | {"published": PUBLISHED} | plan_points(answer) | {"front": served}
 
 
 def test_an_answer_has_every_figure_the_issue_names(records: dict[str, Any]) -> None:
