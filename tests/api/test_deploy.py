@@ -311,3 +311,14 @@ def test_the_front_is_drawn_with_the_chosen_deployment(tmp_path: Path) -> None:
     assert sartor_command([*words, "--png", str(tmp_path)]) == 0
     assert "figure-front" in (tmp_path / "page.html").read_text()
     assert (tmp_path / "front.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_intervals_cover_the_engines_that_a_question_leaves_open() -> None:
+    open_, stated = (api.deploy(MODEL, "h100", **QUICK, users=16, kernels=name).best for name in (None, "vllm"))
+    assert open_ is not None
+    assert stated is not None
+    assert open_.elsewhere
+    assert not stated.elsewhere
+    others = [float(np.ravel(there.ttft_s)[0]) for there in open_.elsewhere]
+    assert open_.ttft_interval[0] <= min(others) <= max(others) <= open_.ttft_interval[1]
+    assert open_.tpot_s == stated.tpot_s

@@ -20,9 +20,9 @@ from sartor.report.design_words import AREA_WORDS
 from sartor.report.figures import advice_points, export_pngs, gains_points, pareto_points, sweep_field
 from sartor.report.palette import DARK, LIGHT, MEANS, css_meanings, painted, slug
 from sartor.report.plan_points import plan_points
-from sartor.report.table_serving import front_points
 from sartor.report.plan_words import PART_WORDS
 from sartor.report.points import Published, published_points, roofline_points
+from sartor.report.table_serving import front_points
 
 PNG = b"\x89PNG\r\n\x1a\n"
 DRAWN_ELSEWHERE = {f"sartor.report.{name}" for name in ("chip_points", "design_points", "design_shapes", "run_points")}

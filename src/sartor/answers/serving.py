@@ -279,6 +279,8 @@ class Choice:
     """Of the requests whose times it states beside the mean."""
     commands: tuple[str, ...] = ()
     """What starts one server of each kind."""
+    elsewhere: tuple[Steady, ...] = ()
+    """A replica in engines that were not excluded: intervals cover them."""
 
     def _one(self, name: str) -> float:
         return float(np.ravel(getattr(self.deployment.steady, name))[0])
@@ -299,11 +301,15 @@ class Choice:
 
     @property
     def ttft_interval(self) -> tuple[Floats, Floats]:
-        return interval_80(self.ttft_s, self._one("ttft_log_sigma"))
+        return self._interval("ttft")
 
     @property
     def tpot_interval(self) -> tuple[Floats, Floats]:
-        return interval_80(self.tpot_s, self._one("tpot_log_sigma"))
+        return self._interval("tpot")
+
+    def _interval(self, name: str) -> tuple[Floats, Floats]:
+        there = [float(np.ravel(getattr(steady, f"{name}_s"))[0]) for steady in self.elsewhere]
+        return _covering(interval_80(self._one(f"{name}_s"), self._one(f"{name}_log_sigma")), there)
 
     @property
     def usd_per_hour(self) -> float | None:

@@ -17,7 +17,7 @@ from sartor.api.questions import crossing_note, in_engine
 from sartor.api.servers import served_run, server_of
 from sartor.api.traffic import USUAL_LENGTH, recorded_requests, stated_request
 from sartor.api.words import GpuLike, precision_of, size_of
-from sartor.cost.correction.calibration import load_calibration
+from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import joined_devices, usual_cluster
@@ -28,15 +28,17 @@ from sartor.model.workload import ModelReading, ParallelDims, too_long
 from sartor.options import Declared, Spelling, with_options
 from sartor.pareto import is_pareto
 from sartor.run.fields import FIELDS, NOT_OF_SERVERS, Origin, Run, RunOptions
+from sartor.step.serving.batching import Steady
 from sartor.step.serving.deploy import (
     Deployer,
+    Deployment,
     LatencyGoal,
     PricedLayouts,
     ServerLayout,
     servers_of,
     with_pools,
 )
-from sartor.step.serving.engines import engines_on
+from sartor.step.serving.engines import Engine, engines_on
 from sartor.step.serving.inference import WIDTHS
 from sartor.step.serving.served import Load, Server, padded
 
@@ -57,6 +59,8 @@ class _Question(NamedTuple):
     widths: Sequence[int]
     experts: Sequence[int]
     notes: tuple[str, ...]
+    others: tuple[tuple[Engine, Calibration], ...]
+    """Engines that were not excluded, with their kernels."""
 
 
 class DeployOptions(RunOptions, total=False):
@@ -281,12 +285,35 @@ def _questions(
                     _fixed(run, "tp"),
                     _fixed(run, "ep"),
                     precision_of(dtype, device)[1] if dtype else (),
+                    tuple(_other_engines(stated, reading, device, own)) if name is None else (),
                 )
         except InputError as caught:
             error = error or caught
             refused[" ".join(str(word) for word in (gpu, dtype, kernels) if word)] = str(caught)
     if not any_left and error is not None:
         raise error
+
+
+def _other_engines(
+    run: Run, reading: ModelReading, gpu: Gpu, own: Calibration | None
+) -> Iterator[tuple[Engine, Calibration]]:
+    """Engines that a question leaves open, besides the usual one."""
+    for other in run.facts["kernels"].alternatives:
+        stated = run.with_(Origin.STATED, "", kernels=other)
+        _, engine, calibration = in_engine(stated, reading.shape, gpu, own or load_calibration(gpu))
+        if engine is not None and calibration is not None:
+            yield engine, calibration
+
+
+def _elsewhere(question: _Question, deployment: Deployment) -> tuple[Steady, ...]:
+    """A replica under its load in the engines that the question leaves open."""
+    layout, in_flight = deployment.layout, np.asarray([[deployment.in_flight]])
+    there = []
+    for engine, calibration in question.others:
+        prefill = layout.prefill and replace(layout.prefill, engine=engine)
+        moved = replace(layout, server=replace(layout.server, engine=engine), prefill=prefill)
+        there.append(replace(question.deployer, calibration=calibration).steady([moved], in_flight))
+    return tuple(steady for steady in there if np.all(np.isfinite(steady.tpot_s)))
 
 
 def _fixed(run: Run, name: str) -> Sequence[int]:
@@ -383,6 +410,7 @@ def _choices(ranked: Iterator[_Ranked] | Sequence[_Ranked]) -> Iterator[Choice]:
             binding=binding,
             percentile=percentile,
             commands=commands(deployment),
+            elsewhere=_elsewhere(question, deployment),
         )
 
 
