@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sartor.cost.correction.attention import next_head_dim
 from sartor.cost.correction.calibration import load_calibration
@@ -16,6 +18,7 @@ from sartor.hardware.catalog import GPUS, load_gpu
 from sartor.operators import Attention, DType
 
 NAMES = GPUS.names()
+ARRAYS = [name for name in NAMES if load_gpu(name).matrix_tile]
 NEW = np.array([2, 3, 8, 9, 16, 64, 128, 512, 2048])[:, None]
 BEFORE = np.array([1, 16, 512, 4096, 32768])
 
@@ -92,10 +95,20 @@ def test_a_head_dimension_without_rows_costs_at_most_the_next_one_with_rows(name
         assert padded[5] == 256
 
 
+@given(st.sampled_from(ARRAYS), st.sampled_from((64, 128, 256)), st.integers(10, 15))
+def test_scores_run_beside_a_systolic_array_that_a_head_does_not_fill(name: str, width: int, octave: int) -> None:
+    gpu, length = load_gpu(name), 2**octave
+    op = attention(DType.BF16, length, 0, num_heads=64, num_kv_heads=64, head_dim=width, v_head_dim=width)
+    share = op.flops / seconds(op, name) / peak_flops_per_s(gpu, op.dtype)
+    assert share <= min(0.85 * min(width / gpu.matrix_tile, 1), 0.58)
+    if length >= 8192:
+        assert share > 0.5 * min(0.85 * min(width / gpu.matrix_tile, 1), 0.42)
+
+
 @pytest.mark.parametrize("kv_heads", [8, 32])
 def test_decoding_on_systolic_arrays_waits_for_memory(kv_heads: int) -> None:
     """Every block's start counted as if one of four arrays were one of 132 SMs: 11 times memory's time on TPU v7."""
-    for name in (name for name in NAMES if load_gpu(name).matrix_tile):
+    for name in ARRAYS:
         gpu = load_gpu(name)
         op = attention(gpu.default_dtype, 1, 511, batch=256, num_kv_heads=kv_heads)
         assert seconds(op, name) <= 2 * op.bytes_moved / gpu.hbm_bytes_per_s

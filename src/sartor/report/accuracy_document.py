@@ -97,6 +97,12 @@ def _headline(body: JsonMap) -> Iterator[str]:
     memory = whole.get("memory_mape")
     weighed = "" if memory is None else f" Peak memory is off by {memory:.1%}."
     yield f"The 80% intervals hold {_mean_of(groups, 'coverage_80'):.0%} of them.{weighed}"
+    if levels := whole.get("by_source"):
+        yield (
+            f"Errors deviate by {levels['between_sigma']:.1%} between the {levels['sources']} sources and by "
+            f"{levels['within_sigma']:.1%} within one; {levels['evenly_covered']:.0%} of them have 65 to 95% of their "
+            "runs in their intervals."
+        )
     if cases := sorted((case for group in groups for case in group["worst"]), key=_factor, reverse=True):
         yield f"Worst: {_short_case(cases[0])}."
 

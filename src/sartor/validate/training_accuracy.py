@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from sartor.cost.correction.calibration_file import read_training_table
+from sartor.cost.cost import Z80
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.step.coefficients import check_constants
@@ -117,6 +118,8 @@ def training_body(accuracy: _TrainingAccuracy) -> JsonDict:
     everything = _group_figures(accuracy, range(len(accuracy.outcomes)))
     if accuracy.table == "memory":
         everything |= {"pair_accuracy": None, "top1_regret": None}
+    else:
+        everything |= {"by_source": by_source([outcome for outcome in accuracy.outcomes if outcome.timed])}
     return {
         "data": accuracy.data,
         "num_rows": len(accuracy.outcomes),
@@ -173,7 +176,7 @@ def _group_figures(accuracy: _TrainingAccuracy, members: Sequence[int]) -> JsonD
         return _memory_figures(rows, accuracy.worst)
     timed = [outcome for outcome in rows if outcome.timed]
     ratio = np.asarray([outcome.ratio for outcome in timed])
-    inside = [outcome.low_s <= outcome.case.measured_s <= outcome.high_s for outcome in timed]
+    inside = [outcome.covered for outcome in timed]
     choice = ranking(timed)
     return {
         "rows": len(rows),
@@ -190,6 +193,36 @@ def _group_figures(accuracy: _TrainingAccuracy, members: Sequence[int]) -> JsonD
         **_after(accuracy, members),
         "worst": [_case(outcome) for outcome in _worst(timed)[: accuracy.worst]],
     }
+
+
+def by_source(timed: Sequence[TrainingOutcome]) -> JsonDict | None:
+    """Errors of two levels: runs of one source share some of theirs (its system, its software, what it counted).
+
+    Standard deviations of ln(predicted / measured) between and within the sources of at least two runs (by moments;
+    Searle, Casella and McCulloch 1992, Variance Components, sec. 4.2), the share of these sources' means that their 80%
+    intervals hold, the mean of the sources' coverage, and the share of sources whose coverage is `EVEN`."""
+    groups: dict[str, list[TrainingOutcome]] = {}
+    for outcome in timed:
+        groups.setdefault(outcome.case.words.get("source", ""), []).append(outcome)
+    several = [np.log([run.ratio for run in runs]) for runs in groups.values() if len(runs) > 1]
+    if len(several) < 2:
+        return None
+    sizes, means = np.array([len(off) for off in several]), np.array([off.mean() for off in several])
+    within = sum(len(off) * off.var() for off in several) / (sizes.sum() - len(several))
+    between = max(float(np.mean(means**2 - within / sizes)), 0.0)
+    covered = np.array([np.mean([run.covered for run in runs]) for runs in groups.values() if len(runs) > 1])
+    return {
+        "sources": len(several),
+        "between_sigma": math.sqrt(between),
+        "within_sigma": math.sqrt(within),
+        "means_covered_80": float(np.mean(np.abs(means) <= Z80 * np.sqrt(between + within / sizes))),
+        "coverage_80": float(covered.mean()),
+        "evenly_covered": float(np.mean((covered >= EVEN[0]) & (covered <= EVEN[1]))),
+    }
+
+
+EVEN = (0.65, 0.95)
+"""Coverage of a source's runs by 80% intervals that is neither far too narrow nor far too wide."""
 
 
 def _after(accuracy: _TrainingAccuracy, members: Sequence[int]) -> JsonDict:

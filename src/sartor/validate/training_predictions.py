@@ -81,6 +81,11 @@ class TrainingOutcome:
         return math.log(self.high_s / self.low_s) / (2 * Z80)
 
     @property
+    def covered(self) -> bool:
+        """Whether the measured time is inside the interval."""
+        return self.low_s <= self.case.measured_s <= self.high_s
+
+    @property
     def ratio(self) -> float:
         return self.predicted_s / self.case.measured_s
 

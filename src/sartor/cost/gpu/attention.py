@@ -241,6 +241,11 @@ def _split(
     return compute, memory, c.decode_launch_s + c.decode_step_s * np.minimum(steps, 32), c.decode_overlap
 
 
+ARRAY_SHARE = 0.85
+"""Share of peak of a systolic array that a step's GEMMs reach, as those of linear layers (generations.toml): a kernel
+spends the rest of ``efficiency`` on scores, which run beside an array that a narrow head does not fill."""
+
+
 def _step_s(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float, tile_q: int) -> Floats:
     """One tile of queries against one of keys: two GEMMs (five backward) at the head dimension's share of peak."""
     padded = np.ceil(np.asarray(op.head_dim) / c.head_step) * c.head_step
@@ -253,8 +258,8 @@ def _step_s(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float, tile
     )
     widths = padded + padded_v if op.pass_.computes_outputs else (3 * padded + 2 * padded_v) / c.backward
     step_s: Floats = 2.0 * widths * tile_q * TILE_KV * gpu.num_sms / (peak * share)
-    if gpu.matrix_tile:  # large blocks hide a step's latency; a head narrower than the systolic array fills part of it
-        step_s *= np.ceil(padded / gpu.matrix_tile) * gpu.matrix_tile / padded
-        return step_s
+    if gpu.matrix_tile:  # large blocks hide a step's latency, and scores a head that fills part of the systolic array
+        filled = padded / (np.ceil(padded / gpu.matrix_tile) * gpu.matrix_tile)
+        return step_s * np.maximum(share / (ARRAY_SHARE * filled), 1.0)
     step_s = np.maximum(step_s, c.step_s)
     return step_s
