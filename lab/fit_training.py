@@ -5,7 +5,8 @@ measured): a source weighs the square root of its number of runs, repeats of a c
 ridge to the starting values makes a source count about as one run. Constants depend only on facts that an unseen source
 also states: kind of trainer, generation, precision, whether there are experts. Reported errors are of rows held out by
 source, device, model, trainer, year, generation and scale, each fold fitted without them.
-``--write`` writes src/sartor/cost/correction/data/training.toml. Docs: docs/concepts/training-accuracy.md.
+``--write`` writes src/sartor/cost/correction/data/training.toml; ``--figures`` keeps the constants that ship and writes
+the widths that they lack and the errors of rows held out. Docs: docs/concepts/training-accuracy.md.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from sartor.cost.correction.calibration import Calibration
+from sartor.cost.correction.calibration_file import packaged_training_table
 from sartor.cost.cost import Z80
 from sartor.step import tables as tables_module
 from sartor.step.block_times import row_times
@@ -277,6 +279,7 @@ def residuals_of(runs: Runs, x: np.ndarray, where: np.ndarray) -> np.ndarray:
 def classes(runs: Runs) -> dict[str, np.ndarray]:
     """Masks of the classes of rows that errors are reported for."""
     vendor = np.array([case.cluster.gpu.vendor.lower() for case in runs.cases])  # type: ignore[union-attr]
+    generation = np.array([case.cluster.gpu.generation for case in runs.cases])  # type: ignore[union-attr]
     precision = np.array([case.precision for case in runs.cases])
     experts = np.array([case.experts for case in runs.cases])
     narrow = np.isin(precision, ["fp8", "fp4"])
@@ -286,6 +289,7 @@ def classes(runs: Runs) -> dict[str, np.ndarray]:
         "16-bit NVIDIA, dense": (vendor == "nvidia") & (precision == "16-bit") & (experts == "dense"),
         "fp8 and fp4": narrow,
         "fp8 and fp4, dense": narrow & (experts == "dense"),
+        "16-bit, dense, Blackwell": (generation == "blackwell") & (precision == "16-bit") & (experts == "dense"),
         "experts": experts == "moe",
         "fp8, fp4 or experts": narrow | (experts == "moe"),
         "TPU": vendor == "google",
@@ -327,6 +331,10 @@ def show_each(title: str, runs: Runs, residual: np.ndarray, sigma: np.ndarray) -
     return out
 
 
+def sources_of(runs: Runs) -> np.ndarray:
+    return np.array([case.words["source"] for case in runs.cases])
+
+
 EVERY_WAY = ("source", "device", "model", "trainer", "year")
 
 SIGMA = {
@@ -335,18 +343,21 @@ SIGMA = {
     "precision.fp8": ("fp8 and fp4, dense", EVERY_WAY),
     "precision.fp4": ("fp8 and fp4, dense", EVERY_WAY),
     "experts": ("experts", ("source",)),
+    "generation.blackwell.16bit": ("16-bit, dense, Blackwell", ("source",)),
 }
 """Section -> class of rows that determine its ``step_sigma``, and the ways of holding them out. Nearly all expert rows
 are from one source, so holding out its models or devices would only show how little these differ."""
 
 
-def step_sigma(residual: np.ndarray, sigma: np.ndarray) -> float:
-    """The common standard deviation with which 80% of held-out runs are inside their intervals."""
+def step_sigma(residual: np.ndarray, sigma: np.ndarray, sources: np.ndarray) -> float:
+    """The common standard deviation with which 80% of held-out runs of a source are inside their intervals, in the mean
+    of the sources: errors of two levels, of which a new source has both."""
+    each = np.array([1 / np.sum(sources == source) for source in sources])
     kernels = np.sqrt(np.maximum(sigma**2 - TrainingCoefficients().step_sigma ** 2, 0.0))
     low, high = 0.0, 0.6
     for _ in range(30):
         middle = (low + high) / 2
-        inside = np.mean(np.abs(residual) <= Z80 * np.sqrt(kernels**2 + middle**2))
+        inside = np.average(np.abs(residual) <= Z80 * np.sqrt(kernels**2 + middle**2), weights=each)
         low, high = (middle, high) if inside < 0.8 else (low, middle)
     return round(high, 4)
 
@@ -401,12 +412,20 @@ def main() -> None:
     print(f"pairs in order: in sample {pairs_of(found, base)}, source held out {pairs_of(found, by_source)}")
     if "--rows" in sys.argv:
         _rows(found, by_source)
-    if "--write" in sys.argv:
+    if {"--write", "--figures"} & {*sys.argv}:
         errors = {"in_sample": base, "source_held_out": by_source, "device_held_out": by_device}
         errors |= {"model_held_out": by_model, "trainer_held_out": by_trainer, "year_held_out": by_year}
         errors |= {"generation_held_out": by_generation}
+        shipped = {key: value for key, value in packaged_training_table().items() if key != "provenance"}
         table = _with_widths(runs, table_of(x), errors, sigma)
-        table["unseen"] = {"step_sigma": step_sigma(by_generation, sigma)}
+        table["unseen"] = {"step_sigma": step_sigma(by_generation, sigma, sources_of(runs))}
+        print(
+            "widths", {key: value.get("step_sigma") for key, value in table.items()}, table["generation"]["blackwell"]
+        )
+        if "--figures" in sys.argv:
+            generations = dict(shipped["generation"])
+            generations["blackwell"] = {**generations["blackwell"], "16bit": table["generation"]["blackwell"]["16bit"]}
+            table = shipped | {"generation": generations}
         sigma = np.array([each.log_sigma for each in runs.outcomes(table)])
         told = {how: show(f"{how}, intervals refitted", runs, of, sigma) for how, of in errors.items()}
         told["each_source_held_out"] = show_each("each source held out, intervals refitted", runs, by_source, sigma)
@@ -435,7 +454,7 @@ def _with_widths(runs: Runs, table: dict[str, Any], held: dict[str, np.ndarray],
         for key in section.split("."):
             place = place.setdefault(key, {})
         of = np.concatenate([held[f"{way}_held_out"][where] for way in ways])
-        place["step_sigma"] = step_sigma(of, np.tile(sigma[where], len(ways)))
+        place["step_sigma"] = step_sigma(of, *(np.tile(each[where], len(ways)) for each in (sigma, sources_of(runs))))
     return table
 
 

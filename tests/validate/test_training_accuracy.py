@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
 from records.made_tables import write_csv
 from sartor.cli import app, run, validate
 from sartor.errors import InputError
 from sartor.report.accuracy_document import accuracy_view
-from sartor.validate.training_accuracy import training_body, training_charts, validate_training
+from sartor.validate.training_accuracy import by_source, training_body, training_charts, validate_training
 from sartor.validate.training_predictions import TrainingOutcome, drawn, planned, predict_training, ranking
 from sartor.validate.training_rows import _training_case
 from validate.training_rows_made import ROW, made
@@ -116,6 +119,24 @@ def test_calibration_on_a_few_runs_takes_most_of_a_common_factor_away() -> None:
     assert float(np.abs(np.log(more.ratio)).max()) < 0.4 * left, "more runs outweigh the ridge"
     again = drawn(runs, 3)
     assert after.ratio.tolist() == again.ratio.tolist(), "the same rows give the same draws"
+
+
+@given(st.floats(0, 0.3), st.floats(0.01, 0.3), st.integers(0, 99))
+def test_errors_that_a_source_shares_are_told_from_those_of_its_runs(between: float, within: float, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    shared = np.repeat(between * draw.standard_normal(60), 10)
+    ratios = np.exp(shared + within * draw.standard_normal(600))
+    runs = [
+        replace(outcome(1.0, ratio, source=f"source {i // 10}"), low_s=ratio / 1.1, high_s=ratio * 1.1)
+        for i, ratio in enumerate(ratios.tolist())
+    ]
+    levels = by_source(runs)
+    assert levels is not None
+    assert levels["sources"] == 60
+    assert levels["within_sigma"] == pytest.approx(within, rel=0.2)
+    assert levels["between_sigma"] == pytest.approx(between, rel=0.4, abs=0.5 * within)
+    assert 0.65 < levels["means_covered_80"] < 0.95
+    assert by_source(runs[:10]) is None
 
 
 def test_repeats_of_a_configuration_are_never_on_both_sides() -> None:
