@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -126,8 +126,8 @@ def test_errors_that_a_source_shares_are_told_from_those_of_its_runs(between: fl
     draw = np.random.default_rng(seed)
     shared = np.repeat(between * draw.standard_normal(60), 10)
     ratios = np.exp(shared + within * draw.standard_normal(600))
-    runs = [
-        replace(outcome(1.0, ratio, source=f"source {i // 10}"), low_s=ratio / 1.1, high_s=ratio * 1.1)
+    runs: Any = [
+        SimpleNamespace(case=SimpleNamespace(words={"source": str(i // 10)}), ratio=ratio, covered=True)
         for i, ratio in enumerate(ratios.tolist())
     ]
     levels = by_source(runs)
