@@ -43,11 +43,11 @@ def test_intervals_hold_about_four_fifths_of_what_was_not_seen(rows: str, way: s
 
 
 @pytest.mark.slow
-def test_the_model_says_today_what_its_constants_were_recorded_with(shared_dir: Path) -> None:
+def test_the_model_is_today_no_worse_than_its_constants_were_recorded_with(shared_dir: Path) -> None:
     body = training_body(validate_training(shared_dir / "data" / "end_to_end", worst=0))
     recorded, now = packaged_training_table()["provenance"]["in_sample"]["all"], body["overall"]
     assert now["targets"] >= recorded["rows"]  # later releases of the table hold rows that the fit has not seen
-    assert now["mape"] == pytest.approx(recorded["mape"], abs=0.004), "run: python lab/fit_training.py --write"
+    assert now["mape"] <= recorded["mape"] + 0.004, "run: python lab/fit_training.py --write"
     assert now["memory_mape"] <= 0.10  # 5% on the rows of the first two releases; the third has new kinds of runs
     assert now["oom_correct"] >= 0.9
     assert now["pair_accuracy"] >= 0.88
