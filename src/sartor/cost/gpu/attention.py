@@ -260,6 +260,7 @@ def _step_s(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float, tile
     step_s: Floats = 2.0 * widths * tile_q * TILE_KV * gpu.num_sms / (peak * share)
     if gpu.matrix_tile:  # large blocks hide a step's latency, and scores a head that fills part of the systolic array
         filled = padded / (np.ceil(padded / gpu.matrix_tile) * gpu.matrix_tile)
-        return step_s * np.maximum(share / (ARRAY_SHARE * filled), 1.0)
+        step_s *= np.maximum(share / (ARRAY_SHARE * filled), 1.0)
+        return step_s
     step_s = np.maximum(step_s, c.step_s)
     return step_s
