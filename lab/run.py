@@ -39,6 +39,7 @@ SCRIPTS: dict[str, tuple[Path | str, ...]] = {
     "scoreboard": (SHARED / "data",),
     "fit_serving": (SHARED / "data" / "end_to_end",),
     "fit_training": (SHARED / "data" / "end_to_end",),
+    "fit_silicon": (),
     "chip_steps": (SHARED / "data" / "end_to_end",),
     "kin_docs": (SHARED / "data",),
     "interval_docs": (SHARED / "data",),

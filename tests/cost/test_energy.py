@@ -109,7 +109,7 @@ def test_design_power_covers_every_part(a: Accelerator, node: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "watts", "tolerance"), [("tpu_v4_like", 192, 0.25), ("a100_like", 400, 0.25), ("h100_like", 700, 0.3)]
+    ("name", "watts", "tolerance"), [("tpu_v4_like", 192, 0.45), ("a100_like", 400, 0.1), ("h100_like", 700, 0.1)]
 )
 def test_known_chips_within_what_the_docs_say(name: str, watts: float, tolerance: float) -> None:
     """TPU v4: 192 W measured at most (Jouppi et al. 2023, table 4); A100 SXM 400 W, H100 SXM 700 W (datasheets)."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from sartor.cost.chip.area import die_area, published_area_mm2
 from sartor.cost.chip.operator_latency import SCALE_OUT, distinct_rows
-from sartor.cost.chip.ownership import die_cost, electricity_usd, excess, faults, package_usd, power
+from sartor.cost.chip.ownership import dies_usd, electricity_usd, excess, faults, package_usd, power
 from sartor.designs.point import Evaluation
 from sartor.designs.question import EQUAL, AreaModel, DesignQuestion, Objective
 from sartor.designs.space import AcceleratorSpace, taken
@@ -219,7 +219,7 @@ def candidates_of(question: DesignQuestion, space: AcceleratorSpace) -> tuple[Ca
         memories = space.hbm_bytes or (np.nan,)
         area, watts = _area_of(question, group), np.broadcast_to(power(group).tdp_w, group.shape)
         hbm = np.stack([np.broadcast_to(group.hbm_bytes if np.isnan(h) else h, group.shape) for h in memories])
-        usd = np.broadcast_to(die_cost(area, group.node_nm, question.costs.wafer_usd).die_usd, group.shape)
+        usd = np.broadcast_to(dies_usd(group, area, question.costs.wafer_usd), group.shape)
         group_columns = {
             "group": np.full(count, g),
             "place": np.arange(count),
@@ -267,7 +267,7 @@ def alone(question: DesignQuestion, evaluation: Evaluation) -> Ranked:
     """The same for an accelerator that belongs to no space."""
     a = evaluation.point.accelerator
     area = float(_area_of(question, a))
-    die_usd = float(die_cost(area, a.node_nm, question.costs.wafer_usd).die_usd)
+    die_usd = float(dies_usd(a, area, question.costs.wafer_usd))
     return _ranked(question, evaluation, area, float(power(a).tdp_w), die_usd)
 
 

@@ -108,6 +108,8 @@ class Accelerator:
     vector_core_sram_bytes: Ints
     global_buffer_bytes: Ints
     clock_hz: Floats
+    num_dies: int = 1
+    """Logic dies of the package, taken as equal (12 for MI300X: eight compute, four I/O); each within the reticle."""
     memory: Memory = Memory.HBM2
     num_stacks: Ints = 4
     stack_bytes: Floats = 0.0
@@ -177,6 +179,7 @@ class Accelerator:
         for name in SUSTAINED_SHARES:
             if np.max(getattr(self, name)) > 1:
                 raise InputError(name, getattr(self, name), "must be at most 1", "1")
+        _require("num_dies", self.num_dies, whole=True)
         if self.node_nm not in NODES_NM:
             raise InputError("node_nm", self.node_nm, "no area or energy is known for it", _near_node(self.node_nm))
 

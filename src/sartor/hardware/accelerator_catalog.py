@@ -224,13 +224,14 @@ NUMBERS: dict[str, tuple[str, float]] = {
     "stack_gb_per_s": ("stack_bytes_per_s", GIGA),
     "link_latency_us": ("link_latency_s", MICRO),
     "scale_out_latency_us": ("scale_out_latency_s", MICRO),
-    **{name: (name, 1) for name in ("bank_bytes_per_cycle", "control_share", *IN_LONG_RUNS, "node_nm")},
+    **{name: (name, 1) for name in ("bank_bytes_per_cycle", "control_share", *IN_LONG_RUNS, "num_dies", "node_nm")},
 }
 """Key of a chip's file or of a space -> (field, factor to SI); an axis of a space counts in this order."""
 WHOLE = {field for field in ARRAY_FIELDS if field.startswith(("num_", "array_", "vector_lanes", "scale_up"))} | {
     "tensor_core_sram_bytes",
     "vector_core_sram_bytes",
     "global_buffer_bytes",
+    "num_dies",
     "node_nm",
 }
 REQUIRED = (
@@ -246,7 +247,7 @@ REQUIRED = (
     "node_nm",
 )
 TEMPLATE_KEYS = (
-    *(key for key in NUMBERS if key not in REQUIRED and not key.startswith(("scale_", "control_"))),
+    *(key for key in NUMBERS if key not in REQUIRED and not key.startswith(("scale_", "control_", "num_dies"))),
     "dtype",
     "dataflow",
 )

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from sartor.answers.design import DesignAnswer, rate
-from sartor.cost.chip.ownership import faults
+from sartor.cost.chip.ownership import faults, fits_reticle, too_dense
 from sartor.designs.bounds import evaluated_joules
 from sartor.designs.candidates import DesignStatus, Ranked
 from sartor.designs.detail import ModelDetail, plan_fields
@@ -132,10 +132,12 @@ def headlines(answer: DesignAnswer) -> tuple[str, ...]:
         f"{rate:.3g}" for m in range(len(question.models)) if (rate := evaluated_joules(question, best.evaluation, m))
     )
     where = "at 22 nm (published model)" if published else f"at {point.accelerator.node_nm} nm"
+    fits = "" if published else f" ({fits_reticle(point.accelerator):.0%} sure to fit the reticle)"
     return (
         f"{not_buildable_text(question, point.accelerator)}"
-        f"{chip_text(point.accelerator, point.hbm_bytes)}: {_objective_text(question, best.objective)}.",
-        f"{best.area_mm2:,.1f} mm2 {where}, {best.power_w:,.0f} W peak, {joules} J per token.",
+        f"{chip_text(point.accelerator, point.hbm_bytes)}: {_objective_text(question, best.objective)}"
+        f"{', ' + dense if (dense := too_dense(point.accelerator)) and not published else ''}.",
+        f"{best.area_mm2:,.1f} mm2 {where}{fits}, {best.power_w:,.0f} W peak, {joules} J per token.",
         _proof_text(answer),
     )
 

@@ -12,10 +12,14 @@ Every factor has its source; interpolated and assumed values are marked. docs/co
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any
 
 import numpy as np
 
+from sartor.bounded import packaged_toml
 from sartor.hardware.accelerator import Accelerator, Memory
 from sartor.operators import DType
 from sartor.units import KIB, MIB, Bools, Floats, plain
@@ -27,19 +31,14 @@ LOGIC_MTR_PER_MM2: dict[int, float] = {22: 19.9, 16: 28.9, 7: 96.3, 5: 138.2, 3:
 28.9, 7 nm 96.3, 5 nm 138.2). 22 nm is interpolated on logarithmic axes between 28 and 20 nm. 3 nm is 5 nm times TSMC's
 stated 1.6 for N3E (IEDM 2022, WikiChip Fuse December 2022), which is claimed, not measured."""
 
-SRAM_BITCELL_UM2: dict[int, float] = {22: 0.092, 16: 0.070, 7: 0.027, 5: 0.021, 3: 0.021}
-"""High-density six-transistor cell: Intel 22 nm (Karl et al., ISSCC 2012), TSMC 16FF (Wu et al., IEDM 2013), N7 (Chang
-et al., ISSCC 2017), N5 (Yeap et al., IEDM 2019), N3E (IEDM 2022: unchanged from N5)."""
-
-
-def logic_scale(node_nm: int) -> float:
-    """Area of logic at a node over that at 22 nm."""
-    return LOGIC_MTR_PER_MM2[22] / LOGIC_MTR_PER_MM2[node_nm]
-
-
-def sram_scale(node_nm: int) -> float:
-    """Area of SRAM at a node over that at 22 nm, assuming that the periphery shrinks with the cell."""
-    return SRAM_BITCELL_UM2[node_nm] / SRAM_BITCELL_UM2[22]
+REALIZED_MTR_PER_MM2: dict[int, float] = {22: 18.6, 16: 27.0, 7: 65.6, 5: 98.3, 3: 157.0}
+"""Million transistors per mm2 of whole dies: P100 25.1, V100 25.9 and NNP-T 39 at 16 nm, A100, H100 (NVIDIA
+whitepapers). Logic shrinks by these: the foundry's densities are of the densest cells. 22 and 3 nm by their ratio."""
+SRAM_OVER_7NM: dict[int, float] = {22: 2.9, 16: 2.2, 7: 1.0, 5: 0.78, 3: 0.78}
+"""Area of SRAM over that at 7 nm: the cells' ratio, a little less for the periphery that shrinks less."""
+REST_FROM_MM2 = 100.0
+"""Parts of a die from which on its rest (host interface, sequencer, spine, edges) is that of the fit; below it falls in
+proportion. The fit's dies have more, so that this is an assumption."""
 
 
 _MULTIPLY_UM2 = {
@@ -316,6 +315,8 @@ class _PhyArea:
 
 STACK_1024 = _PhyArea(phy_mm2=10.45, controller_mtr=552.743)
 """1024 bits of HBM2e, from die photographs of A100 and MI210: LLMCompass (Zhang et al., ISCA 2024), cost model."""
+STACK_RATE = 408e9
+"""Rate of a stack of that photograph [bytes/s]: A100, five stacks of 2039 GB/s together."""
 DDR_32 = _PhyArea(phy_mm2=1.45, controller_mtr=90.4464)
 """32 bits of DDR5, same source; taken for LPDDR too, which is an assumption."""
 LINK_25GB = _PhyArea(phy_mm2=1.888, controller_mtr=74.632)
@@ -327,53 +328,61 @@ NETWORK_MTR_PER_BYTE = 44.3 * 128 / (48 * 128)
 A100 SMs, for ports and a share of the crossbar (LLMCompass), with a 48 MiB buffer that delivers 128 bytes per cycle and
 MiB (NVIDIA A100 whitepaper, 2020). Proportional growth is an assumption; ports wider than what the buffer can fill and
 wires over the cores are not counted."""
-LANE_CONTROL_MTR = 0.9962
-"""Million transistors of control per 32-bit vector lane, mean of A100 and MI210 (LLMCompass cost model), times the
-accelerator's ``control_share``."""
-TENSOR_CONTROL_LANES = 16
-"""A tensor core's sequencer counted as this many lanes' control: an assumption."""
-UNCORE_SHARE = 0.15
-"""Host interface, clock, test and white space relative to all other parts: an assumption; on the TPU v1 die host
-interface, control, pads and interfaces besides memory were about 15% (Jouppi et al., ISCA 2017, fig. 2)."""
+GPU_CONTROL, STATIC_CONTROL = 1.0, 0.25
+"""`Accelerator.control_share` of the GPUs of the fit, and of the chips that are scheduled ahead of time."""
+
+
+@cache
+def silicon() -> Mapping[str, Any]:
+    """Coefficients of the area of whole dies at 7 nm, by ``lab/fit_silicon.py``."""
+    return packaged_toml("cost/chip", "silicon.toml")
 
 
 def die_area(accelerator: Accelerator) -> _DieArea:
-    """Area by part at the accelerator's node [mm2]: a fuller model, uncertain where its constants say so.
+    """Area by part at the accelerator's node [mm2]; all dies together.
 
-    Multiplier size follows ``dtype`` and packed narrower types (Horowitz 2014); logic and buffers shrink by published
-    densities, analog parts do not.
+    Interfaces are measured blocks, the rest is fitted on real dies: `silicon`. GPUs have other lanes and cores, and a
+    cache in the global buffer's place; between them and chips that are scheduled ahead, ``control_share`` interpolates.
+    Multiplier size follows ``dtype`` and packed narrower types (Horowitz 2014).
     """
-    a, node = accelerator, accelerator.node_nm
-    logic, sram = logic_scale(node) / UM2_PER_MM2, sram_scale(node) / UM2_PER_MM2
-    mac, lane = _mac_um2(a.dtype, a.registers_bytes_per_mac), _mac_um2(DType.FP32, a.registers_bytes_per_lane)
-    mac += _packed_area_um2_45nm(a.dtype, a.packed_dtype or a.dtype) * SCALE_45_TO_22NM
-    tensor_sram = a.num_tensor_cores * _buffer_area_um2(a.tensor_core_sram_bytes, SRAM_UM2)
-    vector_sram = a.num_vector_cores * _buffer_area_um2(a.vector_core_sram_bytes, SRAM_UM2)
+    a, node, law = accelerator, accelerator.node_nm, silicon()
+    logic, sram = REALIZED_MTR_PER_MM2[7] / REALIZED_MTR_PER_MM2[node], SRAM_OVER_7NM[node]
+    gpu = np.clip((a.control_share - STATIC_CONTROL) / (GPU_CONTROL - STATIC_CONTROL), 0.0, 1.0)
+    wide = mac_area_um2_45nm(a.dtype) + _packed_area_um2_45nm(a.dtype, a.packed_dtype or a.dtype)
+
+    def mixed(static: str, threaded: str) -> float:
+        return float(law[static] + gpu * (law[threaded] - law[static]))
+
+    private = a.num_tensor_cores * np.asarray(a.tensor_core_sram_bytes) + a.num_vector_cores * np.asarray(
+        a.vector_core_sram_bytes
+    )
+    cores = np.maximum(a.num_tensor_cores, a.num_vector_cores)
     lanes = np.asarray(a.num_vector_cores) * a.vector_lanes
-    control = (lanes + a.num_tensor_cores * TENSOR_CONTROL_LANES) * LANE_CONTROL_MTR * a.control_share
+    macs = np.asarray(a.num_tensor_cores) * a.array_rows * a.array_cols
     parts = {
-        "arrays_mm2": np.asarray(a.num_tensor_cores) * a.array_rows * a.array_cols * mac * logic,
-        "lanes_mm2": lanes * lane * logic,
-        "private_buffers_mm2": (tensor_sram + vector_sram) * sram,
-        "global_buffer_mm2": _buffer_area_um2(a.global_buffer_bytes, GLOBAL_BUFFER_UM2) * sram,
+        "arrays_mm2": macs * law["mac_mm2"] * wide / mac_area_um2_45nm(DType.BF16) * logic,
+        "lanes_mm2": lanes * mixed("lane_mm2", "gpu_lane_mm2") * logic,
+        "private_buffers_mm2": private / MIB * law["sram_mm2_per_mib"] * sram,
+        "global_buffer_mm2": a.global_buffer_bytes / MIB * mixed("sram_mm2_per_mib", "cache_mm2_per_mib") * sram,
         "memory_phys_mm2": _memory_mm2(a),
         "links_mm2": (a.network_bytes_per_s + a.scale_out_bytes_per_s) / 25e9 * _interface_mm2(LINK_25GB, node),
         "network_mm2": a.delivered_bytes_per_s / a.clock_hz * NETWORK_MTR_PER_BYTE / LOGIC_MTR_PER_MM2[node],
-        "control_mm2": control / LOGIC_MTR_PER_MM2[node],
+        "control_mm2": cores * mixed("core_mm2", "gpu_core_mm2") * logic,
     }
-    parts["uncore_mm2"] = UNCORE_SHARE * sum(parts.values())
+    total = sum(parts.values())
+    rest = law["rest_mm2"] * np.minimum(total / REST_FROM_MM2, 1.0)
+    parts["uncore_mm2"] = rest + (total + rest) * law["uncore_share"]
     return _DieArea(**{name: plain(part) for name, part in parts.items()})
-
-
-def _mac_um2(dtype: DType, register_bytes: float) -> float:
-    """A multiply-accumulator and its registers at 22 nm [um2]."""
-    return (mac_area_um2_45nm(dtype) + register_bytes / 2 * 0.104) * SCALE_45_TO_22NM
 
 
 def _memory_mm2(a: Accelerator) -> Floats:
     width = a.memory.stack.width_bits
     is_ddr = a.memory in (Memory.LPDDR4X, Memory.LPDDR5)
     interface, units = (DDR_32, width / 32) if is_ddr else (STACK_1024, width / 1024)
+    if not is_ddr:  # a slower stack has a smaller controller
+        rate = np.asarray(a.hbm_bytes_per_s) / a.num_stacks / STACK_RATE
+        controller = interface.controller_mtr / LOGIC_MTR_PER_MM2[a.node_nm] * np.minimum(rate, 1.0)
+        return np.asarray(a.num_stacks) * units * (interface.phy_mm2 + controller)
     return np.asarray(a.num_stacks) * units * _interface_mm2(interface, a.node_nm)
 
 

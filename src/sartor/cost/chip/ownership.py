@@ -13,6 +13,7 @@ registers, and what must move at least through memory, the global buffer and pri
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
@@ -27,14 +28,15 @@ from sartor.cost.chip.area import (
     energy_between_nodes,
     mac_energy_pj,
     packed_energy_pj,
+    silicon,
 )
 from sartor.cost.chip.operator_latency import operator_floor
 from sartor.cost.chip.systolic import Product, product_cost, product_of
 from sartor.cost.chip.vector_core import attention_cost, attention_products, vector_cost
 from sartor.cost.collective.links import link_time_s, volume
-from sartor.hardware.accelerator import Accelerator
+from sartor.hardware.accelerator import Accelerator, Memory
 from sartor.operators import Attention, Collective, DType, Gemm, GroupedGemm, Operator
-from sartor.units import GIGA, MEGA, Floats, ceil_div, plain
+from sartor.units import GIGA, MEGA, TERA, Floats, ceil_div, plain
 
 PICO = 1e-12
 
@@ -269,6 +271,11 @@ def die_cost(
     return _DieCost(dies_per_wafer=plain(dies), yield_share=plain(good), die_usd=plain(usd))
 
 
+def dies_usd(a: Accelerator, area_mm2: Floats, wafer_usd: float | None = None) -> Floats:
+    """Cost of the good dies of a package with ``area_mm2`` together; infinite beyond the reticle."""
+    return a.num_dies * die_cost(np.asarray(area_mm2) / a.num_dies, a.node_nm, wafer_usd).die_usd
+
+
 INTERPOSER_WAFER_USD = 12_000.0
 """Price of a processed CoWoS-S wafer, which carries 28 packages of H100 or H200 (okx.com, post 64639582664800,
 2026, read 2026-11-23). Uncertain by a factor of two: 300 to 2,000 USD a package (siliconanalysts.com, 2026)."""
@@ -309,13 +316,16 @@ documentation). Single processor cores reach 6.2 GHz (Intel Core i9-14900KS, Mar
 MAX_PACKAGE_W = 1400.0
 """Highest power in one package: GB300 and MI355X (NVIDIA and AMD datasheets, 2025). Counts all parts at peak rate."""
 MAX_W_PER_MM2 = 2.0
-"""Power density of the die, without memory. H100 has 0.86 (700 W on 814 mm2), the template's H100 1.05 (its die is
-modelled too small). Channels in the silicon cooled 7.9 in a laboratory (Tuckerman and Pease, 1981, recalled)."""
-HOT_W_PER_MM2 = 1.05
-"""The template's H100; only its TPU v6e has more (1.32), so a chip above this needs unusual cooling."""
-STACK_EDGE_MM = 7.75
-"""Short side of an HBM2 stack, 7.75 mm x 11.87 mm (SK hynix and Samsung, 2016, recalled); later stacks are wider. A
-stack needs die edge for its 1024 wires. LPDDR packages are placed farther away and need none here."""
+"""Power density of the die, without memory. H100 has 0.86 (700 W on 814 mm2). Channels in the silicon cooled 7.9 in a
+laboratory (Tuckerman and Pease, 1981, recalled)."""
+HOT_W_PER_MM2 = 0.86
+"""H100: 700 W on 814 mm2 (NVIDIA whitepaper, 2022); a chip above this needs unusual cooling."""
+STACK_EDGE_MM = {Memory.HBM2: 7.75, Memory.HBM2E: 10.3, Memory.HBM3: 10.5, Memory.HBM3E: 10.5, Memory.HBM4: 11.0}
+"""Die edge of a stack: HBM2's short side, 7.75 mm x 11.87 mm (JEDEC; P100's photograph 7.53); three stacks stand on an
+edge of 31 mm of A100 and 32 mm of H100; HBM4 is secondary (11 to 12.8). LPDDR packages need none here."""
+LONG_EDGES = 2 * (33 / 26) ** 0.5
+"""Length of the two long edges of a die of the reticle's form, over the root of its area: stacks stand on these alone
+(A100, H100, TPU v4), since links and the host take the others."""
 LINK_BYTES_PER_S_PER_MM = 60 * GIGA
 """Highest bandwidth of long-reach serial links, one direction per mm of die edge: a single-die switch of 51.2 Tb/s
 (Broadcom Tomahawk 5, August 2022, recalled) has 6.4 TB/s on a die of at most 858 mm2, 55 GB/s. H100 has 4."""
@@ -323,7 +333,8 @@ EDGE_OF_ROOT = 3 * 2**0.5
 """Perimeter of a die twice as long as wide, over the root of its area: the longest edge assumed."""
 WORDS = {
     "clock": "clock_mhz={needs:,.0f}: no array has shipped above 2,800 MHz; at most {most:,.0f} is taken as possible",
-    "die": "a whole die of {needs:,.0f} mm2 at {node} nm with links and control: scanners expose {most:.0f} mm2",
+    "die": "a whole die of {needs:,.0f} mm2{dies} at {node} nm with links and control: scanners expose {most:.0f} mm2",
+    "stacks": "{where} need {needs:,.0f} mm for stacks: the two long edges of a die of {die:,.0f} mm2 have {most:,.0f}",
     "edge": "{where} need {needs:,.0f} mm of die edge; a die of {die:,.0f} mm2 has at most {most:,.0f} mm",
     "power": "{needs:,.0f} W with all parts at peak rate: the most in one package is {most:,.0f} W (GB300, 2025)",
     "cooling": "{needs:.3g} W/mm2 on the die: cold plates take about {most:.3g}",
@@ -332,16 +343,34 @@ WORDS = {
 
 def _limits(a: Accelerator) -> dict[str, tuple[Floats, Floats]]:
     """What a chip needs and the maximum, by limit; both broadcast over candidates."""
-    die, watts = np.asarray(die_area(a).total_mm2), power(a)
-    stacks = np.asarray(a.num_stacks) * (STACK_EDGE_MM if a.memory.value.startswith("hbm") else 0.0)
+    area, watts = np.asarray(die_area(a).total_mm2), power(a)
+    die = area / a.num_dies
+    stacks = np.asarray(a.num_stacks) * STACK_EDGE_MM.get(a.memory, 0.0)
+    links = (a.network_bytes_per_s + a.scale_out_bytes_per_s) / LINK_BYTES_PER_S_PER_MM
     return {
         "clock": (np.asarray(a.clock_hz) / MEGA, MAX_CLOCK_HZ / MEGA),
         "die": (die, RETICLE_MM2),
-        "edge": (stacks + (a.network_bytes_per_s + a.scale_out_bytes_per_s) / LINK_BYTES_PER_S_PER_MM,
-                 EDGE_OF_ROOT * np.sqrt(die)),
+        "stacks": (stacks, LONG_EDGES * np.sqrt(die) * a.num_dies),
+        "edge": (stacks + links, EDGE_OF_ROOT * np.sqrt(die) * a.num_dies),
         "power": (watts.tdp_w, MAX_PACKAGE_W),
-        "cooling": ((watts.tdp_w - np.asarray(watts.memory_w)) / die, MAX_W_PER_MM2),
-    }  # fmt: skip
+        "cooling": ((watts.tdp_w - np.asarray(watts.memory_w)) / area, MAX_W_PER_MM2),
+    }
+
+
+def fits_reticle(a: Accelerator) -> float:
+    """Probability that a die is no larger than the reticle, given how far real dies are from the model of area."""
+    margin = math.log(RETICLE_MM2 * a.num_dies / float(die_area(a).total_mm2))
+    return 0.5 * (1 + math.erf(margin / silicon()["spread"] / math.sqrt(2)))
+
+
+def too_dense(a: Accelerator) -> str:
+    """A clause if a chip has more 16-bit peak per mm2 than any real one of its node; else empty."""
+    row = silicon()["densest"].get(str(a.node_nm))
+    density = float(a.peak_flops_per_s / die_area(a).total_mm2) / TERA
+    if row is None or density <= row["tflops_per_mm2"]:
+        return ""
+    real = f"{row['tflops_per_mm2']:.2f} ({row['name']})"
+    return f"{density:.2f} TFLOP/s per mm2, where the densest real chip of {a.node_nm} nm has {real}"
 
 
 def too_hot(a: Accelerator) -> str:
@@ -350,7 +379,7 @@ def too_hot(a: Accelerator) -> str:
     if not HOT_W_PER_MM2 < density <= MAX_W_PER_MM2:
         return ""
     return (
-        f"{100 * density:.0f} W/cm2 on the die with all parts at peak rate: an H100 drawn in the same way has "
+        f"{100 * density:.0f} W/cm2 on the die with all parts at peak rate: H100 has "
         f"{100 * HOT_W_PER_MM2:.0f}, so it needs better cooling"
     )
 
@@ -370,4 +399,6 @@ def faults(a: Accelerator) -> Iterator[str]:
     joined += f" and {a.scale_out_bytes_per_s / GIGA:g} GB/s beyond" if a.scale_out_bytes_per_s else ""
     for name, (needs, limit) in needs_and_limits.items():
         if float(needs) > float(limit):
-            yield WORDS[name].format(needs=float(needs), most=float(limit), die=die, where=joined, node=a.node_nm)
+            dies = f" (each of {a.num_dies})" if a.num_dies > 1 else ""
+            words = {"needs": float(needs), "most": float(limit), "die": die, "dies": dies}
+            yield WORDS[name].format(**words, where=joined, node=a.node_nm)
