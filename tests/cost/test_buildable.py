@@ -37,7 +37,7 @@ def test_no_limit_lies_below_a_gpu_or_tpu_of_the_catalogue(name: str) -> None:
     [
         (replace(CHIP, clock_hz=10e9), "clock_mhz=10,000: no array has shipped above 2,800 MHz"),
         (replace(CHIP, clock_hz=10e9), "W/mm2 on the die: cold plates take about 2"),
-        (replace(CHIP, num_stacks=8), "need 62 mm for stacks: the two long edges of a die of"),
+        (replace(CHIP, num_stacks=9), "need 70 mm for stacks: the two long edges of a die of"),
         (replace(CHIP, num_stacks=64), "64 stacks of hbm2 and 6 links of 50 GB/s need 501 mm of die edge"),
         (replace(CHIP, num_links=600), "4 stacks of hbm2 and 600 links of 50 GB/s need 531 mm of die edge"),
         (replace(CHIP, num_links=600), "a whole die of 4,027 mm2"),

@@ -28,7 +28,7 @@ def test_a_gpu_beside_a_chip_takes_what_plan_says_it_takes(tmp_path: Path, capsy
     space = tmp_path / "space.toml"
     space.write_text(
         "num_tensor_cores = [4, 8]\nnum_vector_cores = [4]\narray_cols = [128]\narray_rows = [128]\n"
-        "global_buffer_mib = [32]\n"
+        "global_buffer_mib = [32]\nnode_nm = 7\n"
     )
     with pytest.raises(SystemExit) as ended:
         cli.main(["design", "--model", "gpt2", *SMALL, "--space", str(space), "--against", "h100", "--json"])
@@ -51,7 +51,7 @@ def test_a_served_gpu_takes_what_estimate_says_and_keeps_memory_and_latency(
     space = tmp_path / "space.toml"
     space.write_text(
         "num_tensor_cores = [8]\nnum_vector_cores = [4]\narray_cols = [128]\narray_rows = [128]\n"
-        "global_buffer_mib = [32]\n"
+        "global_buffer_mib = [32]\nnode_nm = 7\n"
     )
     asked = ["design", "--model", "gpt2-xl", "--num-devices", "4", "--no-baselines", "--executor", "serial", "--json"]
     asked += ["--objective", "decode", "--context-len", "1000", "--tpot-ms", "6", "--against", "h100"]
@@ -83,7 +83,7 @@ def test_a_gpu_and_a_tpu_stand_beside_the_baselines_where_none_is_named(
     space = tmp_path / "space.toml"
     space.write_text(
         "num_tensor_cores = [8]\nnum_vector_cores = [4]\narray_cols = [128]\narray_rows = [128]\n"
-        "global_buffer_mib = [32]\n"
+        "global_buffer_mib = [32]\nnode_nm = 7\n"
     )
     asked = [
         "design",

@@ -323,9 +323,9 @@ HOT_W_PER_MM2 = 0.86
 STACK_EDGE_MM = {Memory.HBM2: 7.75, Memory.HBM2E: 10.3, Memory.HBM3: 10.5, Memory.HBM3E: 10.5, Memory.HBM4: 11.0}
 """Die edge of a stack: HBM2's short side, 7.75 mm x 11.87 mm (JEDEC; P100's photograph 7.53); three stacks stand on an
 edge of 31 mm of A100 and 32 mm of H100; HBM4 is secondary (11 to 12.8). LPDDR packages need none here."""
-LONG_EDGES = 2 * (33 / 26) ** 0.5
-"""Length of the two long edges of a die of the reticle's form, over the root of its area: stacks stand on these alone
-(A100, H100, TPU v4), since links and the host take the others."""
+RETICLE_MM = 33.0
+"""Longest edge of a die, and at most twice the other. Stacks stand on the two long edges alone (A100, H100, TPU v4):
+links and the host take the others."""
 LINK_BYTES_PER_S_PER_MM = 60 * GIGA
 """Highest bandwidth of long-reach serial links, one direction per mm of die edge: a single-die switch of 51.2 Tb/s
 (Broadcom Tomahawk 5, August 2022, recalled) has 6.4 TB/s on a die of at most 858 mm2, 55 GB/s. H100 has 4."""
@@ -350,7 +350,7 @@ def _limits(a: Accelerator) -> dict[str, tuple[Floats, Floats]]:
     return {
         "clock": (np.asarray(a.clock_hz) / MEGA, MAX_CLOCK_HZ / MEGA),
         "die": (die, RETICLE_MM2),
-        "stacks": (stacks, LONG_EDGES * np.sqrt(die) * a.num_dies),
+        "stacks": (stacks, 2 * np.minimum(np.sqrt(2 * die), RETICLE_MM) * a.num_dies),
         "edge": (stacks + links, EDGE_OF_ROOT * np.sqrt(die) * a.num_dies),
         "power": (watts.tdp_w, MAX_PACKAGE_W),
         "cooling": ((watts.tdp_w - np.asarray(watts.memory_w)) / area, MAX_W_PER_MM2),
