@@ -109,8 +109,8 @@ Your own run is a new source: read the first line.
 {training}
 How: [concepts/training-accuracy.md](concepts/training-accuracy.md).
 
-By source: *left out* of the fit, and with the constants that ship, which have seen all but the newest six (fitted 2026-11-27); *after 3 runs*: error on its
-other runs once three were used to calibrate (`--shots 3`).
+By source: *left out* of the fit, and with the constants that ship, which have seen all but the newest six (fitted
+2026-11-27); *after 3 runs*: error on its other runs once three were used to calibrate (`--shots 3`).
 
 {fitted}
 **Where predictions fail**: mixtures of experts whose kernels changed from release to release, GPT-OSS (5 to 20%
