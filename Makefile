@@ -112,10 +112,15 @@ scoreboard: .venv/peers.stamp ## other predictors beside ours: docs/scoreboard.m
 site: .venv/site.stamp ## build the documentation into out/site, every link checked; URL=https://... is the repository's address
 	URL=$(URL) .venv/site/bin/mkdocs build --strict --quiet
 
-release: .venv/dev.stamp ## build sdist and wheel into dist/ and check them: contents, sizes, licences, a fresh install
+.venv/sbom.stamp: .venv/pip.stamp
+	$(PYTHON) -m venv .venv/sbom
+	.venv/sbom/bin/python -m pip install --quiet --disable-pip-version-check 'cyclonedx-bom>=7'
+	@touch $@
+
+release: .venv/dev.stamp .venv/sbom.stamp ## build sdist, wheel and SBOM into dist/ and check them: contents, sizes, licences, a fresh install
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check build
 	rm -rf dist && $(BIN)/python -m build --outdir dist . >/dev/null
-	$(BIN)/python tools/release.py dist
+	$(BIN)/python tools/release.py dist .venv/sbom/bin/cyclonedx-py
 
 docs: .venv/dev.stamp ## regenerate the generated pages of docs/
 	@for f in tools/*_docs.py; do $(BIN)/python $$f || exit 1; done

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import compileall
 import os
 import shutil
 import subprocess
@@ -55,9 +56,19 @@ ROOMS = (
     Room("step/mechanisms/pipeline_bubble.py", "_stage_limits _chunk_limits _ends_alone _batch_limits",
          STEP),
     Room("plans/next.py", "divided_batches _near_batches", "tests/plans/test_batches.py"),
-    Room("rules/lint.py", "_finding added_up", "tests/rules"),
+    Room("rules/lint.py", "_finding added_up", "tests/rules/test_price_of_a_finding.py tests/rules/test_rules.py"),
 )  # fmt: skip
-EQUIVALENT: dict[str, str] = {}
+EQUIVALENT: dict[str, str] = {
+    "if self.group(upstream) <= self.group(downstream):  # interleaved: from the last group back to the first":
+        "two neighbours of one group: the pipeline has one group, which both ways look at",
+    "moved = [[_moved(job, act, kind) - np.zeros(rows.size) for act in activations] for kind in Recompute]":
+        "zeros that only spread a number over the rows",
+    "repeated = np.flatnonzero(times >= 1)": "reductions before the last of one alone are 0 times their seconds",
+    "beside = (s.work.forward_s[:, work_row] + s.work.rear_s[:, work_row]) * np.where(pp >= 1, pp, 1)":
+        "a pipeline of one stage is a factor of 1 both ways",
+    "if job.optimizer is Optimizer.MUON and (highest := trainer.most_zero_with_muon) <= 3:":
+        "ZeRO 3 is the last: a limit that every plan meets",
+}  # fmt: skip
 """Mutants that no test can notice, with the reason."""
 
 
@@ -108,7 +119,7 @@ def survives(mutant: Mutant) -> bool:
         shutil.copytree(REPO / "src" / "sartor", Path(folder) / "sartor")
         (Path(folder) / "sartor" / mutant.room.file).write_text(mutant.source, "utf-8")
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *mutant.room.tests.split()]
-        environment = {**os.environ, "PYTHONPATH": folder, "HYPOTHESIS_MAX_EXAMPLES": "50"}
+        environment = {**os.environ, "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": ""}
         try:
             return not subprocess.run(command, cwd=REPO, env=environment, capture_output=True, timeout=600).returncode
         except subprocess.TimeoutExpired:
@@ -122,6 +133,7 @@ def main() -> int:
     parser.add_argument("--from", dest="first", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
     args = parser.parse_args()
+    compileall.compile_dir(REPO / "src", quiet=1)  # copies with their bytecode start five times as fast
     chosen = [m for room in ROOMS for m in list(mutants(room))[args.first :: args.every] if args.only in m.words]
     with ThreadPoolExecutor(args.jobs) as threads:
         alive = []

@@ -1,11 +1,13 @@
-"""Check what `make release` built: ``python tools/release.py dist``.
+"""Check what `make release` built: ``python tools/release.py dist [cyclonedx-py]``.
 
 One version everywhere, a wheel of at most 6 MB, an sdist without lab/ and recorded rows, licences inside, metadata that
-names them, and a fresh environment in which the wheel answers.
+names them, and a fresh environment in which the wheel answers; with cyclonedx-py, the packages in it are listed with
+their licences in dist/sartor-VERSION.cdx.json (CycloneDX).
 """
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -20,7 +22,7 @@ MOST_BYTES = 6_000_000
 """Of the wheel."""
 
 
-def faults(dist: Path) -> list[str]:
+def faults(dist: Path, sbom: str = "") -> list[str]:
     """What is wrong with the files of a release, one sentence each."""
     version = re.search(r'^version = "(.+)"', (REPO / "pyproject.toml").read_text(), re.MULTILINE)[1]  # type: ignore[index]
     wheel, sdist = dist / f"sartor-{version}-py3-none-any.whl", dist / f"sartor-{version}.tar.gz"
@@ -43,10 +45,10 @@ def faults(dist: Path) -> list[str]:
     unwanted = re.compile(r"^[^/]+/(lab|tests)/|\.parquet$")
     with tarfile.open(sdist) as archive:
         says += [f"the sdist has {path}" for path in archive.getnames() if unwanted.search(path)]
-    return says or _installed(wheel, version)
+    return says or _installed(wheel, version, sbom)
 
 
-def _installed(wheel: Path, version: str) -> list[str]:
+def _installed(wheel: Path, version: str, sbom: str) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="sartor-release-") as folder:
         venv.create(folder, with_pip=True)
         python = str(Path(folder) / "bin" / "python")
@@ -58,10 +60,19 @@ def _installed(wheel: Path, version: str) -> list[str]:
             ran = subprocess.run([python, "-m", "sartor", *words], cwd=folder, capture_output=True, text=True)
             if expected not in ran.stdout:
                 return [f"the installed wheel does not answer sartor {' '.join(words)}: {ran.stderr or ran.stdout}"]
-    return []
+        if not sbom:
+            return []
+        subprocess.run([python, "-m", "pip", "uninstall", "--quiet", "--yes", "pip", "setuptools"], check=True)
+        listed = wheel.parent / f"sartor-{version}.cdx.json"
+        words = ["environment", "--pyproject", "pyproject.toml", "--mc-type", "library", "--output-reproducible"]
+        subprocess.run([sbom, *words, "-o", str(listed), python], check=True, cwd=REPO)
+        components = json.loads(listed.read_text())["components"]
+        unlicensed = [part["name"] for part in components if not part.get("licenses")]
+    missing = {"numpy", "pydantic", "typer", "rich", "PyYAML"} - {part["name"] for part in components}
+    return [f"the SBOM lacks {name}" for name in missing] + [f"{name} states no licence" for name in unlicensed]
 
 
 if __name__ == "__main__":
-    found = faults(Path(sys.argv[1] if len(sys.argv) > 1 else "dist"))
+    found = faults(Path(sys.argv[1] if len(sys.argv) > 1 else "dist").resolve(), "".join(sys.argv[2:3]))
     print("\n".join(found) or "the release is whole")
     sys.exit(bool(found))

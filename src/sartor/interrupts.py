@@ -1,9 +1,9 @@
-"""Ctrl-C, handled only at points where work can be stopped.
+"""Ctrl-C, handled only at points where work can be stopped, and how far the work is.
 
 The command line installs a handler (`listen`): an interrupt becomes ``KeyboardInterrupt``, but never during an import,
 where C code turns it into other errors. Long work with partial results runs in a `patient` block: the first Ctrl-C is
 only recorded, and the work checks for it (`point`, `asked`) where it can stop; a second one interrupts at once.
-Otherwise, as in a notebook, Python's own handler stays.
+Otherwise, as in a notebook, Python's own handler stays. Work that may take long says how far it is (`report`).
 """
 
 from __future__ import annotations
@@ -12,10 +12,14 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
+from typing import TypeVar
+
+T = TypeVar("T")
 
 AGAIN_S = 0.002
 """Delay before an interrupt that came during an import is tried again."""
@@ -62,6 +66,38 @@ def point() -> None:
     """Raise ``KeyboardInterrupt`` if Ctrl-C was pressed: a point where work can be stopped."""
     if asked():
         raise KeyboardInterrupt
+
+
+@dataclass(slots=True)
+class Work:
+    """What this process is doing: ``done`` of ``total`` (0: unknown) since ``begin``, until ``end`` (None: unknown), in
+    seconds of `time.perf_counter`. Global, as a process has one command line."""
+
+    words: str = ""
+    done: float = 0.0
+    total: float = 0.0
+    begin: float = 0.0
+    end: float | None = None
+
+
+work = Work()
+
+
+def report(words: str, done: float = 0.0, total: float = 0.0, *, left_s: float | None = None) -> None:
+    """Note what is being done and how far it is: ``done`` of ``total``, or at most ``left_s`` seconds left. The command
+    line shows it."""
+    now = time.perf_counter()
+    if (words, total) != (work.words, work.total) or done < work.done:
+        work.begin = now
+    work.words, work.done, work.total = words, done, total
+    work.end = None if left_s is None else now + left_s
+
+
+def counted(items: Sequence[T], words: str) -> Iterator[T]:
+    """The items, with a report of how many are done."""
+    for done, item in enumerate(items):
+        report(words, done, len(items))
+        yield item
 
 
 @contextmanager

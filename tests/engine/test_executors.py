@@ -16,10 +16,11 @@ from typing import Any
 
 import pytest
 
+import sartor
 from engine_samples import ASKED, SPACE, Scripted, evaluations, facts, run_design, run_search, search
 from sartor.designs.candidates import DesignStatus, JointResult, Progress
 from sartor.engine.executors import Local, Submitting, make_executor, run_elsewhere, start_pool
-from sartor.engine.study import read_study
+from sartor.engine.study import export_study, read_study
 from sartor.errors import InputError
 
 
@@ -163,18 +164,24 @@ def test_a_worker_with_another_sartor_is_refused() -> None:
 # ------------------------------------------------------------------------------------------------------ Dask, really
 
 
+Processes = list[subprocess.Popen[str]]
+
+
 @pytest.fixture
-def cluster() -> Iterator[tuple[str, list[subprocess.Popen[str]]]]:
-    """A scheduler and two workers, each a process of its own."""
+def cluster() -> Iterator[tuple[str, Processes]]:
+    """The address of a scheduler, and its process and those of two workers."""
     pytest.importorskip("distributed", reason="extra cluster is not installed")
     port = _free_port()
-    address = f"tcp://127.0.0.1:{port}"
-    scheduler = _dask("scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard")
-    workers = [_worker(address) for _ in range(2)]
-    yield address, workers
-    for process in (*workers, scheduler):
+    processes = _cluster(port)
+    yield f"tcp://127.0.0.1:{port}", processes
+    for process in processes:
         process.kill()
         process.communicate()
+
+
+def _cluster(port: int) -> Processes:
+    scheduler = _dask("scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard")
+    return [scheduler, *(_worker(f"tcp://127.0.0.1:{port}") for _ in range(2))]
 
 
 def _worker(address: str) -> subprocess.Popen[str]:
@@ -196,22 +203,55 @@ def _free_port() -> int:
 
 
 def test_dask_workers_give_the_same_answer_though_one_is_killed(
-    cluster: tuple[str, list[subprocess.Popen[str]]], expected: JointResult, tmp_path: Path
+    cluster: tuple[str, Processes], expected: JointResult, tmp_path: Path
 ) -> None:
-    address, workers = cluster
+    address, (_, worker, _) = cluster
     path = tmp_path / "study.db"
 
     def kill(progress: Progress) -> None:
-        if progress.evaluated == 2 and workers[0].poll() is None:
-            workers[0].kill()
+        if progress.evaluated == 2 and worker.poll() is None:
+            worker.kill()
 
     found = run_design(ASKED, SPACE, executor=address, study=path, on_progress=kill)
-    assert workers[0].wait(timeout=10) != 0
+    assert worker.wait(timeout=10) != 0
     assert facts(found) == facts(expected)
     record = read_study(path)
     assert record.sessions[0].executor == address
     assert len(record.points) == expected.evaluated
     assert sum(session.evaluated for session in record.sessions) == evaluations(expected)
+
+
+def test_a_study_outlives_its_scheduler_and_its_table_has_the_bytes_of_one_machine(
+    cluster: tuple[str, Processes], expected: JointResult, tmp_path: Path
+) -> None:
+    address, processes = cluster
+    path = tmp_path / "study.db"
+
+    def kill(progress: Progress) -> None:
+        if progress.evaluated == 2:
+            for process in processes:
+                process.kill()
+
+    with pytest.raises(InputError, match="the scheduler went away; finished work is kept in the study"):
+        run_design(ASKED, SPACE, executor=address, study=path, on_progress=kill)
+    assert len(read_study(path).points) >= 2
+    processes += _cluster(int(address.rpartition(":")[2]))
+    assert facts(run_design(ASKED, SPACE, executor=address, study=path)) == facts(expected)
+    run_design(ASKED, SPACE, executor="serial", study=tmp_path / "alone.db")
+    for study in ("study", "alone"):
+        export_study(tmp_path / f"{study}.db", tmp_path / f"{study}.csv")
+    shared, alone = ((tmp_path / f"{study}.csv").read_bytes() for study in ("study", "alone"))
+    assert sorted(shared.splitlines()) == sorted(alone.splitlines())  # in the order of evaluation
+
+
+def test_a_sweep_of_plans_on_workers_answers_as_one_machine_does(cluster: tuple[str, Processes]) -> None:
+    from distributed import Client
+
+    jobs = [{"num_devices": count, "global_batch_size": 64} for count in (8, 16, 32)]
+    with Client(cluster[0], set_as_default=False) as client:
+        answers = client.gather([client.submit(sartor.plan, "gpt2-xl", "dgx-h100", **job) for job in jobs])
+    alone = [sartor.plan("gpt2-xl", "dgx-h100", **job) for job in jobs]
+    assert [answer.to_dict()["top"] for answer in answers] == [answer.to_dict()["top"] for answer in alone]
 
 
 def test_a_scheduler_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,8 +43,12 @@ def case(reader: str, seed: int) -> tuple[bytes, str]:
     """The mutated file of a seed, and the command line that reads it."""
     rng = random.Random(f"{reader}/{seed}")
     of = READERS[reader]
-    samples = of.files()
-    data = mutated(samples[seed % len(samples)], rng)
+    if of.make is not None:
+        data = of.make(rng)
+        data = mutated(data, rng) if rng.random() < 0.1 else data
+    else:
+        samples = of.files()
+        data = mutated(samples[seed % len(samples)], rng)
     return data, rng.choice(of.commands) + (" --json" if rng.random() < 0.7 else "")
 
 

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from random import Random
 
+from fuzz.recipes import as_command, as_json, as_yaml
 from launch.test_launch_reading import GPT, TITAN
 from sartor.cli import run
 from sartor.hardware.catalog import GPUS
@@ -33,6 +35,8 @@ class Reader:
     files: Callable[[], list[bytes]]
     commands: tuple[str, ...]
     suffix: str = ".toml"
+    make: Callable[[Random], bytes] | None = None
+    """Makes a file by structure; then ``files`` has none."""
 
 
 @cache
@@ -236,6 +240,10 @@ READERS: dict[str, Reader] = {
     "records": Reader(files=records, commands=("calibrate {file}",), suffix=".csv"),
     "inference": Reader(files=inference, commands=("validate inference --data {file}",), suffix=".csv"),
     "training": Reader(files=training, commands=("validate training --data {file}",), suffix=".csv"),
+    **{
+        f"recipe{suffix}": Reader(files=list, commands=(LAUNCH, SHAPED), suffix=suffix, make=make)
+        for suffix, make in ((".yaml", as_yaml), (".json", as_json), (".sh", as_command))
+    },
     "megatron": Reader(files=lambda: [GPT.encode(), LAYOUT.encode()], commands=(LAUNCH,), suffix=".sh"),
     "megatron-yaml": Reader(files=lambda: [MEGATRON_YAML], commands=(LAUNCH,), suffix=".yaml"),
     "torchtitan": Reader(files=lambda: [TITAN.encode()], commands=(LAUNCH,)),

@@ -45,7 +45,7 @@ def test_what_the_long_run_found_stays_fixed(reader: str, seed: int, tmp_path: P
     assert not fault(reader, seed, tmp_path)
 
 
-@pytest.mark.parametrize("reader", sorted({*READERS} - SLOW))
+@pytest.mark.parametrize("reader", sorted(name for name in {*READERS} - SLOW if READERS[name].make is None))
 def test_every_sample_is_read_as_it_is(reader: str, tmp_path: Path) -> None:
     of = READERS[reader]
     assert not fault_of(of.files()[0], of.commands[0] + " --json", tmp_path, of.suffix)

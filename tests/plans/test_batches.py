@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 import sartor
+from sartor.hardware.cluster_catalog import load_cluster
+from sartor.model.training import TrainingJob
+from sartor.model.zoo import load_model
+from sartor.plans import next as next_plans
 from sartor.report.fit_words import headline as first_lines
 from sartor.report.plan_words import plan_lines
 
@@ -67,3 +74,32 @@ def test_a_batch_keeps_what_was_stated_of_the_plan() -> None:
     free = sartor.plan("gpt2-large", "dgx-h100", num_devices=12, global_batch_size=64)
     assert {batch.global_batch_size for batch in free.batches} <= {60, 72}
     assert any(int(batch.priced.plan.dims.dp) == 12 for batch in free.batches)
+
+
+@pytest.mark.parametrize(
+    ("batch", "devices", "nearness", "near"),
+    [
+        (64, 48, 0.25, (48,)),  # at the limit, which 96 is beyond
+        (80, 96, 0.25, (96,)),  # fewer sequences than devices
+        (80, 96, 0.05, (78,)),  # a multiple of a sixteenth of the devices, as none of more of them is near
+        (512, 64, 0.25, ()),  # which the devices divide
+    ],
+)
+def test_near_batches_are_multiples_of_the_devices_or_of_a_part_of_them(
+    batch: int, devices: int, nearness: float, near: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(next_plans, "NEAR_BATCH", nearness)
+    assert next_plans._near_batches(batch, devices) == near
+
+
+def test_a_batch_is_named_from_the_gain_that_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """80 sequences in the 8 s of 64 train 1.25 times as many tokens per second."""
+    monkeypatch.setattr(next_plans, "_near_batches", lambda *_: (80,))
+    monkeypatch.setattr(next_plans, "fastest_plan", lambda *_, **__: SimpleNamespace(step_s=8.0))
+    job: Any = TrainingJob(shape=load_model("gpt2"), seq_len=1024, global_batch_size=64)
+    best: Any = SimpleNamespace(plan=SimpleNamespace(num_devices=60), step_s=8.0)
+    for worth, named in ((0.25, 1), (0.26, 0), (0.0, 1), (-0.25, 1)):
+        monkeypatch.setattr(next_plans, "WORTH_ANOTHER_BATCH", worth)
+        batches = next_plans.divided_batches(job, load_cluster("dgx-h100"), best, {}, None, None)
+        assert len(batches) == named
+    assert batches[0].speedup == 1.25

@@ -22,6 +22,7 @@ from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import joined_devices, usual_cluster
 from sartor.hardware.gpu import Gpu
+from sartor.interrupts import counted
 from sartor.launch.serving import commands
 from sartor.model.lower.setting import check
 from sartor.model.workload import ModelReading, ParallelDims, too_long
@@ -192,7 +193,11 @@ def _answer(
     of_price = all(question.where.price_usd_per_device_hour is not None for question in questions)
     if not of_price:
         questions = [q._replace(where=replace(q.where, price_usd_per_device_hour=None)) for q in questions]
-    priced = [(question, pair) for question in questions for pair in _priced(question, most_devices, pools=pools)]
+    priced = [
+        (question, pair)
+        for question in counted(questions, "pricing layouts")
+        for pair in _priced(question, most_devices, pools=pools)
+    ]
     ranked = sorted(_ranked(priced, most_devices, of_price=of_price), key=lambda entry: entry[0])
     choices = tuple(sorted(itertools.islice(_choices(ranked), SHOWN), key=_order))
     simple = _choices(entry for entry in ranked if _is_simple(entry[2].layouts[entry[3]]))

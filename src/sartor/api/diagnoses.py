@@ -19,6 +19,7 @@ from sartor.cost.cost import Source
 from sartor.errors import InputError
 from sartor.hardware.catalog import GPUS
 from sartor.hardware.cluster import Cluster
+from sartor.interrupts import report
 from sartor.operators import Gemm
 from sartor.options import with_options
 from sartor.run.fields import FIELDS, Run, check_names
@@ -204,6 +205,7 @@ def _divided(
 ) -> TraceDiagnosis:
     from sartor.traces.attribute import attribute, losses
 
+    report("comparing kernels")
     trace = traces[0]
     devices = int(found.plan.num_devices) if found else trace.world_size or 1
     there = (

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from sartor.api.words import word_of
 from sartor.errors import InputError
+from sartor.interrupts import report
 
 if TYPE_CHECKING:
     from sartor.answers.measured import PlacementAnswer, ScheduleAnswer
@@ -79,6 +80,7 @@ def schedule(instance: str | Path, *, time_limit: float = 20.0, solver: str = "c
     from sartor.schedules.solve import solve
 
     problem = read_schedule_problem(_path("instance", instance))
+    report("scheduling", left_s=time_limit)
     return ScheduleAnswer.holding(solve(problem, time_limit, word_of(Solver, "solver", solver)))
 
 

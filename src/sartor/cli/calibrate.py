@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +11,7 @@ import typer
 from sartor.cli import common as c
 from sartor.cli import options as o
 from sartor.errors import InputError
+from sartor.interrupts import report
 from sartor.json_types import JsonDict
 
 if TYPE_CHECKING:
@@ -66,8 +68,7 @@ def _fit(records: Path, gpu: str | None, words: JsonDict, compare: Path | None, 
     from sartor.calibrate.calibration_toml import calibrate as fit_records
     from sartor.cost.correction.calibration_file import CalibrationFile
 
-    with c.progress_bar("fits") as progress:
-        fitted = fit_records(records, gpu, **words, progress=progress)
+    fitted = fit_records(records, gpu, **words, progress=partial(report, "fitting"))
     made_with = {"date": fitted.date, **fitted.made_with}
     after = CalibrationFile(
         gpu=fitted.gpu.name,

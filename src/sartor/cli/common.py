@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from sartor.errors import InputError, visible
-from sartor.interrupts import patient
+from sartor.interrupts import patient, work
 from sartor.json_types import envelope
 
 if TYPE_CHECKING:
@@ -35,18 +37,53 @@ class Exit(Exception):
         self.code = code
 
 
-@contextmanager
-def progress_bar(label: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A progress bar on stderr if that is a terminal, else nothing; it takes what is done and the total."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
+LONG_S, AGAIN_S = 3.0, 0.5
+"""Seconds after which a command says how far it is, and how often."""
 
-    with Progress(console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task(label, total=None)
-        yield lambda done, total: bars.update(task, completed=done, total=total)
+
+@contextmanager
+def progress_line() -> Iterator[None]:
+    """How far the work is, on the last line of stderr, if that is a terminal and the work takes more than `LONG_S`."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    begin, over = time.perf_counter(), threading.Event()
+
+    def tell() -> None:
+        wait_s = LONG_S
+        while not over.wait(wait_s):
+            wait_s = AGAIN_S
+            now = time.perf_counter()
+            _write_line(visible(progress_text(now - begin, now))[: (os.get_terminal_size(2).columns or USUAL) - 1])
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        _write_line("")
+
+
+def _write_line(text: str) -> None:
+    """Write over the line of progress; of a terminal that has gone there is none."""
+    with suppress(OSError, ValueError):
+        sys.stderr.write(f"\r\x1b[2K{text}")
+        sys.stderr.flush()
+
+
+def progress_text(seconds: float, now: float) -> str:
+    """``pricing plans, 34%, 12 s, about 23 s left``, ``now`` being a time of `time.perf_counter`."""
+    words = [work.words or "working"]
+    left_s = None if work.end is None else max(work.end - now, 0.0)
+    if work.total and work.end is None:
+        words.append(f"{work.done / work.total:.0%}")
+        left_s = (now - work.begin) * (work.total / work.done - 1) if work.done else None
+    words.append(f"{seconds:.0f} s")
+    if left_s is not None:
+        words.append(f"{'about' if work.end is None else 'at most'} {left_s:.0f} s left")
+    return ", ".join(words)
 
 
 def parse_sets(words: list[str] | None, *, field: str = "--set", name: str = "FIELD", near: str = "") -> dict[str, str]:
@@ -139,11 +176,15 @@ NARROWEST, USUAL, WIDEST = 40, 100, 140
 
 def say(text: str) -> None:
     """Print a note on stderr."""
+    if sys.stderr.isatty():
+        _write_line("")
     print(visible(text), file=sys.stderr)
 
 
 def show(renderable: object) -> None:
     """Print to the terminal."""
+    if sys.stderr.isatty():
+        _write_line("")
     console().print(renderable)
 
 
@@ -235,7 +276,10 @@ class Command(_Converted, TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         check_outputs(ctx)
-        return super().invoke(ctx)
+        if self.name == "serve":  # works until it is stopped
+            return super().invoke(ctx)
+        with progress_line():
+            return super().invoke(ctx)
 
     def format_help(self, *places: Any) -> None:
         from typer import rich_utils

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import signal
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +16,7 @@ from sartor.cli.plan import write_chakra, write_folder
 from sartor.cli.run_options import numbers, read_flags, with_flags
 from sartor.designs.options import DesignOptions
 from sartor.errors import InputError
-from sartor.interrupts import asked, patient
+from sartor.interrupts import asked, patient, report
 from sartor.json_types import JsonDict, JsonMap
 
 if TYPE_CHECKING:
@@ -163,7 +161,9 @@ def design(
         _tell_study(study, export=export, json=json, out=out)
         return
     _check_given({"--model": model, "--num-devices": num_devices})
-    with patient(), _progress_line(flags["time_limit"]) as progress:
+    report("bounding every candidate")
+    progress = partial(_report, begin=time.perf_counter(), time_limit_s=flags["time_limit"])
+    with patient():
         special = {
             "shapes": _shapes_asked(flags["shapes"], flags["fleet"], model or []),
             "fleet": _fleet_of(flags["fleet"]),
@@ -276,32 +276,14 @@ def _fleet_of(text: str | None) -> dict[str, float]:
     return weights
 
 
-@contextmanager
-def _progress_line(time_limit_s: float | None) -> Iterator[Callable[[Progress], None] | None]:
-    """A progress line on stderr if that is a terminal: bound, best so far, points evaluated, time left."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
-    start = time.perf_counter()
-    with Live(Text("bounding every candidate"), console=Console(stderr=True), transient=True) as live:
-        yield lambda progress: live.update(Text(_progress_text(progress, time_limit_s, time.perf_counter() - start)))
-
-
-def _progress_text(progress: Progress, time_limit_s: float | None, seconds: float) -> str:
-    """``best 191,231, at most 203,859 (6.6%), 38 evaluated, 280 waiting, 13 s, at most 9 s left``."""
+def _report(progress: Progress, begin: float, time_limit_s: float | None) -> None:
+    """Report how far the search is: ``best 191,231, none above 203,859 (6.6% above), 38 evaluated, 280 waiting``."""
     best = f"best {progress.incumbent:,.4g}" if progress.incumbent else "no point yet"
     gap = f" ({100 * (progress.bound / progress.incumbent - 1):.1f}% above)" if progress.incumbent else ""
     if progress.phase.startswith("baselines"):
-        return f"{best}, none above {progress.bound:,.4g}; pricing {progress.phase}, {seconds:.0f} s"
-    words = [best, f"none above {progress.bound:,.4g}{gap}", f"{progress.evaluated} evaluated"]
-    words += [f"{progress.waiting} waiting", f"{seconds:.0f} s"]
-    left = [] if time_limit_s is None else [max(time_limit_s - seconds, 0.0)]
-    if progress.left_s is not None:
-        left.append(progress.left_s)
-    if left:
-        words.append(f"at most {min(left):.0f} s left")
-    return ", ".join(words)
+        report(f"{best}, none above {progress.bound:,.4g}; pricing {progress.phase}")
+        return
+    left = [] if time_limit_s is None else [max(begin + time_limit_s - time.perf_counter(), 0.0)]
+    left += [] if progress.left_s is None else [progress.left_s]
+    words = f"{best}, none above {progress.bound:,.4g}{gap}, {progress.evaluated} evaluated, {progress.waiting} waiting"
+    report(words, left_s=min(left, default=None))

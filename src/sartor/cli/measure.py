@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +13,7 @@ from sartor.cli import common as c
 from sartor.cli import options as o
 from sartor.cli.common import check_outputs
 from sartor.errors import InputError
-from sartor.interrupts import patient
+from sartor.interrupts import patient, report
 from sartor.json_types import JsonDict
 
 if TYPE_CHECKING:
@@ -133,7 +131,7 @@ def _run(
     from sartor.files import write_atomic
 
     graph = model_graph(model, device.facts.gpu, question) if model else None
-    with patient(), _shown_progress() as progress:
+    with patient():
         measured = run_suite(
             device,
             suite,
@@ -142,7 +140,7 @@ def _run(
             resume=resume,
             budget_s=budget_s,
             rounds=rounds,
-            progress=progress,
+            progress=_report,
             collect=_collector(device, suite),
         )
     written = None
@@ -228,10 +226,10 @@ def _run_study(
         chosen_studies.append((study(name, scale, chosen, _proposer(machine, calibration, chosen)), chosen, machine))
         return chosen_studies[-1][0].cases
 
-    with patient(), _shown_progress() as progress:
+    with patient():
         measured = measure_cases(
             found_on, f"study-{name}", make, out or Path(f"study-{name}.csv"), resume=resume, budget_s=budget_s,
-            progress=progress,
+            progress=_report,
         )  # fmt: skip
     what, chosen, machine = chosen_studies[-1]
     own_calibration = load_own_calibration(calibration, machine) if calibration else None
@@ -319,18 +317,8 @@ def _say_next(body: JsonDict, gpu: str) -> None:
         c.say(f"next: sartor calibrate {words} --out my-calibration.toml")
 
 
-@contextmanager
-def _shown_progress() -> Iterator[Callable[[SuiteProgress], None]]:
-    """Report progress on a line of stderr if that is a terminal, else nothing."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task("measuring", total=None)
-        yield lambda p: bars.update(task, completed=p.at, total=p.of, description=p.label[:48])
+def _report(progress: SuiteProgress) -> None:
+    report(f"measuring {progress.label[:48]}", progress.at, progress.of)
 
 
 @group.command()
@@ -377,7 +365,7 @@ def parity(
     )
     recipe = TrainRun(steps=steps or (2000 if large else 300))
     data = _read(text) if text else made_text(8_000_000 if large else 400_000)
-    train = trainer(torch, found_on.name, data, recipe, _told())
+    train = trainer(torch, found_on.name, data, recipe, report)
     compared = compare_shapes(first, second, range(seeds), train)
     tokens = recipe.steps * first.batch * first.seq_len
     body = {"parity": parity_body(compared, tokens, found_on.facts.device)}
@@ -400,10 +388,3 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise InputError("--text", str(path), f"must be a file that can be read ({error.strerror})") from None
-
-
-def _told() -> Callable[[str, int, int], Any]:
-    """Print progress on stderr if that is a terminal."""
-    if not sys.stderr.isatty():
-        return lambda *_: None
-    return lambda name, step, total: print(f"\r{name}: {step} of {total} steps ", end="", file=sys.stderr, flush=True)

@@ -112,19 +112,17 @@ def plan(
         raise InputError("MODEL", "not given", "name the model to plan, or use --launch FILE", "llama-3-8b")
     if trainer := options.get("framework") or trainer_of(write[0] if write else None):
         options["framework"] = trainer
-    with c.progress_bar("plans") as progress:
-        found = api.plan(
-            model,
-            cluster,
-            num_devices=parse_counts(num_devices),
-            top=top,
-            tokens=parse_count("--tokens", tokens),
-            why_not=c.parse_fix(why_not, option="--why-not") or None,
-            simple=simple,
-            write=write[0] if write else None,
-            progress=progress,
-            **options,
-        )
+    found = api.plan(
+        model,
+        cluster,
+        num_devices=parse_counts(num_devices),
+        top=top,
+        tokens=parse_count("--tokens", tokens),
+        why_not=c.parse_fix(why_not, option="--why-not") or None,
+        simple=simple,
+        write=write[0] if write else None,
+        **options,
+    )
     if found.best is not None and not found.cannot_run:
         _write_files(found, files)
     elif any(files[name] for name in ("write", "html", "png", "trace", "chakra")):

@@ -433,6 +433,8 @@ def _adapters(setup: _Said) -> JsonDict:
     bits = setup.get("frozen_bits") or loaded
     names = setup.found("lora_targets")
     names = names.replace(",", " ").split() if isinstance(names, str) else names
+    if not isinstance(names, list | None):
+        raise InputError(setup.argument("lora_targets"), names, "must be names of modules", "[q_proj, v_proj]")
     everywhere = bool(setup.get("all_linear")) or not names or any("all" in str(name).lower() for name in names)
     if not names and setup.argument("peft"):  # PEFT's own default
         names, everywhere = ["q_proj", "v_proj"], False

@@ -18,6 +18,7 @@ from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.gpu import Gpu
+from sartor.interrupts import report
 from sartor.model.lower.setting import check
 from sartor.model.plan import AXES, DIMS, STRUCTURE
 from sartor.model.shape import TransformerShape, blocks
@@ -411,6 +412,7 @@ def _weighed_points(
     rejected |= structure_list.rejected
     total, done, untimed = size_of(structure_list.rows), 0, [empty()]
     for chunk in chunks(structure_list.rows):
+        report("pricing plans", done, total)
         if progress:
             progress(done, total)
         rows = with_switches(pricer.job, space, chunk, rejected)

@@ -13,10 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
+from typing import Any, TypeVar
 
 import numpy as np
 
 from sartor.units import FloatArray, IntArray
+
+T = TypeVar("T")
 
 LONGEST_NAME = 200
 """Characters of a frame's name that are kept."""
@@ -137,6 +140,12 @@ class Recorded:
     frame_name: array[int] = field(default_factory=lambda: array("q"))
     frame_begin_s: array[float] = field(default_factory=lambda: array("d"))
     frame_end_s: array[float] = field(default_factory=lambda: array("d"))
+    shared: dict[Any, Any] = field(default_factory=dict)
+
+    def same(self, value: T) -> T:
+        """The equal value that was seen first: millions of kernels have some hundred names and sizes."""
+        first: T = self.shared.setdefault(value, value)
+        return first
 
     def add_call(self, name: str, begin_s: float, end_s: float) -> None:
         """Record a call of the CUDA runtime or driver, if the host waits in it."""

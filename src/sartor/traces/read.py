@@ -12,13 +12,15 @@ Steps of a training run without step marks: each ends when the optimizer has run
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import re
 import sqlite3
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import IO
@@ -27,6 +29,7 @@ import numpy as np
 
 from sartor.bounded import GZIP
 from sartor.errors import InputError
+from sartor.interrupts import report
 from sartor.json_types import JsonDict
 from sartor.traces.kernel_trace import (
     KINDS,
@@ -130,8 +133,9 @@ def read_kineto(path: str | Path, field: str = "TRACE") -> KernelTrace:
         raise InputError(field, str(path), f"no such file; {MUST}")
     recorded = Recorded()
     try:
-        with _opened(source) as stream:
-            whole = _each_event(stream, recorded)
+        with source.open("rb") as file, _opened(file) as stream:
+            read = partial(_chunk, stream, file, f"reading {source.name}", source.stat().st_size)
+            whole = _each_event(read, recorded)
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(field, str(path), f"must be readable ({error})") from None
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
@@ -143,22 +147,22 @@ def read_kineto(path: str | Path, field: str = "TRACE") -> KernelTrace:
     return kernel_trace(str(path), recorded)
 
 
-def _opened(path: Path) -> IO[str]:
-    with path.open("rb") as stream:
-        packed = stream.read(2) == b"\x1f\x8b"
-    return (
-        gzip.open(path, "rt", encoding="utf-8", errors="replace")
-        if packed
-        else path.open(encoding="utf-8", errors="replace")
-    )
+def _opened(file: io.BufferedReader) -> IO[str]:
+    packed = file.peek(2)[:2] == GZIP
+    return io.TextIOWrapper(gzip.GzipFile(fileobj=file) if packed else file, encoding="utf-8", errors="replace")
 
 
-def _each_event(stream: IO[str], recorded: Recorded) -> bool:
-    """Keep every event; returns whether the list of events is complete."""
+def _chunk(stream: IO[str], file: io.BufferedReader, words: str, size: int, count: int = CHUNK) -> str:
+    report(words, file.tell(), size)
+    return stream.read(count)
+
+
+def _each_event(read: Callable[..., str], recorded: Recorded) -> bool:
+    """Keep every event of what ``read`` gives; returns whether the list of events is complete."""
     decoder, buffer = json.JSONDecoder(), ""
     start = -1
     while start < 0:
-        chunk = stream.read(CHUNK)
+        chunk = read()
         buffer += chunk
         if buffer.lstrip()[:1] == "[":
             start = buffer.index("[") + 1
@@ -172,12 +176,12 @@ def _each_event(stream: IO[str], recorded: Recorded) -> bool:
     while True:
         position = _skip(buffer, position)
         if position < len(buffer) and buffer[position] == "]":
-            _properties(buffer[position + 1 :][:LONGEST_EVENT] + stream.read(1 << 16), recorded)
+            _properties(buffer[position + 1 :][:LONGEST_EVENT] + read(1 << 16), recorded)
             return True
         try:
             event, position = decoder.raw_decode(buffer, position)
         except ValueError:
-            chunk = stream.read(CHUNK)
+            chunk = read()
             if not chunk:
                 return False
             buffer, position = buffer[position:] + chunk, 0
@@ -230,7 +234,7 @@ def _keep(event: JsonDict, recorded: Recorded) -> None:
     if not isinstance(cat, str) or event.get("ph") != "X":
         return
     begin_s, took_s = MICRO * _float(begin), MICRO * _float(took)
-    name = str(event.get("name", ""))
+    name = recorded.same(str(event.get("name", "")))
     number = _int(args.get("External id", args.get("external id")))
     if cat in ON_DEVICE:
         where = _int(args.get("stream", event.get("tid")))
@@ -241,14 +245,14 @@ def _keep(event: JsonDict, recorded: Recorded) -> None:
     elif cat == "cpu_op":
         if number not in recorded.operators:
             recorded.threads.append(_thread(event))
-        recorded.operators[number] = _operator(name, args, begin_s, begin_s + took_s)
+        recorded.operators[number] = _operator(name, args, begin_s, begin_s + took_s, recorded)
     elif cat == "user_annotation" and name.startswith("ProfilerStep#"):
         recorded.steps.append((name, begin_s, begin_s + took_s))
     elif cat in ("python_function", "user_annotation"):
         recorded.add_frame(name, begin_s, begin_s + took_s)
 
 
-def _operator(name: str, args: JsonDict, begin_s: float, end_s: float) -> HostOperator:
+def _operator(name: str, args: JsonDict, begin_s: float, end_s: float, recorded: Recorded) -> HostOperator:
     dims = args.get("Input Dims")
     shapes = (
         [d for d in dims if isinstance(d, list) and d and all(_int(n) >= 0 for n in d)]
@@ -257,12 +261,12 @@ def _operator(name: str, args: JsonDict, begin_s: float, end_s: float) -> HostOp
     )
     return HostOperator(
         name=name,
-        dims=tuple(tuple(d) for d in shapes[:8]),
+        dims=recorded.same(tuple(tuple(d) for d in shapes[:8])),
         begin_s=begin_s,
         end_s=end_s,
         collective=str(args.get("Collective name") or ""),
         elements=max(_int(args.get("In msg nelems")), _int(args.get("Out msg nelems")), 0),
-        dtype=str(args.get("dtype") or _first_type(args.get("Input type"))),
+        dtype=recorded.same(str(args.get("dtype") or _first_type(args.get("Input type")))),
         group_size=max(_int(args.get("Group size")), 0),
     )
 

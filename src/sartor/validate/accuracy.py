@@ -29,6 +29,7 @@ from sartor.cost.correction.calibration_file import own_calibration_of_file
 from sartor.cost.cost import Z80
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
+from sartor.interrupts import counted
 from sartor.json_types import JsonDict, JsonMap
 from sartor.records.rows import ASSUMED
 from sartor.records.tables import DERIVED, Coded, Floats64, Index, read_tables
@@ -312,7 +313,7 @@ def validate_operators(
     groups: list[Group] = []
     not_expressed: dict[str, int] = {}
     predictions: list[Predicted] = []
-    for kind in dict.fromkeys(table.kind.name for table in reading.tables):
+    for kind in counted(list(dict.fromkeys(table.kind.name for table in reading.tables)), "predicting tables"):
         tables = [table for table in reading.tables if table.kind.name == kind]
         targets = targets_of(tables, [name for name in label_names if name not in DERIVED])
         predicted = predict(targets, clock, own_calibration, devices)

@@ -23,6 +23,7 @@ from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.cost import Z80
 from sartor.cost.gpu.rates import as_run
 from sartor.errors import InputError
+from sartor.interrupts import counted
 from sartor.json_types import JsonDict, picked
 from sartor.operators import DType
 from sartor.records.rows import Unexpressed
@@ -217,7 +218,7 @@ def _outcomes(rows: Sequence[Mapping[str, str]]) -> Iterator[InferenceRow]:
             yield InferenceRow(words={**row, "measure": ""}, reason=str(why))
         else:
             servers.setdefault(_key(row), []).append(request)
-    for rows_of_one in servers.values():
+    for rows_of_one in counted(list(servers.values()), "predicting servers"):
         yield from _of_server(rows_of_one)
 
 

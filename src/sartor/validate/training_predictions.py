@@ -27,6 +27,7 @@ from sartor.cost.cost import Z80, interval_80
 from sartor.cost.gpu.rates import peak_flops_per_s
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
+from sartor.interrupts import counted
 from sartor.json_types import JsonMap
 from sartor.model.training import Recompute, TrainingJob, TrainingPlan
 from sartor.run.fields import Run
@@ -112,7 +113,7 @@ def predict_training(
     """One outcome per case. ``table`` replaces the packaged constants of a step (see hardware.training_calibration);
     without ``intervals`` what the rows leave open is not priced."""
     calibrations: dict[str, Calibration] = {}
-    return tuple(_outcome(case, calibrations, table, intervals) for case in cases)
+    return tuple(_outcome(case, calibrations, table, intervals) for case in counted(cases, "predicting runs"))
 
 
 def _outcome(
