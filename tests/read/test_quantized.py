@@ -119,3 +119,17 @@ def test_an_expression_that_is_none_names_nothing() -> None:
 
 def test_a_checkpoint_that_is_not_quantized_has_no_types_of_its_own() -> None:
     assert read_model(DENSE).stored is None
+
+
+def test_quarks_schemes_are_those_of_layers_by_pattern_and_of_every_other_one() -> None:
+    four, eight = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32}, {"dtype": "fp8_e4m3"}
+    words: JsonDict = {"quant_method": "quark", "exclude": ["re:.*self_attn.*", "lm_head"]}
+    whole = {"weight": four, "input_tensors": {"dtype": "fp4", "is_dynamic": True}}
+    single = {"*mlp.down_proj": {"weight": eight, "input_tensors": eight}}
+    found = stored(DENSE, **words, global_quant_config=whole, layer_quant_config=single)
+    assert found.dtype is DType.MXFP4
+    assert found.bytes_of(Role.FFN_UP) == DType.MXFP4.bytes
+    assert (found.bytes_of(Role.FFN_DOWN), found.bytes_of(Role.QKV), found.bytes_of(Role.LOGITS)) == (1.0, 2.0, 2.0)
+    integers = {"weight": {"dtype": "uint4", "group_size": 128}}
+    assert stored(DENSE, **words, global_quant_config=integers).dtype is DType.INT4_WO
+    assert read_model({**DENSE, "quantization_config": {**words, "global_quant_config": {}}}).stored is None

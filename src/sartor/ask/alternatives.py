@@ -381,8 +381,9 @@ def _turns(
     for alternative, fit in [pair for pair in turned if len(pair[0].values) == 1] or turned[:1]:
         figures = {"peak_bytes": alternative.peak_bytes, "step_s": alternative.step_s}
         verdict = f"{FIT_WORDS[fit]}, {format_bytes(alternative.peak_bytes)}"
-        names, words = " and ".join(alternative.values), " and ".join(alternative.values.values())
-        turn = Turn(field=names, value=words, verdict=verdict, figures=figures)
+        turn = Turn(
+            field=", ".join(alternative.values), value=_named(alternative.values), verdict=verdict, figures=figures
+        )
         yield _settled(turn, alternative, fields)
     for alternative in alternatives if fits else ():
         for (name, word), *more in [list(alternative.values.items())]:
@@ -409,8 +410,14 @@ def _judge(run: Run, cluster: Cluster, limit_bytes: float) -> Callable[[Alternat
 def _settled(turn: Turn, alternative: Alternative, fields: Mapping[str, _OpenField]) -> Turn:
     """The turn with the values that were taken, and with what states them."""
     turned = [fields[name] for name in alternative.values]
-    usual = " and ".join(field.value for field in turned)
+    usual = _named({field.name: field.value for field in turned})
     return replace(turn, usual=usual, settled_by="; ".join(field.settled_by for field in turned))
+
+
+def _named(values: Mapping[str, str]) -> str:
+    """The value of one field, or of several each with its name."""
+    named = ", ".join(f"{name}={value}" for name, value in values.items())
+    return named if len(values) > 1 else "".join(values.values())
 
 
 def turn_of_time(name: str, value: object, seconds: float, time_s: float, compared: str = "") -> list[Turn]:

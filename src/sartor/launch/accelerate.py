@@ -101,7 +101,7 @@ def accelerate_files(job: TrainingJob, plan: TrainingPlan, devices_per_node: int
     )
     values |= {"nodes": nodes[0], "distributed": "FSDP" if by_mesh else "MULTI_GPU"}
     fields = written_fields(KIND, "config", values, traits, {RESHARDS: plan.zero_stage == 3})
-    config = f"# {about}\n# Written by sartor plan --write.\n{write_yaml(fields)}"
+    config = f"# {about}\n# Written by sartor.\n{write_yaml(fields)}"
     files = (LaunchFile(name="accelerate.yaml", text=config), script)
     return LaunchFiles(kind=KIND, files=files, notes=notes if plan.zero_stage else ())
 
@@ -130,6 +130,7 @@ def read_accelerate(
     dims, zero, shard_group = _read_dims(fields, values, devices, sharded=str(kind).upper() == "FSDP")
     micro = int(program["microbatch_size"] or 1)
     steps = int(program["num_microbatches"] or fields.size("gradient_accumulation_steps") or 1)
+    flags.words("--fsdp")  # read into the fields
     if values["optimizer_offload"]:
         fields.assumptions.append("fsdp_offload_params: only the offloading of optimizer states is priced")
     plan = TrainingPlan(
@@ -195,6 +196,8 @@ def launcher_config(launcher: Sequence[str]) -> JsonDict:
             out.setdefault("deepspeed_config", {})[key] = value
         elif key in ("num_processes", "num_machines", "mixed_precision", "dynamo_backend"):
             out[key] = value
+        elif key == "nnodes":
+            out["num_machines"] = value
     return out
 
 
@@ -272,8 +275,9 @@ def _read_dims(
     reshard = fields.find(RESHARDS)
     keeps = reshard is False or reshard == "SHARD_GRAD_OP" or strategy in ("SHARD_GRAD_OP", "2")
     zero = 0 if not sharded or strategy in ("NO_SHARD", "3") else 2 if keeps else 3
-    if strategy.startswith("HYBRID"):
-        fields.assumptions.append(f"{strategy}: shards over one node, which the file does not size; all devices taken")
+    if strategy.startswith("HYBRID") and replicas == 1:  # shards over one machine
+        machines = fields.size("num_machines") or 1
+        replicas, shards = (machines, dp // machines) if dp % machines == 0 else (1, dp)
     dims = ParallelDims(tp=tp, dp=dp, cp=cp, sequence_parallel=False)
     return dims, zero, shards * cp if zero and replicas > 1 else 0
 

@@ -184,7 +184,7 @@ def _recipe_text(about: str, entries: Fields, mixed: str, reduced: bool) -> str:
     rest = {path: value for path, value in entries.items() if path not in passed}
     activation = str(model.get("activation_func", ""))
     lines = [
-        f'"""{about}. Written by sartor plan --write."""',
+        f'"""{about}. Written by sartor."""',
         "",
         *(["import torch"] if any(isinstance(v, _Code) and "torch." in v for v in rest.values()) else []),
         *(["import torch.nn.functional as F"] if activation.startswith("F.") else []),

@@ -47,13 +47,14 @@ from sartor.launch.plan import (
 )
 from sartor.launch.recipes import dialect_of, dialect_started, keys_said, merged, read_recipe
 from sartor.launch.script import NEAREST, ScriptCommand, check_pretraining, find_command
-from sartor.launch.stated import Options, hole_text, launch_words, read_yaml, unset_arguments
+from sartor.launch.stated import Options, hole_text, launch_words, parse_flags, read_yaml, unset_arguments
 from sartor.launch.torchtitan import torchtitan_files
 from sartor.launch.torchtitan_read import TORCHTITAN_TABLES, read_torchtitan, read_torchtitan_python
 from sartor.launch.torchtitan_source import read_named, read_source
 from sartor.model.shape import TransformerShape
 from sartor.model.training import Trainer, TrainingJob, TrainingPlan
 from sartor.plans.fixed import SWITCHED
+from sartor.read.huggingface import read_fields
 from sartor.run.fields import Run, Turn
 from sartor.step.stage_table import StageMemory
 from sartor.step.trainers import TRAINERS, as_launched, record_named
@@ -132,9 +133,14 @@ def read_launch(
     try:
         if target.is_dir():
             target = target / "launch.sh"
-        return _dispatch(target, _text(target), options_of(run, num_devices, shape))
+        reading = _dispatch(target, _text(target), options_of(run, num_devices, shape))
     except RecursionError:
         raise InputError("launch", printable(str(path)), "must nest less deeply") from None
+    sizes = None if shape or reading.shape or reading.model else _beside(target, "config.json")
+    if sizes is None or "model_type" not in (config := parse_json(sizes.encode(), name="config.json")):
+        return reading
+    note = "MODEL is the config.json beside the launch"
+    return replace(reading, shape=read_fields(config, name="").shape, assumptions=(note, *reading.assumptions))
 
 
 def _dispatch(path: Path, text: str, options: Options) -> LaunchReading:
@@ -252,7 +258,22 @@ def _recipe_started(path: Path, command: ScriptCommand, options: Options) -> Lau
     if dialect is None:
         return None
     settings = merged(config, {name: value for name, value in said.items() if name not in OF_CONFIG})
+    launcher = _value_of(command.launcher, "--config_file")
+    if launcher and (text := _beside(path, launcher)):
+        beside = read_yaml(text, name=launcher.rpartition("/")[2])
+        settings = {**_of_launcher(beside), **settings}
+        if isinstance(processes := beside.get("num_processes"), int):
+            command = replace(command, num_devices=command.num_devices or processes)
     return read_recipe(dialect, settings, command, options, partial(_beside, path))
+
+
+def _of_launcher(config: JsonMap) -> JsonDict:
+    """The sharding of accelerate's configuration in the keys of Hugging Face's Trainer."""
+    own = config.get("deepspeed_config")
+    if config.get("distributed_type") == "DEEPSPEED" and isinstance(own, dict):
+        offload = {"offload_optimizer": {"device": own.get("offload_optimizer_device", "none")}}
+        return {"deepspeed": {"zero_optimization": {"stage": own.get("zero_stage", 2), **offload}}}
+    return {"fsdp": "full_shard"} if config.get("distributed_type") == "FSDP" else {}
 
 
 OF_CONFIG = ("config", "config_name", "config_file", "config_path", "c")
@@ -273,8 +294,13 @@ def _with_unset(reading: LaunchReading, command: ScriptCommand) -> LaunchReading
 
 def _told_alone(command: ScriptCommand) -> JsonDict:
     """The configuration given by options without a file: accelerate's, or Hugging Face Trainer's own."""
-    sharded = any(word.startswith("--fsdp") for word in command.arguments)
-    return {**({"distributed_type": "FSDP"} if sharded else {}), **launcher_config(command.launcher)}
+    of_launcher = launcher_config(command.launcher)
+    if not any(word.startswith("--fsdp") for word in command.arguments):
+        return of_launcher
+    words = " ".join(parse_flags(command.arguments).given.get("--fsdp", [])).split()
+    strategy = next((word for word in words if "shard" in word), "full_shard")
+    own = {"fsdp_sharding_strategy": strategy.upper(), "fsdp_offload_params": "offload" in words}
+    return {"distributed_type": "FSDP", "fsdp_config": own, **of_launcher}
 
 
 def _config_named(script: Path, words: Sequence[str]) -> JsonDict:

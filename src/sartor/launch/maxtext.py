@@ -21,7 +21,7 @@ from sartor.launch.fields import fields_in
 from sartor.launch.plan import JobParts, LaunchKind, LaunchReading, canonical, check_numbers, no_devices
 from sartor.launch.script import ScriptCommand, devices_in
 from sartor.launch.shell_words import HOLE
-from sartor.launch.stated import NO_OPTIONS, Options, StatedDocument, bearing, read_yaml, unset_arguments
+from sartor.launch.stated import NO_OPTIONS, Options, StatedDocument, read_yaml, unset_arguments
 from sartor.model.shape import TransformerShape
 from sartor.model.training import (
     ContextParallel,
@@ -278,6 +278,7 @@ def read_maxtext(raw: JsonDict, command: ScriptCommand | None, options: Options 
     model = keys.text("model_name", "default")
     rest = keys.left()
     meshed = [name for name in rest if re.fullmatch(r"(ici|dcn)_\w+_parallelism", name) and keys.find(name) != 1]
+    meshed += [name for name in rest if OF_SIZES.fullmatch(name) and keys.find(name) not in (1, False)]
     open_fields = {name: words for name, words in keys.open.items() if name not in keys.unchecked}
     stated_notes = tuple(f"{name} is " for name in keys.open if name not in open_fields)
     return LaunchReading(
@@ -289,7 +290,7 @@ def read_maxtext(raw: JsonDict, command: ScriptCommand | None, options: Options 
         model="" if model == "default" else printable(model),
         unknown=(*unset_arguments(command.arguments if command else ()), *meshed),
         unpriced=tuple(printable(f"{name}={keys.find(name)}") for name in rest if PRICED.match(name)),
-        open_fields={**open_fields, **bearing(meshed)},
+        open_fields={**open_fields, **{name: "as given" for name in meshed if name not in keys.open}},
         replaced=keys.replaced,
         fields_in_file=fields_in(KIND, keys) | devices_in(command),
         implied=_implied(keys, dims, command),
@@ -326,6 +327,10 @@ PRICED = re.compile(
     r"mlp|mla_|attention|chunk_|share_|kv_|scan_|shard_|te_|weight_|activations_|logits_dot|cast_logits|base_|custom_mesh"
 )
 """Keys that may change time or memory; the others have no modelled effect."""
+
+
+OF_SIZES = re.compile(r"scale|int8_\w+|fwd_int8\w*|(base_)?(emb_dim|mlp_dim|num_heads|num_layers|num_decoder_layers)")
+"""Keys of earlier versions that set the model's sizes or its precision."""
 
 
 def _dims(keys: StatedDocument, devices: int) -> tuple[ParallelDims, int, int, int]:

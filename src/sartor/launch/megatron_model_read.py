@@ -313,9 +313,11 @@ VOCABULARIES = (32000, 128256, 151936, 256000)
 def _of_tokenizer(flags: Flags) -> tuple[int, bool]:
     """The vocabulary where no argument says it, and whether nothing speaks for another one: of the zoo's model by whose
     name the tokenizer is loaded, else GPT-2's."""
-    names = [flags.shown(argument) for argument in ("--tokenizer-model", "--tokenizer-name-or-path")]
-    name = next(filter(None, names), "")
-    if name and (model := model_named(name)):
+    of_names = ("--tokenizer-model", "--tokenizer-name-or-path")
+    name = next(filter(None, map(flags.shown, of_names)), "")
+    flags.arity |= dict.fromkeys(of_names, 1)
+    of_type = "llama-2-7b" if flags.shown("--tokenizer-type") == "Llama2Tokenizer" else ""
+    if model := model_named(name) or model_named(of_type):
         vocab = int(model.vocab_size)
         flags.assumptions.append(f"--vocab-size={vocab} (not given: of {model.name}, whose tokenizer is named)")
         return vocab, True

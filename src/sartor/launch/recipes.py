@@ -148,7 +148,8 @@ def read_recipe(
     parts = _parts(setup, plan)
     unknown, unpriced, ignored = _sorted_out(setup)
     unset = [f"${setup.word('model')}"] if dialect.required else []  # a recipe by name may set anything else
-    apart = dialect.launcher and not command and plan.zero_stage == 0 and plan.dims.dp > 1
+    apart = not command or "--config_file" in command.launcher
+    apart &= bool(dialect.launcher) and plan.zero_stage == 0 and int(plan.dims.dp) > 1
     unset += [f"${dialect.launcher}"] if apart and not {"sharding", "zero_stage"} & options.fields else []
     shape = None if options.shape else _model(setup)
     layers = next((int(model.num_layers) for model in (options.shape, shape) if model), None)
@@ -453,7 +454,7 @@ def _trainer(setup: _Said, recipe: Recipe, plan: TrainingPlan) -> Trainer:
         switches["fused_kernels"] = bool(setup.get("fused_kernels"))
     if setup.argument("expert_tp"):
         switches["splits_experts"] = setup.splits_experts
-    words = (name for name in ("linear_loss", "fused_loss") if setup.get(name))
+    words = (name for name in ("cut_cross_entropy", "linear_loss", "fused_loss") if setup.get(name))
     word = next(words, str(setup.found("loss") or ""))
     if loss := next((loss for pattern, loss in LOSSES.items() if re.search(pattern, word)), None):
         switches["fused_loss"] = loss
@@ -484,6 +485,11 @@ def _model(setup: _Said) -> TransformerShape | None:
         window = sizes.get("sliding_window_size")
         family = {"model_type": "mistral", "sliding_window": window} if window else {"model_type": "llama"}
         return read_fields({**family, **sizes}, name="").shape
+    inline = setup.fields.find("model.config")
+    if isinstance(inline, dict) and {"hidden_size", "n_embd"} & set(inline):
+        target = str(inline.get("_target_", "")).rpartition(".")[2].removesuffix("Config")
+        named_type = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", target).lower()
+        return read_fields({"model_type": named_type, **inline}, name="").shape
     keys = [key for row in rows(setup.dialect.name, KEYS) if row.field == "model" for key in (row.argument, *row.older)]
     stated = setup.word("model") or next(filter(None, map(setup.fields.shown, keys)), "")
     named = model_named(stated)

@@ -96,7 +96,7 @@ def _unwrapped(command: list[str], shell: Shell) -> list[list[str]]:
             variables = {
                 name: " ".join(value) for name, value in shell.variables.items() if HOLE not in " ".join(value)
             }
-            inner = read_shell(word.replace(HOLE, "$UNSET_"), variables)
+            inner = read_shell(re.sub(f"{HOLE}(?:(\\w+){HOLE})?", r"${\1}", word).replace("${}", "$(...)"), variables)
             out += [command[: command.index(word)] + words for words in inner.commands]
     return out
 
@@ -202,7 +202,7 @@ def launch_script(
 ) -> LaunchFile:
     """``launch.sh``: a comment, the rendezvous of ``nodes`` (how many, and devices on each), one array per group of
     arguments, and the command. A variable of ``env`` without a value is unset."""
-    lines = ["#!/usr/bin/env bash", f"# {about}", "# Written by sartor plan --write."]
+    lines = ["#!/usr/bin/env bash", f"# {about}", "# Written by sartor."]
     lines += [f"# {note[0].upper()}{note[1:]}." for note in notes]
     lines += ["set -euo pipefail", *(_set(name, value) for name, value in (env or {}).items()), ""]
     lines += _array("DISTRIBUTED_ARGS", _rendezvous(launcher, *nodes))

@@ -263,4 +263,4 @@ def _substituted(command: str) -> str | Variable:
         return Variable(name=f"(({match[1].replace(chr(92), '')}))", quoted=True)
     if match := _CAT.fullmatch(command):
         return match[3].replace(" \x01", "\\\n").replace("\\$", "$")
-    return HOLE
+    return "" if command.lstrip().startswith("#") else HOLE

@@ -111,7 +111,7 @@ def _toml_file(about: str, job: TrainingJob, plan: TrainingPlan) -> Made:
         **_quantized(job),
     }
     tables = written_fields(KIND, "config", quantities(job, plan), traits_of(job, plan), code, BEFORE)
-    text = f"# {about}\n# Written by sartor plan --write.\n" + _toml_text(tables)
+    text = f"# {about}\n# Written by sartor.\n" + _toml_text(tables)
     return LaunchFile(name="train.toml", text=text), [("--job.config_file", "train.toml")], notes
 
 
@@ -287,7 +287,7 @@ def _python_text(
         (package, [*(["MTPLoss"] if mtp else []), "model_registry"]),
         ("torchtitan.trainer", ["Trainer"]),
     ]
-    lines = [f'"""{about}\n\nWritten by sartor plan --write.\n"""\n']
+    lines = [f'"""{about}\n\nWritten by sartor.\n"""\n']
     lines += [f"from {where} import {', '.join(names)}" for where, names in imports if names]
     lines += ["", *(f"{_constant(name)} = {values!r}" for name, values in sets.items())]
     lines += [*(_model_lines(own, job) if own else []), "", ""]

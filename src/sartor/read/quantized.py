@@ -1,9 +1,9 @@
 """The type of a checkpoint's weights, module by module, from the ``quantization_config`` of its file.
 
 Formats: Hugging Face's fp8, AWQ, GPTQ, bitsandbytes and MXFP4; compressed-tensors (groups with targets and
-``ignore``); NVIDIA ModelOpt (``exclude_modules``, ``quantized_layers``). Tables, norms and routers are never quantized,
-the head only where the file says so. A list names modules by their path, a part of it, a wildcard, or ``re:`` and an
-expression.
+``ignore``); AMD Quark (read as such groups); NVIDIA ModelOpt (``exclude_modules``, ``quantized_layers``). Tables, norms
+and routers are never quantized, the head only where the file says so. A list names modules by their path, a part of it,
+a wildcard, or ``re:`` and an expression.
 """
 
 from __future__ import annotations
@@ -62,7 +62,24 @@ def quantization_of(config: JsonMap) -> JsonDict | None:
     if not isinstance(section, dict):
         return None
     inner = section.get("quantization")
-    return {**section, **inner} if isinstance(inner, dict) else section
+    section = {**section, **inner} if isinstance(inner, dict) else section
+    if not isinstance(section.get("global_quant_config"), dict):
+        return section
+    layers = {**_mapping(section.get("layer_quant_config")), "Linear": section["global_quant_config"]}
+    return {**section, "config_groups": {name: _of_quark(name, scheme) for name, scheme in layers.items()}}
+
+
+def _of_quark(target: str, scheme: object) -> JsonDict:
+    """AMD Quark's scheme of a layer (or, for ``Linear``, of every other one) as a group of compressed-tensors."""
+    weight = _mapping(scheme).get("weight")
+    first = _mapping(weight[0] if isinstance(weight, list) and weight else weight)
+    kind = re.match(r"u?(int|fp|mxfp)(\d)", str(first.get("dtype", "")).lower())
+    weights = {
+        "num_bits": int(kind[2]) if kind else None,
+        "type": "int" if kind and kind[1] == "int" else "float",
+        "group_size": first.get("group_size") or (32 if kind and kind[1] == "mxfp" else None),
+    }
+    return {"targets": [target], "weights": weights, "input_activations": _mapping(scheme).get("input_tensors")}
 
 
 def released_type(config: JsonMap) -> DType | None:

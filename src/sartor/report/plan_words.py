@@ -187,7 +187,8 @@ def if_turned(turns: Sequence[Turn], *, fits: bool, memory: str, unsaid: str = U
     if not turned:
         return f", {memory}"
     alone = len({turn.field for turn in turned}) == 1
-    usual = f"{turned[0].field}={turned[0].usual}" if alone else "what is usual"
+    several = "," in turned[0].field  # which stand with their names
+    usual = turned[0].usual if several else f"{turned[0].field}={turned[0].usual}" if alone else "what is usual"
     known = [part for part in memory.split(", ") if not part.endswith("likely to fit")]  # that depends on the value too
     others = [
         f"{'' if alone else turn.field + '='}{turn.value} ({format_bytes(turn.figures['peak_bytes'])})"
@@ -295,10 +296,15 @@ def bound_text(best: PricedPlan) -> str:
 
 
 def _price_text(cost: RunCost, *, brief: bool = False) -> str:
-    """``12.29 per device-hour (Amazon EC2, 2024-12)``; ``brief``: of the source its date, if it has one."""
+    """``12.29 per device-hour (Amazon EC2, 2024-12, over a year old)``; ``brief``: of the source its date, if any."""
     whole = f"{cost.price_source}, {cost.price_date}".strip(", ")
     source = printable((brief and cost.price_date) or whole)
-    return f"{cost.usd_per_device_hour:.2f} per device-hour ({source})"
+    old = ", over a year old" if cost.price_date and cost.price_date < YEAR_AGO else ""
+    return f"{cost.usd_per_device_hour:.2f} per device-hour ({source}{old})"
+
+
+YEAR_AGO = "2025-11"
+"""A year before this release; older prices are said to be so."""
 
 
 def money_text(before: str, cost: RunCost | None) -> str:
