@@ -381,9 +381,8 @@ def _turns(
     for alternative, fit in [pair for pair in turned if len(pair[0].values) == 1] or turned[:1]:
         figures = {"peak_bytes": alternative.peak_bytes, "step_s": alternative.step_s}
         verdict = f"{FIT_WORDS[fit]}, {format_bytes(alternative.peak_bytes)}"
-        turn = Turn(
-            field=", ".join(alternative.values), value=_named(alternative.values), verdict=verdict, figures=figures
-        )
+        names, value = ", ".join(alternative.values), _named(alternative.values)
+        turn = Turn(field=names, value=value, verdict=verdict, figures=figures)
         yield _settled(turn, alternative, fields)
     for alternative in alternatives if fits else ():
         for (name, word), *more in [list(alternative.values.items())]:

@@ -225,11 +225,8 @@ def _plan(setup: _Said, command: ScriptCommand | None) -> TrainingPlan:
     missing = [name for name in setup.dialect.required if setup.get(name) is None]
     if missing:
         hidden = [words for key, words in setup.fields.open.items() if re.search("parallel_size|batch_size", key)]
-        must = (
-            f"are {' and '.join(hidden)}, which only the running shell knows"
-            if hidden
-            else f"are set by {setup.dialect.title}'s recipe of this name, whose values sartor does not have"
-        )
+        must = f"are set by {setup.dialect.title}'s recipe of this name, whose values sartor does not have"
+        must = f"are {' and '.join(hidden)}, which only the running shell knows" if hidden else must
         near = " ".join(f"--{name.replace('_', '-')} 1" for name in missing)
         raise InputError(", ".join(missing), NOT_GIVEN, must, f"keys in the file, or options beside it: {near}")
     tp, pp, cp = (setup.count(name) for name in ("tp", "pp", "cp"))
@@ -461,12 +458,7 @@ def _trainer(setup: _Said, recipe: Recipe, plan: TrainingPlan) -> Trainer:
     return replace(trainer, **{**setup.dialect.switches, **switches})
 
 
-LOSSES = {
-    "cut_cross_entropy": Loss.CUT,
-    "linear": Loss.LINEAR,
-    "chunked": Loss.CHUNKED,
-    "fused|te_parallel": Loss.FUSED,
-}
+LOSSES = {"cut_cross": Loss.CUT, "linear": Loss.LINEAR, "chunked": Loss.CHUNKED, "fused|te_": Loss.FUSED}
 """Kinds of cross-entropy by the words of switches, plugins and classes."""
 
 
@@ -479,9 +471,7 @@ def _model(setup: _Said) -> TransformerShape | None:
     sizes = sizes.get("model_config") if isinstance(sizes, dict) else None
     if isinstance(sizes, dict) and "hidden_size" in sizes:
         if isinstance(sizes.get("moe_config"), dict):
-            raise InputError(
-                "model_config.moe_config", "given", "is not read: a mixture must be named as MODEL", "null"
-            )
+            raise InputError("model_config.moe_config", "given", "is not read; name the mixture as MODEL", "null")
         window = sizes.get("sliding_window_size")
         family = {"model_type": "mistral", "sliding_window": window} if window else {"model_type": "llama"}
         return read_fields({**family, **sizes}, name="").shape

@@ -56,9 +56,7 @@ def find_command(text: str, beside: Beside = nothing_beside) -> ScriptCommand:
     best = max(commands, key=_weight, default=[])
     if (scripts := [name for c in shell.commands if (name := script_of(c))]) and not any(map(_weighs, commands)):
         must = "is the script that the file starts, and is not beside it: its arguments are not known"
-        raise InputError(
-            "launch", printable(scripts[-1].replace(HOLE, "$")), must, "that script, or both in one folder"
-        )
+        raise InputError("launch", printable(scripts[-1].replace(HOLE, "$")), must, "both in one folder")
     index = next((i for i, word in enumerate(best) if _PROGRAM.fullmatch(word)), None)
     if index is None:  # a module: python -m verl.trainer.main_ppo
         started = (i + 1 for i, word in enumerate(best[:-1]) if word in ("-m", "--module"))
