@@ -312,7 +312,7 @@ def _trace_headline(answer: TraceDiagnosis) -> str:
         return f"{text} {what} of 2.5% of the step or more was found."
     gain = sum(loss.gain_s for loss in answer.losses) / answer.step_s
     found = count_text(len(answer.losses), "loss", "losses")
-    return f"{text}{_points(answer)} {found.capitalize()} of {format_share(gain)} of the step together:"
+    return f"{text}{_points(answer)} {found.capitalize()}; {format_share(gain)} of the step can be saved in all:"
 
 
 def _points(answer: TraceDiagnosis) -> str:
@@ -334,6 +334,11 @@ def _points(answer: TraceDiagnosis) -> str:
 
 
 def _loss(answer: TraceDiagnosis, loss: TracePart) -> str:
-    share = format_share(loss.gain_s / answer.step_s)
-    words = part_words(loss.kind.value)
-    return f"{words[0].upper()}{words[1:]}: {share} of the step ({format_seconds(loss.gain_s)}). To do: {loss.fix}."
+    words, gain = part_words(loss.kind.value), _of_step(answer, loss.gain_s)
+    if loss.gain_s < 0.99 * loss.seconds:  # the table of parts has all of it
+        gain = f"{_of_step(answer, loss.seconds)}, of which {gain} can be saved"
+    return f"{words[0].upper()}{words[1:]}: {gain}. To do: {loss.fix}."
+
+
+def _of_step(answer: TraceDiagnosis, seconds: float) -> str:
+    return f"{format_share(seconds / answer.step_s)} of the step ({format_seconds(seconds)})"

@@ -63,6 +63,7 @@ class RunTimeline:
     kind: tuple[str, ...]
     begin_s: Numbers
     end_s: Numbers
+    kernels: tuple[str, ...]
 
 
 def fall_points(step_s: float, parts: Sequence[RunPart]) -> RunFall:
@@ -141,12 +142,13 @@ def _timeline_points(stretches: Sequence[Stretch], predicted: PricedPlan | None)
             part.lane if part.kind == part.lane else part_words(part.kind),
             part.begin_s,
             part.end_s,
+            printable(part.kernels),
         )
         for part in stretches
     ]
     at = 0.0
     for words, seconds in step_parts(predicted) if predicted else []:
-        boxes.append(("predicted", words, at, at + seconds))
+        boxes.append(("predicted", words, at, at + seconds, ""))
         at += seconds
     return RunTimeline(
         title="The steady step nearest the mean, as it ran"
@@ -156,6 +158,7 @@ def _timeline_points(stretches: Sequence[Stretch], predicted: PricedPlan | None)
         kind=tuple(box[1] for box in boxes),
         begin_s=np.array([box[2] for box in boxes]),
         end_s=np.array([box[3] for box in boxes]),
+        kernels=tuple(box[4] for box in boxes),
     )
 
 

@@ -317,6 +317,8 @@ class Stretch:
     kind: str
     begin_s: float
     end_s: float
+    kernels: str = ""
+    """The longest of its kernels, and how many there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

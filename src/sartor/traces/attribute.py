@@ -325,6 +325,11 @@ CHAINS = {
         "fuse them: torch.compile, or the trainer's fused norm, rotary, activation and loss",
     ),
 }
+IN_INFERENCE = {
+    ChainKind.CASTS: "keep weights and activations in one data type: load the weights in that of the activations",
+    ChainKind.OTHER: "fuse them: torch.compile, or an engine with fused norm, rotary and activation (vLLM, SGLang)",
+}
+"""What fuses or drops them where nothing is trained."""
 
 
 def _memory_bound(seen: _Seen) -> Iterator[TracePart]:
@@ -332,6 +337,7 @@ def _memory_bound(seen: _Seen) -> Iterator[TracePart]:
     where = _of(seen.kinds, KernelKind.MEMORY_BOUND) & ~seen.again & ~seen.in_attention
     tables = unfused_chains(seen.trace, seen.kinds, np.where(where, seen.line.owned_s, 0.0))
     count, rest = seen.line.num_steps, seen.seconds(where)
+    infers = job_kind(seen.trace, seen.kinds, seen.line).work == "inference"
     for kind, chains in tables.items():
         lost = sum(seconds for _, seconds in chains.values()) / count
         words = (
@@ -339,6 +345,7 @@ def _memory_bound(seen: _Seen) -> Iterator[TracePart]:
             for chain_words, (often, seconds) in chains.items()
         )
         part, fix = CHAINS[kind]
+        fix = IN_INFERENCE.get(kind, fix) if infers else fix
         yield TracePart(kind=part, seconds=lost, evidence=tuple(islice(words, SHOWN)), fix=fix, gain_s=lost)
         rest -= lost
     yield TracePart(kind=PartKind.MEMORY_BOUND, seconds=rest, evidence=_largest(seen, where))

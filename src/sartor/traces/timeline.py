@@ -104,16 +104,30 @@ def typical_step(trace: KernelTrace, kinds: IntArray, line: TraceTimeline) -> tu
     fine = (end - begin) / FINE
     stretches: list[Stretch] = []
     for lane, waits in (("compute", False), ("communication", True)):
-        open_: dict[str, tuple[float, float]] = {}
+        open_: dict[str, list[int]] = {}
+        ends: dict[str, float] = {}
         for i in np.flatnonzero(np.isin(kinds[inside], WAITING) == waits).tolist():
             kind, left, right = KINDS[kinds[inside[i]]].value, float(left_s[i]), float(right_s[i])
-            since, until = open_.get(kind, (left, left))
-            if left - until > fine:
-                stretches.append(Stretch(lane=lane, kind=kind, begin_s=since, end_s=until))
-                since = until = left
-            open_[kind] = since, max(until, right)
-        stretches += [Stretch(lane=lane, kind=kind, begin_s=a, end_s=b) for kind, (a, b) in open_.items()]
+            if left - ends.get(kind, left) > fine:
+                stretches.append(_stretch(trace, lane, kind, open_.pop(kind), begin, end))
+                del ends[kind]
+            open_.setdefault(kind, []).append(int(inside[i]))
+            ends[kind] = max(ends.get(kind, left), right)
+        stretches += [_stretch(trace, lane, kind, members, begin, end) for kind, members in open_.items()]
     return tuple(sorted((s for s in stretches if s.end_s - s.begin_s > fine), key=lambda s: (s.lane, s.begin_s)))
+
+
+def _stretch(trace: KernelTrace, lane: str, kind: str, members: list[int], begin: float, end: float) -> Stretch:
+    """Kernels as one stretch within a step from ``begin`` to ``end`` [s]."""
+    left_s, right_s = trace.begin_s[members], trace.end_s[members]
+    longest = short_kernel(trace.names[int(trace.name[members[int(np.argmax(right_s - left_s))]])])
+    return Stretch(
+        lane=lane,
+        kind=kind,
+        begin_s=max(float(left_s.min()), begin) - begin,
+        end_s=min(float(right_s.max()), end) - begin,
+        kernels=longest if len(members) == 1 else f"{len(members)} kernels, the longest {longest}",
+    )
 
 
 def _steady_edges(trace: KernelTrace) -> tuple[FloatArray, bool]:

@@ -7,6 +7,7 @@ moves bytes; workers compute.
 from __future__ import annotations
 
 import asyncio
+import json
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -192,6 +193,8 @@ def _response_of(reply: Reply, *, close: bool = False) -> Response:
     headers = {"cache-control": "no-store"}
     if reply.retry_s:
         headers["retry-after"] = str(reply.retry_s)
+    if reply.warnings:
+        headers["sartor-warnings"] = json.dumps(reply.warnings)
     if close:
         headers["connection"] = "close"
     return Response(reply.body, status_code=reply.status, headers={**headers, "content-type": reply.media})

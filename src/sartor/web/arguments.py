@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sartor.api.models import from_zoo
+from sartor.api.words import device_of as warned_device
 from sartor.bounded import parse_toml
 from sartor.errors import InputError
 from sartor.hardware.accelerator_catalog import device_from, load_device
@@ -26,7 +27,7 @@ from sartor.run.fields import RunOptions
 
 def _own_gpu(text: str) -> Gpu:
     """The device of a datasheet's or an accelerator's TOML text. Raises ``InputError``."""
-    return device_from(parse_toml(text, "gpu_toml", "the text sent"), "own")
+    return warned_device(device_from(parse_toml(text, "gpu_toml", "the text sent"), "own"))
 
 
 def plain_name(field: str, name: object) -> str:
@@ -106,7 +107,7 @@ def _uploaded(config: object, name: str) -> ModelReading:
 
 def _gpu_of(name: object) -> Gpu:
     """The GPU or accelerator of a catalogue name. Raises ``InputError``."""
-    return load_device(plain_name("gpu", name))
+    return warned_device(load_device(plain_name("gpu", name)))
 
 
 def device_of(body: JsonMap) -> Gpu:

@@ -207,12 +207,14 @@ async def respond(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """An HTTP answer without its headers. ``retry_s``: seconds after which to retry, if that may help."""
+    """An HTTP answer without its headers. ``retry_s``: seconds after which to retry, if that may help; ``warnings``:
+    what the command line prints beside the answer."""
 
     status: int = 200
     body: bytes
     media: str = "application/json"
     retry_s: int = 0
+    warnings: tuple[str, ...] = ()
 
 
 def answered(schema: str, body: JsonDict) -> Reply:

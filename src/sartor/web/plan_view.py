@@ -16,6 +16,7 @@ from sartor.answers.diagnosis import LogDiagnosis, TraceDiagnosis, part_words
 from sartor.answers.estimate import TOTALS, ModelEstimate
 from sartor.answers.field import to_json
 from sartor.answers.plan import PlanAnswer
+from sartor.api.words import device_of as warned_device
 from sartor.bounded import parse_toml, unpacked
 from sartor.cost.uncertainty import compare
 from sartor.errors import InputError
@@ -80,7 +81,9 @@ def _cluster_of(body: JsonMap) -> Cluster | None:
     text, name = body.get("cluster_toml"), body.get("cluster")
     if text is None:
         return None if name is None else load_cluster(plain_name("cluster", name))
-    return _own_cluster(text)
+    cluster = _own_cluster(text)
+    warned_device(cluster.gpu)
+    return cluster
 
 
 def figures_body(answer: PlanAnswer) -> JsonDict:

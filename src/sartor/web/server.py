@@ -35,6 +35,7 @@ MEDIA = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
     "json": "application/json",
+    "gz": "application/gzip",
 }
 
 

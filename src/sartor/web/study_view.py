@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from enum import Enum
@@ -17,6 +18,7 @@ import numpy as np
 
 from sartor.answers.design import STEP_TIME
 from sartor.answers.field import to_json
+from sartor.cost.chip.ownership import faults
 from sartor.designs.candidates import Ranked
 from sartor.designs.detail import area_parts, model_detail, power_parts
 from sartor.designs.point import Evaluation, ModelOutcome, Point
@@ -68,6 +70,7 @@ def _detail(study: StudyRecord, best: StudyPoint) -> JsonDict:
     return {
         "area": area_parts(question, accelerator),
         "power": power_parts(accelerator),
+        "faults": list(faults(accelerator)),
         "models": [_model(detail) for detail in details],
         "schedules": [
             plain(record(bars)) for detail in details[:MOST_MODELS] for _, bars in layer_bars(question, ranked, detail)
@@ -272,7 +275,10 @@ def _best(study: StudyRecord, best: StudyPoint) -> JsonDict:
         **picked(best, "area_mm2", "power_w", "die_usd", "objective"),
         "models": [None if o is None else _outcome(o) for o in best.outcomes],
     }
-    return {**record, "detail": winner_body(study, best)}
+    detail = winner_body(study, best)
+    for fault in detail["faults"] if detail else ():
+        warnings.warn(f"the best chip of this study cannot be built: {fault}", stacklevel=2)
+    return {**record, "detail": detail}
 
 
 def _outcome(outcome: ModelOutcome) -> JsonDict:

@@ -12,9 +12,10 @@ import os
 import sys
 import threading
 import time
+import warnings
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -104,7 +105,10 @@ class Answerer:
     def fresh(self, name: str, path: Mapping[str, str], body: bytes) -> Reply:
         """One answer; any failure becomes an error message."""
         try:
-            return self._answer(name, path, body)
+            with warnings.catch_warnings(record=True) as heard:
+                warnings.simplefilter("always")
+                reply = self._answer(name, path, body)
+            return replace(reply, warnings=tuple(dict.fromkeys(str(warning.message) for warning in heard)))
         except InputError as error:
             return refused(error)
         except MemoryError:

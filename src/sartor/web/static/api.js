@@ -11,6 +11,13 @@ export class Refused extends Error {
 const AGAIN_MS = 1000;
 /** @type {(what: string) => void} */
 let told = () => {};
+const heardWarnings = new Map();
+/** `listener(sentences)`: what the answers on screen warn of, as the command line prints it. */
+let warn = (_sentences) => {};
+export const onWarnings = (listener) => {
+  warn = listener;
+};
+
 let server = null,
   lost = false;
 /** `listener("lost")` where the server does not answer, "back" where it does again,
@@ -62,6 +69,7 @@ export async function ask(path, body, { as = "json", signal, tries = 15, once = 
     return ask(path, body, { as, signal, tries });
   }
   heard(response);
+  warned(path.replace(/^(.api.design.).*/, "/api/study"), response);
   if (response.status === 429 && tries > 0) {
     await new Promise((done) => setTimeout(done, 1000 * Number(response.headers.get("retry-after") || 1)));
     return ask(path, body, { as, signal, once, tries: tries - 1 });
@@ -76,6 +84,15 @@ export async function ask(path, body, { as = "json", signal, tries = 15, once = 
     throw new Refused(error, response.status);
   }
   return as === "json" ? response.json() : as === "text" ? response.text() : response.blob();
+}
+
+/** Warnings stay until the same question is answered without them. */
+function warned(path, response) {
+  if (!response.ok) return;
+  const sentences = JSON.parse(response.headers.get("sartor-warnings") ?? "[]");
+  if (!sentences.length && !heardWarnings.has(path)) return;
+  heardWarnings.set(path, sentences);
+  warn([...new Set([...heardWarnings.values()].flat())]);
 }
 
 /** A line in which only the newest question waits: `next(body)` resolves to its answer, or null when overtaken. */

@@ -1,6 +1,6 @@
 // Start: take the state from the build the views, keep them in step.
 
-import { onServer } from "./api.js";
+import { onServer, onWarnings } from "./api.js";
 import { questionBar, refreshBar } from "./bar.js";
 import { h, put, target } from "./dom.js";
 import { shapeView } from "./shape.js";
@@ -17,6 +17,7 @@ const makers = {
   // the other views are loaded when they are opened
   shape: async () => shapeView,
   compare: async () => (await import("./compare.js")).compareView,
+  deploy: async () => (await import("./deploy.js")).deployView,
   plan: async () => (await import("./plan.js")).planView,
   design: async () => (await import("./design.js")).designView,
   diagnose: async () => (await import("./diagnose.js")).diagnoseView,
@@ -71,6 +72,22 @@ async function show() {
   refreshBar();
   views[name].refresh();
 }
+
+onWarnings((sentences) =>
+  put(
+    document.getElementById("warnings"),
+    sentences.map((words) => {
+      const [what, ...why] = words.split(": ");
+      return h("p", {}, h("b", {}, what), why.length ? `: ${why.join(": ")}` : "");
+    }),
+  ),
+);
+
+// what has been chosen from a menu, or left for another place, closes
+document.addEventListener("click", (event) => {
+  for (const menu of document.querySelectorAll("details.menu[open]"))
+    if (!menu.contains(target(event)) || target(event).closest(".menu-items")) menu.removeAttribute("open");
+});
 
 onServer((what) => {
   if (what === "lost")
@@ -163,7 +180,7 @@ async function start() {
   themeButton();
   explainOnHover();
   const openConfig = configDialog(say),
-    openDevice = deviceDialog(say);
+    openDevice = deviceDialog();
   dropAnywhere(say);
   onChange(show);
   show();

@@ -4,7 +4,8 @@ import { ask, catalog, Refused } from "./api.js";
 import { deviceGroups } from "./bar.js";
 import { axes, box, COLOURS, figure, linear, rem, secondsTicks, ticks, timeUnit } from "./charts.js";
 import { card, h, put, s, sized, table, term } from "./dom.js";
-import { chance, change, count, interval, seconds, share, whole } from "./format.js";
+import { chance, change, count, gainOf, interval, seconds, share, times, whole } from "./format.js";
+import { scenarioTable } from "./scenarios.js";
 import { question, state, update } from "./state.js";
 import { nameIn } from "./upload.js";
 
@@ -12,8 +13,17 @@ export function compareView({ banner, status }) {
   const chips = h("div", { class: "row wrap", role: "group", "aria-label": "Devices" });
   const shapes = h("div", {}),
     results = h("div", { class: "results" });
-  const element = h("div", { class: "stack" }, card("Shapes", shapes), card("Devices", chips), results);
-  let asking = 0;
+  const scenarios = scenarioTable();
+  const element = h(
+    "div",
+    { class: "stack" },
+    card("Saved scenarios", scenarios.element),
+    card("Shapes of the model above", shapes),
+    card("Devices", chips),
+    results,
+  );
+  let asking = 0,
+    example = true; // the view opens on something to compare
 
   function wanted() {
     const list = [{ name: "as it is", set: {} }];
@@ -29,7 +39,10 @@ export function compareView({ banner, status }) {
   const gpus = () => [first(), ...state.gpus.filter((gpu) => gpu !== first())].slice(0, 8);
 
   async function refresh() {
+    scenarios.refresh();
     drawDevices();
+    if (example && !state.pins.length && !Object.keys(state.q.set).length) advised();
+    example = false;
     const turn = ++asking,
       list = wanted();
     element.classList.add("waiting");
@@ -181,8 +194,8 @@ export function compareView({ banner, status }) {
   }
 
   async function advised() {
-    const button = /** @type {HTMLButtonElement} */ (document.getElementById("advised"));
-    button.disabled = true;
+    const enabled = (on) => document.getElementById("advised")?.toggleAttribute("disabled", !on);
+    enabled(false);
     try {
       const { gpu, phase, ...rest } = question({ set: {} });
       const found = await ask("/api/advise", { ...rest, gpus: gpus(), objective: phase, top: 3 });
@@ -192,7 +205,7 @@ export function compareView({ banner, status }) {
         ...found.candidates.map((c, i) => [`advised ${i + 1}`, c]),
       ].filter(([, c]) => c);
       if (!take.length) {
-        status("Keep this shape: none of the same size is surely faster.");
+        status("Well cut: none of the same size is surely faster.");
         return;
       }
       update((s) => {
@@ -205,106 +218,117 @@ export function compareView({ banner, status }) {
       if (error instanceof Refused) banner(error.message);
       else throw error;
     } finally {
-      button.disabled = false;
+      enabled(true);
     }
   }
 
-  function device(found, one) {
-    const names = found.shapes.map((shape) => shape.name);
-    const bars = h("div", {});
-    sized(bars, (width) => put(bars, whiskers(one, names, width)));
-    const rows = one.totals.map((t, i) => [
-      names[i],
-      seconds(t.time_s),
-      interval(t.low_s, t.high_s),
-      ...(i ? [`${t.speedup.toFixed(3)}×`, `${t.speedup_low.toFixed(3)} to ${t.speedup_high.toFixed(3)}`] : ["1", ""]),
-      share(t.mfu),
-      t.source,
-    ]);
-    const head = ["shape", "time", "80% interval", "speedup", "80% interval", "MFU", "source"].map((label, k) => ({
-      label,
-      number: k > 0 && k < 6,
-    }));
-    return card(
-      `${one.gpu}, ${one.dtype}`,
-      bars,
-      table(`Times on ${one.gpu}`, head, rows),
-      names.length > 1 ? beats(one, names) : null,
-    );
-  }
-
-  function whiskers(one, names, width) {
-    const least = Math.min(...one.totals.map((t) => t.low_s)) * 0.97,
-      most = Math.max(...one.totals.map((t) => t.high_s)) * 1.02,
-      em = rem(),
-      row = 1.7 * em,
-      height = row * names.length + 3 * em;
-    const frame = box(width, height, { left: 7, top: 0.4 });
-    const [unit, word] = timeUnit(most),
-      x = linear([least, most], [frame.left, frame.right]);
-    return figure(
-      width,
-      height,
-      `Predicted times on ${one.gpu}: ${names.map((n, i) => `${n} ${seconds(one.totals[i].time_s)}`).join("; ")}`,
-      axes(
-        frame,
-        {
-          scale: x,
-          ticks: ticks(least, most, width > 500 ? 8 : 4),
-          text: secondsTicks(unit),
-          title: `predicted time [${word}]`,
-        },
-        null,
-      ),
-      one.totals.map((t, i) => {
-        const y = frame.top + row * (i + 0.5),
-          colour = COLOURS[i % COLOURS.length];
-        return s(
-          "g",
-          { "data-tip": `${names[i]}: ${seconds(t.time_s)}, ${interval(t.low_s, t.high_s)}` },
-          s("line", { class: "faintline", x1: frame.left, x2: frame.right, y1: y, y2: y }),
-          s("line", {
-            x1: x(t.low_s),
-            x2: x(t.high_s),
-            y1: y,
-            y2: y,
-            stroke: colour,
-            "stroke-width": 6,
-            "stroke-linecap": "round",
-            opacity: 0.45,
-          }),
-          s("circle", { cx: x(t.time_s), cy: y, r: 6, fill: colour }),
-          s(
-            "text",
-            { class: "tick", x: frame.left - 8, y: y + 0.25 * em, "text-anchor": "end" },
-            names[i].slice(0, 14),
-          ),
-        );
-      }),
-    );
-  }
-
-  function beats(one, names) {
-    const numbers = names.map((label) => ({ label, number: true }));
-    const head = [{ label: term("beats", "row is faster than …") }, ...numbers];
-    const rows = names.map((name, i) => [
-      name,
-      ...names.map((_, k) => {
-        const p = one.beats[i][k];
-        return p === null
-          ? ""
-          : h(
-              "span",
-              {
-                class: "odds",
-                style: { background: `color-mix(in srgb, var(--blue) ${Math.round(60 * p)}%, transparent)` },
-              },
-              chance(p),
-            );
-      }),
-    ]);
-    return table(`Probability on ${one.gpu} that the row is faster than the column`, head, rows);
-  }
-
   return { element, refresh };
+}
+
+function device(found, one) {
+  const names = found.shapes.map((shape) => shape.name);
+  const bars = h("div", {});
+  sized(bars, (width) => put(bars, whiskers(one, names, width)));
+  const shapeAt = (i) => ({ ...found.shapes[i], ...one.totals[i] });
+  const gains = (t, i) => {
+    if (!i) return ["1", ""];
+    const gain = gainOf(shapeAt(0), shapeAt(i)),
+      part = gain / t.speedup;
+    return [times(gain), `${times(t.speedup_low * part)} to ${times(t.speedup_high * part)}`];
+  };
+  const rows = one.totals.map((t, i) => [
+    names[i],
+    seconds(t.time_s),
+    interval(t.low_s, t.high_s),
+    ...gains(t, i),
+    share(t.mfu),
+    t.source,
+  ]);
+  const head = [
+    "shape",
+    "time",
+    "80% interval",
+    term("equal_work", "gain at equal work"),
+    "80% interval",
+    "MFU",
+    "source",
+  ].map((label, k) => ({
+    label,
+    number: k > 0 && k < 6,
+  }));
+  return card(
+    `${one.gpu}, ${one.dtype}`,
+    bars,
+    table(`Times on ${one.gpu}`, head, rows),
+    names.length > 1 ? beats(one, names) : null,
+  );
+}
+
+function whiskers(one, names, width) {
+  const least = Math.min(...one.totals.map((t) => t.low_s)) * 0.97,
+    most = Math.max(...one.totals.map((t) => t.high_s)) * 1.02,
+    em = rem(),
+    row = 1.7 * em,
+    height = row * names.length + 3 * em;
+  const frame = box(width, height, { left: 7, top: 0.4 });
+  const [unit, word] = timeUnit(most),
+    x = linear([least, most], [frame.left, frame.right]);
+  return figure(
+    width,
+    height,
+    `Predicted times on ${one.gpu}: ${names.map((n, i) => `${n} ${seconds(one.totals[i].time_s)}`).join("; ")}`,
+    axes(
+      frame,
+      {
+        scale: x,
+        ticks: ticks(least, most, width > 500 ? 8 : 4),
+        text: secondsTicks(unit),
+        title: `predicted time [${word}]`,
+      },
+      null,
+    ),
+    one.totals.map((t, i) => {
+      const y = frame.top + row * (i + 0.5),
+        colour = COLOURS[i % COLOURS.length];
+      return s(
+        "g",
+        { "data-tip": `${names[i]}: ${seconds(t.time_s)}, ${interval(t.low_s, t.high_s)}` },
+        s("line", { class: "faintline", x1: frame.left, x2: frame.right, y1: y, y2: y }),
+        s("line", {
+          x1: x(t.low_s),
+          x2: x(t.high_s),
+          y1: y,
+          y2: y,
+          stroke: colour,
+          "stroke-width": 6,
+          "stroke-linecap": "round",
+          opacity: 0.45,
+        }),
+        s("circle", { cx: x(t.time_s), cy: y, r: 6, fill: colour }),
+        s("text", { class: "tick", x: frame.left - 8, y: y + 0.25 * em, "text-anchor": "end" }, names[i].slice(0, 14)),
+      );
+    }),
+  );
+}
+
+function beats(one, names) {
+  const numbers = names.map((label) => ({ label, number: true }));
+  const head = [{ label: term("beats", "row is faster than …") }, ...numbers];
+  const rows = names.map((name, i) => [
+    name,
+    ...names.map((_, k) => {
+      const p = one.beats[i][k];
+      return p === null
+        ? ""
+        : h(
+            "span",
+            {
+              class: "odds",
+              style: { background: `color-mix(in srgb, var(--blue) ${Math.round(60 * p)}%, transparent)` },
+            },
+            chance(p),
+          );
+    }),
+  ]);
+  return table(`Probability on ${one.gpu} that the row is faster than the column`, head, rows);
 }

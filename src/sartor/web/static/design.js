@@ -65,6 +65,7 @@ const ENDINGS = {
 export function designView({ banner, status }) {
   const results = h("div", { class: "results" }),
     says = h("p", { class: "muted", id: "study-says" }),
+    title = h("h2", {}, "Study"),
     search = h("div", { class: "row wrap" });
   const file = h("input", {
     type: "file",
@@ -93,7 +94,7 @@ export function designView({ banner, status }) {
     { class: "stack" },
     form,
     progress,
-    card("Study", h("div", { class: "row wrap", "data-takes-files": true }, file, watch, search), says),
+    card(null, title, h("div", { class: "row wrap", "data-takes-files": true }, file, watch, search), says),
     results,
   );
   element.addEventListener("drop", (event) => {
@@ -108,7 +109,8 @@ export function designView({ banner, status }) {
   let timer = 0,
     shownId = null,
     drawn = "",
-    turn = 0;
+    turn = 0,
+    adopted = "";
 
   put(
     results,
@@ -207,30 +209,6 @@ export function designView({ banner, status }) {
     else banner(`This link shows the study ${name}, which this browser does not have: choose the file again.`);
   }
 
-  function asked() {
-    const { model, config, name, set } = question(),
-      { id, file, also, ...rest } = state.design;
-    const number = (value) =>
-      typeof value === "string" && /^-?[\d.,_ ]+$/.test(value) ? Number(value.replaceAll(/[,_ ]/g, "")) : value;
-    const body = {
-      model,
-      config,
-      name,
-      set,
-      also: (also ?? "")
-        .split(",")
-        .map((one) => one.trim())
-        .filter(Boolean),
-      ...Object.fromEntries(Object.entries(rest).map(([key, value]) => [key, number(value)])),
-    };
-    return Object.fromEntries(
-      Object.entries(body).filter(
-        ([, value]) =>
-          value !== null && value !== undefined && value !== "" && !(Array.isArray(value) && !value.length),
-      ),
-    );
-  }
-
   /** Start a search; its study is shown as it grows, here and wherever the link is opened. */
   async function begin() {
     clearTimeout(timer);
@@ -285,6 +263,7 @@ export function designView({ banner, status }) {
         keep("study", from);
       }
       banner("");
+      adopt(found);
       follow(found, files ? null : from);
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
@@ -295,6 +274,14 @@ export function designView({ banner, status }) {
     } finally {
       if (mine === turn) element.classList.remove("waiting");
     }
+  }
+
+  /** A study is shown under its own question, also in the form above. */
+  async function adopt({ question: q, id }) {
+    const key = JSON.stringify([id, q]);
+    if (key === adopted) return;
+    adopted = key;
+    await taken(q);
   }
 
   function follow(found, from) {
@@ -348,11 +335,14 @@ export function designView({ banner, status }) {
     const q = found.question,
       unit = unitOf(q),
       batch = q.global_batch_size ? `, ${whole(q.global_batch_size)} sequences a step` : "";
+    const models = q.models.map((m) => `${m.name} (${job(m)})`).join(", "),
+      points = `${whole(found.evaluated)} ${found.evaluated === 1 ? "point" : "points"} evaluated`;
+    title.textContent = `Study: ${models} on ${whole(q.num_devices)} devices`;
     put(
       says,
-      `${q.models.map((m) => `${m.name} (${job(m)})`).join(", ")} on ${whole(q.num_devices)} devices${batch}, space ${q.space}: `,
+      `${models} on ${whole(q.num_devices)} devices${batch}, space ${q.space}: `,
       h("b", {}, ENDINGS[found.status] ?? found.status),
-      `; ${whole(found.evaluated)} ${found.evaluated === 1 ? "point" : "points"} evaluated, ${whole(found.pruned)} ruled out by their bound`,
+      `; ${points}, ${whole(found.pruned)} ruled out by their bound`,
       found.waiting ? `, ${whole(found.waiting)} waiting` : "",
       found.left_s ? `, about ${seconds(found.left_s)} left` : "",
     );
@@ -383,259 +373,301 @@ export function designView({ banner, status }) {
     );
     status(
       best
-        ? `Best ${rate(best.objective)} ${unit}${found.gap ? `, nothing more than ${share(found.gap)} better` : ", proved"}`
+        ? `Best ${rate(best.objective)} ${unit}` +
+            (found.gap ? `, nothing more than ${share(found.gap)} better` : ", proved")
         : "",
     );
   }
 
-  const rate = (value) => Number(value.toPrecision(4)).toLocaleString("en");
-
-  function winner(found, best, unit) {
-    const a = best.architecture;
-    const facts = [
-      ["gap", "objective", `${rate(best.objective)} ${unit}`],
-      ["gap", "gap", found.gap === null ? "—" : share(found.gap, 2)],
-      ["area", "area", `${whole(best.area_mm2)} mm²`],
-      ["power", "power", `${whole(best.power_w)} W`],
-      ["cores", "tensor cores", `${a.num_tensor_cores} × ${a.array_rows}×${a.array_cols}`],
-      ["cores", "vector cores", `${a.num_vector_cores} × ${a.vector_lanes} lanes`],
-      ["buffer", "global buffer", bytes(a.global_buffer_bytes)],
-      ["hbm", "memory", `${bytes(a.hbm_bytes)} ${a.memory}`],
-      ["clock", "clock", `${(a.clock_hz / 1e9).toFixed(2)} GHz`],
-      ["node", "node", `${a.node_nm} nm`],
-    ];
-    const models = best.models.filter(Boolean);
-    const head = [
-      "model",
-      "step",
-      "80% interval",
-      "tokens/s",
-      "MFU",
-      "tp",
-      "pp",
-      "dp",
-      "cp",
-      "chunks",
-      "ZeRO",
-      "recompute",
-    ].map((label, k) => ({
-      label: ["tp", "pp", "dp", "cp"].includes(label) ? term(label, label) : label,
-      number: k > 0 && k < 11,
-    }));
-    const rows = models.map((m) => {
-      const d = best.detail?.models.find((each) => each.name === m.name);
-      return [
-        m.name,
-        seconds(m.step_s),
-        d ? interval(d.low_s, d.high_s) : "—",
-        count(m.tokens_per_s),
-        d ? share(d.mfu) : "—",
-        m.tp,
-        m.pp,
-        m.dp,
-        m.cp,
-        m.virtual_stages,
-        m.zero_stage,
-        m.recompute,
-      ];
-    });
-    return card(
-      "Best so far",
-      h("p", { class: "lead", id: "study-best" }, `${best.label}: ${rate(best.objective)} ${unit}`),
-      h(
-        "dl",
-        { class: "tiles" },
-        facts.map(([key, label, value]) => h("div", {}, h("dt", {}, term(key, label)), h("dd", {}, value))),
-      ),
-      table("How each model runs", head, rows),
-    );
-  }
-
-  function detailed(detail) {
-    const mm2 = (v) => `${Number(v.toPrecision(3))} mm²`,
-      watt = (v) => `${Number(v.toPrecision(3))} W`;
-    const sum = (values) => Object.values(values).reduce((a, b) => a + b, 0);
-    return [
-      card(term("area", "Area of the die"), parts(detail.area, AREA, sum(detail.area), mm2)),
-      card(
-        term("power", "Power with all parts at their peak rates"),
-        parts(detail.power, POWER, sum(detail.power), watt),
-      ),
-      ...detail.models.map((m) => card(`Step of ${m.name}`, parts(m.time, STEP, m.step_s, seconds))),
-      ...detail.schedules.map((bars) => card("Schedule of a layer", schedule(bars))),
-      ...detail.pipelines.map((bars) => card("The step in time", pipeline(bars))),
-    ];
-  }
-
-  function convergence(found, unit) {
-    const c = found.convergence,
-      holder = h("div", {});
-    const known = c.bound.flatMap((b, i) => [b, c.incumbent[i]]).filter((v) => v > 0);
-    if (!known.length) return h("p", { class: "muted" }, "Nothing to draw yet.");
-    sized(holder, (width) => {
-      const height = Math.max(200, Math.min(420, width * 0.42)),
-        frame = box(width, height, { left: 4.2 });
-      const end = Math.max(...c.seconds, 1e-9),
-        most = Math.max(...c.incumbent);
-      const top = Math.max(most, ...c.bound.filter((b) => b > 0 && (most <= 0 || b < 50 * most)));
-      const x = linear([0, end], [frame.left, frame.right]),
-        y = linear([0, top * 1.05], [frame.bottom, frame.top]);
-      const stairs = (values) => {
-        const xs = [],
-          ys = [];
-        values.forEach((v, i) => {
-          const ok = v > 0 && v <= top * 1.05;
-          if (i && ok && ys.at(-1) !== null) {
-            xs.push(x(c.seconds[i]));
-            ys.push(ys.at(-1));
-          }
-          xs.push(x(c.seconds[i]));
-          ys.push(ok ? y(v) : null);
-        });
-        return path(xs, ys);
-      };
-      put(
-        holder,
-        figure(
-          width,
-          height,
-          `Bound and best over ${seconds(end)}`,
-          axes(
-            frame,
-            { scale: x, ticks: ticks(0, end, width > 500 ? 8 : 4), text: (v) => String(v), title: "seconds of search" },
-            { scale: y, ticks: ticks(0, top, 5), text: (v) => count(v), title: unit },
-          ),
-          s("path", { class: "track", d: stairs(c.bound), stroke: "var(--vermillion)", "stroke-dasharray": "6 4" }),
-          s("path", { class: "track", d: stairs(c.incumbent), stroke: "var(--blue)" }),
-          c.incumbent.at(-1) > 0
-            ? s("circle", {
-                cx: x(c.seconds.at(-1)),
-                cy: y(c.incumbent.at(-1)),
-                r: 4,
-                fill: "var(--blue)",
-                "data-tip": `${rate(c.incumbent.at(-1))} ${unit}`,
-              })
-            : null,
-        ),
-      );
-    });
-    return [
-      legend([
-        ["best so far", "var(--blue)"],
-        ["proved bound: nothing is better", "var(--vermillion)"],
-      ]),
-      holder,
-    ];
-  }
-
-  function cloud(found, unit) {
-    const p = found.pareto,
-      holder = h("div", {});
-    sized(holder, (width) => {
-      const height = Math.max(220, Math.min(460, width * 0.5)),
-        frame = box(width, height, { left: 4.2 });
-      const xs = [Math.min(...p.area_mm2) * 0.98, Math.max(...p.area_mm2) * 1.02],
-        ys = [Math.min(...p.objective) * 0.98, Math.max(...p.objective) * 1.02];
-      const x = linear(xs, [frame.left, frame.right]),
-        y = linear(ys, [frame.bottom, frame.top]);
-      put(
-        holder,
-        figure(
-          width,
-          height,
-          `${p.labels.length} evaluated points by area`,
-          axes(
-            frame,
-            { scale: x, ticks: ticks(...xs, width > 500 ? 8 : 4), text: (v) => String(v), title: "area [mm²]" },
-            { scale: y, ticks: ticks(...ys, 5), text: (v) => count(v, 4), title: unit },
-          ),
-          p.labels.map((label, i) =>
-            s("circle", {
-              cx: x(p.area_mm2[i]),
-              cy: y(p.objective[i]),
-              r: i === 0 ? 7 : p.on_front[i] ? 5 : 3.5,
-              fill: p.on_front[i] ? "var(--blue)" : "var(--grey)",
-              "fill-opacity": 0.8,
-              class: i === 0 ? "best" : null,
-              "data-tip": `${label}: ${rate(p.objective[i])} ${unit}, ${whole(p.area_mm2[i])} mm², ${whole(p.power_w[i])} W`,
-            }),
-          ),
-        ),
-      );
-    });
-    return [
-      legend([
-        ["on the front of objective, area and power", "var(--blue)"],
-        ["another one is better in all three", "var(--grey)"],
-      ]),
-      holder,
-    ];
-  }
-
-  function front(found, unit) {
-    const p = found.pareto,
-      alike = new Map(); // points that differ in nothing but memory they do not need are one row
-    p.labels.forEach((label, i) => {
-      if (!p.on_front[i]) return;
-      const row = [label, rate(p.objective[i]), whole(p.area_mm2[i]), whole(p.power_w[i])],
-        key = row.join("|"),
-        one = alike.get(key) ?? { row, held: [] };
-      one.held.push(p.hbm_bytes[i]);
-      alike.set(key, one);
-    });
-    const rows = [...alike.values()].slice(0, 40).map(({ row, held }) => [
-      ...row,
-      held
-        .sort((a, b) => a - b)
-        .map(bytes)
-        .join(", "),
-    ]);
-    return table(
-      "Pareto front",
-      ["architecture", unit, "mm²", "W", "memory"].map((label, k) => ({ label, number: k > 0 })),
-      rows,
-      0,
-    );
-  }
-
-  function schedule(bars) {
-    const modes = [...new Set(bars.mode)];
-    return [
-      h("p", { class: "muted" }, bars.title),
-      legend(modes.map((mode) => [mode, paint(mode)])),
-      gantt({
-        label: bars.title,
-        lines: bars.lines,
-        bars: bars.operator.map((name, i) => ({
-          line: bars.lines.indexOf(bars.line[i]),
-          start: bars.start_s[i],
-          end: bars.end_s[i],
-          colour: paint(bars.mode[i]),
-          tip: `${name}: ${seconds(bars.start_s[i])} to ${seconds(bars.end_s[i])}, ${bars.mode[i]}`,
-          words: name,
-        })),
-      }),
-    ];
-  }
-
-  function pipeline(bars) {
-    const kinds = [...new Set(bars.kind)];
-    return [
-      h("p", { class: "muted" }, bars.title),
-      legend(kinds.map((kind) => [kind, paint(kind)])),
-      gantt({
-        label: bars.title,
-        lines: Array.from({ length: bars.num_stages }, (_, i) => `stage ${i}`),
-        bars: bars.kind.map((kind, i) => ({
-          line: bars.stage[i],
-          start: bars.start_s[i],
-          end: bars.end_s[i],
-          colour: paint(kind),
-          tip: `${kind} of microbatch ${bars.microbatch[i]}: ${seconds(bars.start_s[i])} to ${seconds(bars.end_s[i])}`,
-        })),
-      }),
-    ];
-  }
-
   return { element, refresh };
+}
+
+const rate = (value) => Number(value.toPrecision(4)).toLocaleString("en");
+
+function winner(found, best, unit) {
+  const a = best.architecture;
+  const facts = [
+    ["gap", "objective", `${rate(best.objective)} ${unit}`],
+    ["gap", "gap", found.gap === null ? "—" : share(found.gap, 2)],
+    ["area", "area", `${whole(best.area_mm2)} mm²`],
+    ["power", "power", `${whole(best.power_w)} W`],
+    ["cores", "tensor cores", `${a.num_tensor_cores} × ${a.array_rows}×${a.array_cols}`],
+    ["cores", "vector cores", `${a.num_vector_cores} × ${a.vector_lanes} lanes`],
+    ["buffer", "global buffer", bytes(a.global_buffer_bytes)],
+    ["hbm", "memory", `${bytes(a.hbm_bytes)} ${a.memory}`],
+    ["clock", "clock", `${(a.clock_hz / 1e9).toFixed(2)} GHz`],
+    ["node", "node", `${a.node_nm} nm`],
+  ];
+  const models = best.models.filter(Boolean);
+  const head = [
+    "model",
+    "step",
+    "80% interval",
+    "tokens/s",
+    "MFU",
+    "tp",
+    "pp",
+    "dp",
+    "cp",
+    "chunks",
+    "ZeRO",
+    "recompute",
+  ].map((label, k) => ({
+    label: ["tp", "pp", "dp", "cp"].includes(label) ? term(label, label) : label,
+    number: k > 0 && k < 11,
+  }));
+  const rows = models.map((m) => {
+    const d = best.detail?.models.find((each) => each.name === m.name);
+    return [
+      m.name,
+      seconds(m.step_s),
+      d ? interval(d.low_s, d.high_s) : "—",
+      count(m.tokens_per_s),
+      d ? share(d.mfu) : "—",
+      m.tp,
+      m.pp,
+      m.dp,
+      m.cp,
+      m.virtual_stages,
+      m.zero_stage,
+      m.recompute,
+    ];
+  });
+  return card(
+    "Best so far",
+    h("p", { class: "lead", id: "study-best" }, `${best.label}: ${rate(best.objective)} ${unit}`),
+    h(
+      "dl",
+      { class: "tiles" },
+      facts.map(([key, label, value]) => h("div", {}, h("dt", {}, term(key, label)), h("dd", {}, value))),
+    ),
+    table("How each model runs", head, rows),
+  );
+}
+
+function detailed(detail) {
+  const mm2 = (v) => `${Number(v.toPrecision(3))} mm²`,
+    watt = (v) => `${Number(v.toPrecision(3))} W`;
+  const sum = (values) => Object.values(values).reduce((a, b) => a + b, 0);
+  return [
+    card(term("area", "Area of the die"), parts(detail.area, AREA, sum(detail.area), mm2)),
+    card(
+      term("power", "Power with all parts at their peak rates"),
+      parts(detail.power, POWER, sum(detail.power), watt),
+    ),
+    ...detail.models.map((m) => card(`Step of ${m.name}`, parts(m.time, STEP, m.step_s, seconds))),
+    ...detail.schedules.map((bars) => card("Schedule of a layer", schedule(bars))),
+    ...detail.pipelines.map((bars) => card("The step in time", pipeline(bars))),
+  ];
+}
+
+function convergence(found, unit) {
+  const c = found.convergence,
+    holder = h("div", {});
+  const known = c.bound.flatMap((b, i) => [b, c.incumbent[i]]).filter((v) => v > 0);
+  if (!known.length) return h("p", { class: "muted" }, "Nothing to draw yet.");
+  sized(holder, (width) => {
+    const height = Math.max(200, Math.min(420, width * 0.42)),
+      frame = box(width, height, { left: 4.2 });
+    const end = Math.max(...c.seconds, 1e-9),
+      most = Math.max(...c.incumbent);
+    const top = Math.max(most, ...c.bound.filter((b) => b > 0 && (most <= 0 || b < 50 * most)));
+    const x = linear([0, end], [frame.left, frame.right]),
+      y = linear([0, top * 1.05], [frame.bottom, frame.top]);
+    const stairs = (values) => {
+      const xs = [],
+        ys = [];
+      values.forEach((v, i) => {
+        const ok = v > 0 && v <= top * 1.05;
+        if (i && ok && ys.at(-1) !== null) {
+          xs.push(x(c.seconds[i]));
+          ys.push(ys.at(-1));
+        }
+        xs.push(x(c.seconds[i]));
+        ys.push(ok ? y(v) : null);
+      });
+      return path(xs, ys);
+    };
+    put(
+      holder,
+      figure(
+        width,
+        height,
+        `Bound and best over ${seconds(end)}`,
+        axes(
+          frame,
+          { scale: x, ticks: ticks(0, end, width > 500 ? 8 : 4), text: (v) => String(v), title: "seconds of search" },
+          { scale: y, ticks: ticks(0, top, 5), text: (v) => count(v), title: unit },
+        ),
+        s("path", { class: "track", d: stairs(c.bound), stroke: "var(--vermillion)", "stroke-dasharray": "6 4" }),
+        s("path", { class: "track", d: stairs(c.incumbent), stroke: "var(--blue)" }),
+        c.incumbent.at(-1) > 0
+          ? s("circle", {
+              cx: x(c.seconds.at(-1)),
+              cy: y(c.incumbent.at(-1)),
+              r: 4,
+              fill: "var(--blue)",
+              "data-tip": `${rate(c.incumbent.at(-1))} ${unit}`,
+            })
+          : null,
+      ),
+    );
+  });
+  return [
+    legend([
+      ["best so far", "var(--blue)"],
+      ["proved bound: nothing is better", "var(--vermillion)"],
+    ]),
+    holder,
+  ];
+}
+
+function cloud(found, unit) {
+  const p = found.pareto,
+    size = (i) => `${whole(p.area_mm2[i])} mm², ${whole(p.power_w[i])} W`,
+    tip = (label, i) => `${label}: ${rate(p.objective[i])} ${unit}, ${size(i)}`,
+    holder = h("div", {});
+  sized(holder, (width) => {
+    const height = Math.max(220, Math.min(460, width * 0.5)),
+      frame = box(width, height, { left: 4.2 });
+    const xs = [Math.min(...p.area_mm2) * 0.98, Math.max(...p.area_mm2) * 1.02],
+      ys = [Math.min(...p.objective) * 0.98, Math.max(...p.objective) * 1.02];
+    const x = linear(xs, [frame.left, frame.right]),
+      y = linear(ys, [frame.bottom, frame.top]);
+    put(
+      holder,
+      figure(
+        width,
+        height,
+        `${p.labels.length} evaluated points by area`,
+        axes(
+          frame,
+          { scale: x, ticks: ticks(...xs, width > 500 ? 8 : 4), text: (v) => String(v), title: "area [mm²]" },
+          { scale: y, ticks: ticks(...ys, 5), text: (v) => count(v, 4), title: unit },
+        ),
+        p.labels.map((label, i) =>
+          s("circle", {
+            cx: x(p.area_mm2[i]),
+            cy: y(p.objective[i]),
+            r: i === 0 ? 7 : p.on_front[i] ? 5 : 3.5,
+            fill: p.on_front[i] ? "var(--blue)" : "var(--grey)",
+            "fill-opacity": 0.8,
+            class: i === 0 ? "best" : null,
+            "data-tip": tip(label, i),
+          }),
+        ),
+      ),
+    );
+  });
+  return [
+    legend([
+      ["on the front of objective, area and power", "var(--blue)"],
+      ["another one is better in all three", "var(--grey)"],
+    ]),
+    holder,
+  ];
+}
+
+function front(found, unit) {
+  const p = found.pareto,
+    alike = new Map(); // points that differ in nothing but memory they do not need are one row
+  p.labels.forEach((label, i) => {
+    if (!p.on_front[i]) return;
+    const row = [label, rate(p.objective[i]), whole(p.area_mm2[i]), whole(p.power_w[i])],
+      key = row.join("|"),
+      one = alike.get(key) ?? { row, held: [] };
+    one.held.push(p.hbm_bytes[i]);
+    alike.set(key, one);
+  });
+  const rows = [...alike.values()].slice(0, 40).map(({ row, held }) => [
+    ...row,
+    held
+      .sort((a, b) => a - b)
+      .map(bytes)
+      .join(", "),
+  ]);
+  return table(
+    "Pareto front",
+    ["architecture", unit, "mm²", "W", "memory"].map((label, k) => ({ label, number: k > 0 })),
+    rows,
+    0,
+  );
+}
+
+function schedule(bars) {
+  const modes = [...new Set(bars.mode)];
+  return [
+    h("p", { class: "muted" }, bars.title),
+    legend(modes.map((mode) => [mode, paint(mode)])),
+    gantt({
+      label: bars.title,
+      lines: bars.lines,
+      bars: bars.operator.map((name, i) => ({
+        line: bars.lines.indexOf(bars.line[i]),
+        start: bars.start_s[i],
+        end: bars.end_s[i],
+        colour: paint(bars.mode[i]),
+        tip: `${name}: ${seconds(bars.start_s[i])} to ${seconds(bars.end_s[i])}, ${bars.mode[i]}`,
+        words: name,
+      })),
+    }),
+  ];
+}
+
+function pipeline(bars) {
+  const kinds = [...new Set(bars.kind)];
+  return [
+    h("p", { class: "muted" }, bars.title),
+    legend(kinds.map((kind) => [kind, paint(kind)])),
+    gantt({
+      label: bars.title,
+      lines: Array.from({ length: bars.num_stages }, (_, i) => `stage ${i}`),
+      bars: bars.kind.map((kind, i) => ({
+        line: bars.stage[i],
+        start: bars.start_s[i],
+        end: bars.end_s[i],
+        colour: paint(kind),
+        tip: `${kind} of microbatch ${bars.microbatch[i]}: ${seconds(bars.start_s[i])} to ${seconds(bars.end_s[i])}`,
+      })),
+    }),
+  ];
+}
+
+function asked() {
+  const { model, config, name, set } = question(),
+    { id, file, also, ...rest } = state.design;
+  const number = (value) =>
+    typeof value === "string" && /^-?[\d.,_ ]+$/.test(value) ? Number(value.replaceAll(/[,_ ]/g, "")) : value;
+  const body = {
+    model,
+    config,
+    name,
+    set,
+    also: (also ?? "")
+      .split(",")
+      .map((one) => one.trim())
+      .filter(Boolean),
+    ...Object.fromEntries(Object.entries(rest).map(([key, value]) => [key, number(value)])),
+  };
+  return Object.fromEntries(
+    Object.entries(body).filter(
+      ([, value]) => value !== null && value !== undefined && value !== "" && !(Array.isArray(value) && !value.length),
+    ),
+  );
+}
+
+async function taken(q) {
+  const names = q.models.map((m) => m.name),
+    spaces = (await catalog("spaces")).map((space) => space.name),
+    zoo = new Set((await catalog("models")).map((m) => m.name));
+  update((st) => {
+    const { num_devices, global_batch_size, objective, budgets } = q,
+      space = spaces.includes(q.space) ? q.space : st.design.space;
+    if (zoo.has(names[0]) && names[0] !== st.q.model) Object.assign(st.q, { model: names[0], config: null, set: {} });
+    const also = names.slice(1).join(", "),
+      { area_mm2, power_w } = budgets ?? {};
+    Object.assign(st.design, { num_devices, global_batch_size, objective, space, also, area_mm2, power_w });
+    st.design.seq_len = q.models[0]?.seq_len ?? null;
+    st.design.hbm_gib = budgets?.hbm_bytes ? budgets.hbm_bytes / 2 ** 30 : null;
+  });
 }

@@ -9,6 +9,11 @@ import { question, state, update } from "./state.js";
 import { gantt } from "./timeline.js";
 
 const MOST = 18_000_000;
+const TAKES =
+  "A training log (Megatron-LM, torchtitan, DeepSpeed, NeMo, MaxText, litgpt, nanotron, nanoGPT, LLaMA-Factory, " +
+  "transformers, MLPerf) or a profiler trace (PyTorch, or Nsight Systems as .sqlite), chosen or dropped here. " +
+  "It is sent only to your own sartor server.";
+const EXAMPLE = "An example: the made-up trace of a small GPT on an H100. Choose or drop your own run above.";
 const OWN = ["model", "config", "name", "set"],
   DEVICE = ["gpu", "gpu_toml", "calibration"],
   PLAN = ["num_devices", "global_batch_size", "seq_len", "number"];
@@ -67,6 +72,7 @@ export function diagnoseView({ banner, status }) {
         go,
         stop,
       ),
+      h("p", { class: "muted" }, TAKES),
     ),
     results,
   );
@@ -82,17 +88,6 @@ export function diagnoseView({ banner, status }) {
   let loaded = null,
     running = null,
     started = false;
-
-  put(
-    results,
-    h(
-      "p",
-      { class: "empty" },
-      "Choose or drop a training log (Megatron-LM, torchtitan, DeepSpeed, NeMo, MaxText, litgpt, nanotron, nanoGPT, ",
-      "LLaMA-Factory, transformers, MLPerf) or a profiler trace (PyTorch, or Nsight Systems as .sqlite). ",
-      "It is sent only to your own sartor server.",
-    ),
-  );
 
   async function load(from) {
     if (from.size > MOST) {
@@ -119,25 +114,37 @@ export function diagnoseView({ banner, status }) {
       if (input.type === "checkbox") input.checked = state.run[key];
       else input.value = state.run[key] ?? "";
     const { file: name } = state.run;
-    if (!name) return;
+    if (!name) {
+      example();
+      return;
+    }
     const files = await kept("run", name);
     if (files) take(files[0]);
     else banner(`This link shows the run ${name}, which this browser does not have: choose the file again.`);
   }
 
+  /** The view opens on an answer: our own small trace, which a file of one's own replaces. */
+  async function example() {
+    const answer = await fetch("example.json.gz").catch(() => null);
+    if (!answer?.ok || loaded) return;
+    loaded = { name: "example.json.gz", text: base64(new Uint8Array(await answer.arrayBuffer())), example: true };
+    diagnose();
+  }
+
   async function diagnose() {
     running?.abort();
-    update((st) => {
-      st.run = {
-        file: loaded.name,
-        ...Object.fromEntries(
-          Object.entries(inputs).map(([key, input]) => [
-            key,
-            input.type === "checkbox" ? input.checked : input.value.trim(),
-          ]),
-        ),
-      };
-    });
+    if (!loaded.example)
+      update((st) => {
+        st.run = {
+          file: loaded.name,
+          ...Object.fromEntries(
+            Object.entries(inputs).map(([key, input]) => [
+              key,
+              input.type === "checkbox" ? input.checked : input.value.trim(),
+            ]),
+          ),
+        };
+      });
     const own = (running = new AbortController());
     element.classList.add("waiting");
     stop.hidden = false;
@@ -199,6 +206,7 @@ export function diagnoseView({ banner, status }) {
     const { fall, operators, timeline } = found.figures;
     put(
       results,
+      loaded.example ? h("p", { class: "muted", id: "run-example" }, EXAMPLE) : null,
       card(
         found.says.title,
         h(
@@ -270,7 +278,7 @@ function lasting(line) {
     start: line.begin_s[i],
     end: line.end_s[i],
     colour: paint(kind),
-    tip: `${kind}: ${seconds(line.end_s[i] - line.begin_s[i])}`,
+    tip: `${kind}: ${seconds(line.end_s[i] - line.begin_s[i])}${line.kernels[i] ? `; ${line.kernels[i]}` : ""}`,
   }));
   return [
     h("p", { class: "muted" }, line.title),

@@ -74,3 +74,17 @@ export const axesWords = (fix) =>
     .join(", ");
 
 export const interval = (low, high) => `${seconds(low)} to ${seconds(high)}`;
+
+/** A gain, and what it is everywhere on the page: how much more of the same work is done in a second. Computing or
+ * holding less earns nothing; of the sizes of a shape, the one that grew least says what work it does. */
+export const times = (gain) => `${gain.toFixed(2)}×`;
+
+export function gainOf(before, after) {
+  const grown = Math.min(
+    after.flops / before.flops,
+    after.num_params / before.num_params,
+    (after.num_active_params ?? after.num_params) / (before.num_active_params ?? before.num_params),
+  );
+  const work = grown > 1 && grown < 1.01 ? 1 : grown; // as the search for shapes of the same size counts it
+  return (before.time_s / after.time_s) * work;
+}

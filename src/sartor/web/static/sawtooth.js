@@ -2,7 +2,7 @@
 
 import { linear, path, rem, secondsTicks, ticks, timeUnit } from "./charts.js";
 import { h, put, s, sized, term } from "./dom.js";
-import { change, count, seconds, whole } from "./format.js";
+import { change, count, seconds, times, whole } from "./format.js";
 
 const TOP = 1.1,
   BOTTOM = 1.05; // room for words above and below the curve, in rem
@@ -175,15 +175,7 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
     if (at === data.asked) return `${whole(at)}: ${seconds(t)} a microbatch`;
     const i = data.values.indexOf(at),
       base = data.values.indexOf(data.asked);
-    return `${whole(at)}: ${seconds(t)}, ${change(equal[i] / equal[base] - 1)} at equal work`;
-  }
-
-  /** Times as the work of the shape asked about would take: over GEMM FLOPs or parameters, whichever favours less. */
-  function atEqualWork({ values, time_s, flops, num_params, asked }) {
-    const base = values.indexOf(asked);
-    return time_s.map((t, i) =>
-      t === null ? null : t / Math.min(flops[i] / flops[base], num_params[i] / num_params[base]),
-    );
+    return `${whole(at)}: ${seconds(t)}, ${times(equal[base] / equal[i])} at equal work`;
   }
 
   function draw() {
@@ -201,6 +193,7 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
       y = linear([least - room, most + room], [bottom, top]);
     const [unit, word] = timeUnit(most),
       inside = (at) => Math.min(Math.max(at, top), bottom);
+    const span = `${field} ${whole(low)} to ${whole(high)}`;
     const xs = shown.map((i) => x(data.values[i])),
       at = data.values.indexOf(value),
       marks = ticks(least - room, most + room, 3);
@@ -215,7 +208,7 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
           width: w,
           height,
           role: "img",
-          "aria-label": `Time of a microbatch at equal work from ${field} ${whole(low)} to ${whole(high)}: ${seconds(least)} to ${seconds(most)}`,
+          "aria-label": `Time of a microbatch at equal work from ${span}: ${seconds(least)} to ${seconds(most)}`,
         },
         marks.map((t) => [
           s("line", { class: "grid", x1: 0, x2: w, y1: y(t), y2: y(t) }),
@@ -240,13 +233,13 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
         shown.length < 70
           ? shown.map((i, k) => s("circle", { class: "dot", cx: xs[k], cy: y(equal[i]), r: 1.8 }))
           : null,
-        aligned(x, bottom, w),
-        steps(shown, x, y),
+        aligned(field, [low, high], x, bottom, w),
+        steps(field, data, equal, x, y),
         s("line", { class: "base", x1: 0, x2: w, y1: bottom, y2: bottom }),
-        [low, (low + high) / 2, high].map((v, k) =>
+        ticks(low, high, Math.min(4, high - low)).map((v) =>
           s(
             "text",
-            { class: "tick", x: [2, w / 2, w - 2][k], y: height - 2, "text-anchor": ["start", "middle", "end"][k] },
+            { class: "tick", x: Math.min(Math.max(x(v), em), w - em), y: height - 2, "text-anchor": "middle" },
             whole(v),
           ),
         ),
@@ -260,7 +253,7 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
               y2: bottom,
               "data-tip": `The model's own: ${whole(own)}`,
             }),
-        data.better.map((offer) => mark(offer, x, y)),
+        data.better.map((offer) => better(offer, data, equal, x, y, onOffer)),
         cross,
         at < 0 || equal[at] === null
           ? null
@@ -270,52 +263,6 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
             ],
       ),
     );
-  }
-
-  /** Ticks at the multiples that tiles and kernels like best, as many as can be told apart. */
-  function aligned(x, bottom, w) {
-    if (!/_size$|_dim$/.test(field)) return null;
-    const step = [64, 128, 256, 512, 1024, 2048, 4096, 8192].find((n) => (w * n) / (high - low) >= 7);
-    if (!step) return null;
-    const at = Array.from(
-      { length: Math.floor(high / step) - Math.ceil(low / step) + 1 },
-      (_, k) => (Math.ceil(low / step) + k) * step,
-    );
-    return s("path", {
-      class: "aligned",
-      d: at.map((v) => `M${x(v).toFixed(1)} ${bottom}v-5`).join(""),
-      "data-tip": `Multiples of ${step}`,
-    });
-  }
-
-  /** Where the next aligned value takes surely longer for the same work: a wave or a tile more has begun. */
-  function steps(shown, x, y) {
-    const on = shown.filter((i) => !data.fine.has(data.values[i]));
-    const jumps = on.filter(
-      (i, k) => k > 0 && equal[i] > equal[on[k - 1]] * (1 + STEP) && !["num_heads", "num_kv_heads"].includes(field),
-    );
-    return jumps.length > 14
-      ? null
-      : jumps.map((i) =>
-          s("path", {
-            class: "step",
-            d: `M${x(data.values[i])} ${y(equal[i]) - 4}l3 -5h-6z`,
-            "data-tip": `${whole(data.values[i])}: one more wave or tile begins`,
-          }),
-        );
-  }
-
-  function mark(offer, x, y) {
-    const i = data.values.indexOf(offer.value);
-    if (i < 0 || equal[i] === null) return null;
-    const cx = x(offer.value),
-      cy = y(equal[i]);
-    return s("path", {
-      class: "better",
-      "data-offer": offer.value,
-      d: `M${cx} ${cy - 5}l5 5l-5 5l-5 -5z`,
-      onclick: () => onOffer(offer.value),
-    });
   }
 
   return {
@@ -341,21 +288,7 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
       slider.setAttribute("aria-valuetext", `${whole(now)}, ${seconds(timeOf(now))}`);
       put(
         offers,
-        (data?.better ?? []).map((offer) =>
-          h(
-            "button",
-            {
-              class: "chip offered",
-              "data-value": offer.value,
-              onclick: () => onOffer(offer.value),
-              "data-tip": `${seconds(timeOf(offer.value))} a microbatch.`,
-            },
-            `${offer.value < now ? "◂" : "▸"} ${whole(offer.value)}: `,
-            h("b", { class: offer.time_change < 0 ? "good" : "" }, `${change(offer.time_change)} time`),
-            `, ${change(offer.params_change)} parameters`,
-            h("small", {}, `${change(-offer.saving)} at equal work`, h("span", { class: "news" })),
-          ),
-        ),
+        (data?.better ?? []).map((offer) => chipOf(offer, now, timeOf(offer.value), onOffer)),
         data?.better.length ? null : h("span", { class: "muted", "data-term": "equal_work" }, "no better value nearby"),
       );
       draw();
@@ -417,6 +350,60 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
   };
 }
 
+/** What the lines and marks of all fields mean, once. */
+export const sawLegend = () =>
+  h(
+    "p",
+    { class: "legend saw-legend" },
+    [
+      ["saw", "time at equal work"],
+      ["size", "time"],
+      ["better", "a better value"],
+      ["step", "a wave or tile more begins"],
+      ["own", "the model's own value"],
+    ].map(([kind, words]) => h("span", {}, h("i", { class: `key-${kind}` }), words)),
+  );
+
+/** Ticks at the multiples that tiles and kernels like best, as many as can be told apart. */
+function aligned(field, [low, high], x, bottom, w) {
+  if (!/_size$|_dim$/.test(field)) return null;
+  const step = [64, 128, 256, 512, 1024, 2048, 4096, 8192].find((n) => (w * n) / (high - low) >= 7);
+  if (!step) return null;
+  const first = Math.ceil(low / step);
+  const values = Array.from({ length: Math.floor(high / step) - first + 1 }, (_, k) => (first + k) * step);
+  return s("path", {
+    class: "aligned",
+    d: values.map((v) => `M${x(v).toFixed(1)} ${bottom}v-5`).join(""),
+    "data-tip": `Multiples of ${step}`,
+  });
+}
+
+/** Where the next aligned value takes surely longer for the same work: a wave or a tile more has begun. */
+function steps(field, data, equal, x, y) {
+  if (["num_heads", "num_kv_heads"].includes(field)) return null;
+  const on = [...data.values.keys()].filter((i) => data.time_s[i] !== null && !data.fine.has(data.values[i]));
+  const jumps = on.filter((i, k) => k > 0 && equal[i] > equal[on[k - 1]] * (1 + STEP));
+  if (jumps.length > 14) return null;
+  return jumps.map((i) =>
+    s("path", {
+      class: "step",
+      d: `M${x(data.values[i])} ${y(equal[i]) - 4}l3 -5h-6z`,
+      "data-tip": `${whole(data.values[i])}: one more wave or tile begins`,
+    }),
+  );
+}
+
+function better(offer, data, equal, x, y, onOffer) {
+  const i = data.values.indexOf(offer.value);
+  if (i < 0 || equal[i] === null) return null;
+  return s("path", {
+    class: "better",
+    "data-offer": offer.value,
+    d: `M${x(offer.value)} ${y(equal[i]) - 5}l5 5l-5 5l-5 -5z`,
+    onclick: () => onOffer(offer.value),
+  });
+}
+
 export const fixWords = (fix) =>
   Object.entries(fix)
     .map(([field, to]) => `${field} = ${whole(to)}`)
@@ -431,4 +418,33 @@ function commonStep(values) {
     if (gap > step && (gap & (gap - 1)) === 0) step = gap;
   }
   return step > 1 && values.filter((v) => v % step === 0).length > values.length / 8 ? step : 1;
+}
+
+/** Times as the work of the shape asked about would take: over GEMM FLOPs or parameters, whichever favours less. */
+function atEqualWork({ values, time_s, flops, num_params, asked }) {
+  const base = values.indexOf(asked);
+  return time_s.map((t, i) =>
+    t === null ? null : t / Math.min(flops[i] / flops[base], num_params[i] / num_params[base]),
+  );
+}
+
+function chipOf(offer, now, time_s, onOffer) {
+  return h(
+    "button",
+    {
+      class: "chip offered",
+      "data-value": offer.value,
+      onclick: () => onOffer(offer.value),
+      "data-tip": `${seconds(time_s)} a microbatch.`,
+    },
+    `${offer.value < now ? "◂" : "▸"} ${whole(offer.value)}: `,
+    h("b", { class: "good" }, times(1 / (1 - offer.saving))),
+    " at equal work",
+    h(
+      "small",
+      {},
+      `${change(offer.time_change)} time, ${change(offer.params_change)} parameters`,
+      h("span", { class: "news" }),
+    ),
+  );
 }

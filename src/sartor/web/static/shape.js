@@ -2,17 +2,28 @@
 
 import { ask, line, Refused } from "./api.js";
 import { markBar, refreshBar } from "./bar.js";
-import { axes, BOUND, box, figure, HELD, legend, log, logTicks, parts, SPENT } from "./charts.js";
-import { card, download, h, put, s, sized, term } from "./dom.js";
-import { bytes, change, count, interval, seconds, share, whole } from "./format.js";
-import { offers } from "./offers.js";
-import { fixWords, sawtooth } from "./sawtooth.js";
+import { card, download, h, put, sized, term } from "./dom.js";
+import { change, count, seconds, share } from "./format.js";
+import { promise } from "./promise.js";
+import { fixWords, sawLegend, sawtooth } from "./sawtooth.js";
+import { drawFindings, drawOperators, drawRoof, drawStory } from "./shape_figures.js";
 import { canRedo, canUndo, devices, question, redo, redoing, state, undo, undoing, update } from "./state.js";
 
 const next = line("/api/shape");
-const ROWS = 12;
 const AT_GPU = ["gpu_toml", "calibration"];
-const ASKED = ["seq_len", "microbatch_size", "context_len", "tp", "gpu", "dtype", "phase", "attention", "fix", "model"];
+const ASKED = [
+  "seq_len",
+  "microbatch_size",
+  "context_len",
+  "tp",
+  "gpu",
+  "dtype",
+  "phase",
+  "attention",
+  "framework",
+  "fix",
+  "model",
+];
 const AXES = ["pp", "dp", "cp", "ep"]; // of the plan, without an input of their own
 
 export function shapeView({ banner, status }) {
@@ -22,11 +33,10 @@ export function shapeView({ banner, status }) {
     modelKey = "",
     live = false,
     moving = false,
-    best = "",
     pending = 0,
     newest = 0;
   const grid = h("div", { class: "fields" });
-  const story = h("section", { class: "card story", "aria-label": "Summary" });
+  const said = h("div", { class: "said" });
   const ticker = h("div", { class: "ticker", "aria-hidden": "true" });
   const total = h("div", { class: "total" }),
     actions = h("div", { class: "actions" });
@@ -35,17 +45,12 @@ export function shapeView({ banner, status }) {
   const scrolls = (name, label) => h("div", { class: name, tabindex: "0", role: "region", "aria-label": label });
   const findings = scrolls("findings", "Findings"),
     notes = scrolls("notes", "Assumptions");
-  const advice = offers({
-    apply: applyShape,
-    say: (words) => {
-      best = words;
-      if (answer) drawStory();
-    },
-  });
+  const get = downloads(() => answer, { banner, status });
+  const advice = promise({ apply: applyShape });
+  const story = h("section", { class: "card story", "aria-label": "Summary" }, advice.element, said);
   const side = h(
     "div",
     { class: "side" },
-    advice.element,
     h("section", { class: "card summary", "aria-label": "Shape" }, total, actions),
     card(term("finding", "Findings"), findings),
     card("From the file, and assumptions", notes),
@@ -56,8 +61,16 @@ export function shapeView({ banner, status }) {
     card("Operators by time", operators),
     card(term("roofline", "Roofline"), roof),
   );
-  const element = h("div", { class: "shape unasked" }, ticker, story, grid, middle, side);
-  const roofWidth = sized(roof, () => drawRoof());
+  const element = h(
+    "div",
+    { class: "shape unasked" },
+    ticker,
+    story,
+    h("div", { class: "sizes" }, sawLegend(), grid),
+    middle,
+    side,
+  );
+  const roofWidth = sized(roof, (width) => answer && drawRoof(roof, width, answer.roofline));
 
   async function refresh() {
     const key = JSON.stringify([state.q.model, state.q.config]);
@@ -90,7 +103,7 @@ export function shapeView({ banner, status }) {
       element.classList.toggle("waiting", pending > 0);
     }
     if (!live) {
-      advice.about();
+      if (answer) advice.about(answer);
       news();
     }
   }
@@ -153,12 +166,13 @@ export function shapeView({ banner, status }) {
         "changed",
         baseline && baseline.fields?.[name] !== undefined && baseline.fields[name] !== model[name],
       );
-    drawStory();
+    drawStory(said, ticker, answer, Object.keys(state.q.set).length > 0);
+    if (live) advice.follow(answer);
     drawTotal();
     drawActions();
-    drawFindings();
-    drawOperators();
-    drawRoof();
+    drawFindings(findings, answer, { focus: (field) => fields.get(field)?.focus(), fix: applyFix });
+    drawOperators(operators, answer);
+    if (roofWidth()) drawRoof(roof, roofWidth(), answer.roofline);
     put(
       notes,
       h(
@@ -218,68 +232,6 @@ export function shapeView({ banner, status }) {
       tidy(s);
     });
   }
-
-  /** The answer in a sentence, and what time and memory are made of. */
-  function drawStory() {
-    const { totals, baseline, says } = answer;
-    const faster = baseline ? totals.time_s / baseline.time_s - 1 : 0,
-      moved = Object.keys(state.q.set).length > 0;
-    const delta = h(
-      "span",
-      { class: `delta ${Math.abs(faster) < 5e-5 ? "" : faster < 0 ? "good" : "bad"}` },
-      change(faster),
-    );
-    const spent = totals.time ?? { [answer.workload.phase]: totals.time_s },
-      most = Math.max(totals.peak_bytes, totals.usable_bytes);
-    put(
-      story,
-      h(
-        "p",
-        { class: "lead", id: "headline" },
-        `${says.takes} `,
-        h("strong", { id: "step-time" }, seconds(totals.time_s)),
-        ` (80%: ${interval(totals.low_s, totals.high_s)}). `,
-        moved ? ["That is ", delta, " against the model's own sizes. "] : null,
-        h("span", { class: totals.fits ? "" : "wrong", id: "fit" }, says.memory),
-        totals.would_fit.length ? ` It would with ${totals.would_fit.map(settings).join(", or with ")}.` : "",
-        answer.runs
-          ? ""
-          : h(
-              "span",
-              { class: "wrong" },
-              ` It does not split over tp=${answer.workload.tp}: shown for tp=${answer.split.tp}.`,
-            ),
-        h("span", { id: "best-says" }, best ? ` ${best}` : ""),
-      ),
-      h(
-        "div",
-        { class: "halves" },
-        h(
-          "div",
-          {},
-          h("h2", {}, term("step", "Time"), ` ${seconds(totals.time_s)}`),
-          parts(spent, { ...SPENT, [answer.workload.phase]: "operators" }, totals.time_s, seconds),
-        ),
-        h(
-          "div",
-          {},
-          h("h2", {}, term("peak_bytes", "Memory"), ` ${bytes(totals.peak_bytes)} of ${bytes(totals.usable_bytes)}`),
-          parts(totals.memory ?? {}, HELD, most, bytes, totals.usable_bytes),
-        ),
-      ),
-    );
-    put(
-      ticker,
-      h("strong", {}, seconds(totals.time_s)),
-      moved ? delta.cloneNode(true) : null,
-      h("span", { class: totals.fits ? "" : "wrong" }, `${bytes(totals.peak_bytes)} of ${bytes(totals.usable_bytes)}`),
-    );
-  }
-
-  const settings = ({ num_devices: devices, global_batch_size: _, ...change_ }) =>
-    Object.entries(change_)
-      .map(([name, value]) => `${name}=${value}`)
-      .join(" and ") + (devices ? ` on ${whole(devices)} devices` : "");
 
   function drawTotal() {
     const { totals, baseline, model } = answer;
@@ -344,10 +296,10 @@ export function shapeView({ banner, status }) {
           h(
             "div",
             { class: "menu-items" },
-            button("get-config", "config.json", getConfig),
-            button("get-report", "report (HTML)", getReport),
-            button("get-json", "estimate (JSON)", () => getJson("estimate")),
-            button("get-lint", "findings (JSON)", () => getJson("lint")),
+            button("get-config", "config.json", get.config),
+            button("get-report", "report (HTML)", get.report),
+            button("get-json", "estimate (JSON)", () => get.json("estimate")),
+            button("get-lint", "findings (JSON)", () => get.json("lint")),
           ),
         ),
       ),
@@ -370,9 +322,14 @@ export function shapeView({ banner, status }) {
     drawActions();
   }
 
-  const fileName = () => (answer?.model.name || "model").toLowerCase().replaceAll(/[^a-z0-9.]+/g, "-");
+  return { element, refresh };
+}
 
-  async function getConfig() {
+/** Files of the answer on screen. */
+function downloads(answerNow, { banner, status }) {
+  const fileName = () => (answerNow()?.model.name || "model").toLowerCase().replaceAll(/[^a-z0-9.]+/g, "-");
+
+  async function config() {
     await orSay(async () => {
       const { model, config, name, set } = question();
       download(
@@ -382,7 +339,7 @@ export function shapeView({ banner, status }) {
     });
   }
 
-  async function getReport() {
+  async function report() {
     await orSay(async () => {
       status("Writing the report …");
       const { gpu, phase, ...rest } = question();
@@ -395,7 +352,7 @@ export function shapeView({ banner, status }) {
     });
   }
 
-  async function getJson(what) {
+  async function json(what) {
     await orSay(async () =>
       download(
         `${fileName()}${what === "lint" ? "-findings" : ""}.json`,
@@ -413,152 +370,5 @@ export function shapeView({ banner, status }) {
     }
   }
 
-  function drawFindings() {
-    const faults = answer.findings.filter((f) => !f.remark),
-      remarks = answer.findings.filter((f) => f.remark);
-    put(
-      findings,
-      faults.length ? faults.map(drawFinding) : h("p", { class: "muted" }, "No rule finds waste in this shape."),
-      remarks.length ? h("h3", {}, "Remarks on the architecture, to be chosen before training") : null,
-      remarks.map(drawFinding),
-    );
-  }
-
-  function drawFinding(f) {
-    return h(
-      "div",
-      { class: `finding full ${f.grade}` },
-      h(
-        "div",
-        {},
-        h("span", { class: "grade" }, f.grade),
-        h(
-          "a",
-          {
-            href: `#field-${f.field}`,
-            onclick: (e) => {
-              e.preventDefault();
-              (fields.get(f.field) ?? { focus() {} }).focus();
-            },
-          },
-          f.rule,
-        ),
-        f.gain_fraction ? h("span", { class: "gain" }, `${change(-f.gain_fraction)} time`) : null,
-      ),
-      h("p", {}, f.message),
-      f.reasons.slice(1).map((r) => h("p", { class: "muted" }, `also ${r.code} ${r.rule}: ${r.message}`)),
-      Object.keys(f.fix).length
-        ? h("button", { class: "chip", onclick: () => applyFix(f.fix) }, `set ${fixWords(f.fix)}`)
-        : null,
-    );
-  }
-
-  function drawOperators() {
-    const rows = answer.operators
-      .map((op) => ({ ...op, total: op.count * op.time_s }))
-      .sort((a, b) => b.total - a.total);
-    const all = answer.totals.microbatch_s,
-      shown = rows.slice(0, ROWS),
-      rest = rows.slice(ROWS);
-    const most = shown[0]?.total ?? 1;
-    put(
-      operators,
-      legend(Object.entries(BOUND).map(([word, colour]) => [word, colour])),
-      h(
-        "ol",
-        { class: "bars" },
-        shown.map((op) =>
-          h(
-            "li",
-            { "data-tip": explain(op), tabindex: "0" },
-            h("span", { class: "name" }, op.name.replace(/^layer\./, ""), h("small", {}, ` ${op.pass}`)),
-            h(
-              "span",
-              { class: "bar" },
-              h("i", {
-                style: { width: `${(100 * op.total) / most}%`, background: BOUND[op.bound_by] ?? "var(--grey)" },
-              }),
-            ),
-            h("span", { class: "number" }, seconds(op.total)),
-            h("span", { class: "number share" }, share(op.total / all)),
-          ),
-        ),
-      ),
-      rest.length
-        ? h("p", { class: "muted" }, `${rest.length} others: ${seconds(rest.reduce((a, op) => a + op.total, 0))}`)
-        : null,
-    );
-  }
-
-  function explain(op) {
-    const size = op.k
-      ? `${op.batch > 1 ? `${(Math.round(10 * op.batch) / 10).toLocaleString("en")} × ` : ""}${whole(op.m)} × ${whole(op.n)} × ${whole(op.k)}`
-      : `${whole(op.m)} × ${whole(op.n)}`;
-    const tiles = op.tile_m
-      ? `, tiles ${op.tile_m}×${op.tile_n}, ${op.waves ? `${Number(op.waves.toPrecision(3))} waves, ` : ""}tile efficiency ${share(op.tile_efficiency)}, wave efficiency ${share(op.wave_efficiency)}`
-      : "";
-    const time = `${whole(op.count)} times ${seconds(op.time_s)} (${interval(op.low_s, op.high_s)})`;
-    return `${op.kind} ${size}, ${time}, bound by ${op.bound_by}${tiles}; ${op.source}`;
-  }
-
-  function drawRoof() {
-    const width = roofWidth();
-    if (!answer || !width) return;
-    const r = answer.roofline,
-      height = Math.max(190, Math.min(420, width * 0.6));
-    const ridge = r.peak_flops_per_s / r.hbm_bytes_per_s;
-    const points = r.names.map((name, i) => ({
-      name,
-      pass: r.passes[i],
-      x: r.intensity_flops_per_byte[i],
-      y: r.achieved_flops_per_s[i],
-      share: r.share[i],
-    }));
-    const xs = [
-      Math.min(ridge / 8, ...points.map((p) => p.x)) / 1.5,
-      Math.max(ridge * 4, ...points.map((p) => p.x)) * 1.5,
-    ];
-    const ys = [Math.min(xs[0] * r.hbm_bytes_per_s, ...points.map((p) => p.y)) / 1.3, r.peak_flops_per_s * 1.6];
-    const frame = box(width, height, { left: 3 });
-    const x = log(xs, [frame.left, frame.right]),
-      y = log(ys, [frame.bottom, frame.top]);
-    put(
-      roof,
-      figure(
-        width,
-        height,
-        `Roofline of ${r.device}: ${points.length} GEMMs under a peak of ${whole(r.peak_flops_per_s / 1e12)} TFLOP/s`,
-        axes(
-          frame,
-          {
-            scale: x,
-            ticks: logTicks(...xs, width > 420 ? [1, 3] : [1]),
-            text: (v) => count(v),
-            title: "FLOP per byte",
-          },
-          { scale: y, ticks: logTicks(...ys, [1]), text: (v) => count(v / 1e12), title: "TFLOP/s" },
-        ),
-        s("path", {
-          class: "roof",
-          d: `M${x(Math.max(xs[0], ys[0] / r.hbm_bytes_per_s))} ${y(Math.max(ys[0], xs[0] * r.hbm_bytes_per_s))}L${x(ridge)} ${y(r.peak_flops_per_s)}L${x(xs[1])} ${y(r.peak_flops_per_s)}`,
-        }),
-        s(
-          "text",
-          { class: "tick", x: frame.right, y: y(r.peak_flops_per_s) - 5, "text-anchor": "end" },
-          `peak ${whole(r.peak_flops_per_s / 1e12)} TFLOP/s (${r.dtype})`,
-        ),
-        points.map((p) =>
-          s("circle", {
-            class: "point",
-            cx: x(p.x),
-            cy: y(p.y),
-            r: 2.5 + 9 * Math.sqrt(p.share),
-            "data-tip": `${p.name} ${p.pass}: ${whole(p.y / 1e12)} TFLOP/s at ${count(p.x)} FLOP/byte, ${share(p.share)} of the time`,
-          }),
-        ),
-      ),
-    );
-  }
-
-  return { element, refresh };
+  return { config, report, json };
 }

@@ -3,10 +3,10 @@
 export const START = {
   view: "shape",
   q: {
-    model: "Llama 3.1 8B",
+    model: "GPT-3 2.7B",
     config: null,
     name: "",
-    gpu: "h100_sxm",
+    gpu: "a100_sxm",
     gpu_toml: null,
     calibration: null,
     phase: "train",
@@ -16,13 +16,15 @@ export const START = {
     tp: null,
     dtype: null,
     attention: "flash",
+    framework: "torchtitan",
     fix: null,
     set: {},
   },
   gpus: [],
   pins: [],
+  scenarios: [],
   plan: {
-    cluster: "dgx-h100",
+    cluster: "dgx-a100",
     cluster_toml: null,
     num_devices: "64",
     global_batch_size: 512,
@@ -33,6 +35,19 @@ export const START = {
     fix: "",
     trainer: "megatron",
     ran: false,
+  },
+  deploy: {
+    gpus: ["a100_sxm", "h100_sxm"],
+    requests_per_s: 20,
+    users: null,
+    input_len: 1024,
+    output_len: 256,
+    ttft_s: 0.5,
+    tpot_s: 0.03,
+    probability: null,
+    most_devices: 64,
+    kernels: "vllm",
+    pools: false,
   },
   design: {
     also: "",
@@ -67,8 +82,8 @@ const listeners = new Set();
 export let state = clone(START);
 let settled = JSON.stringify(undoable(state));
 
-function undoable({ q, gpus, pins, plan }) {
-  return { q, gpus, pins, plan };
+function undoable({ q, gpus, pins, plan, scenarios }) {
+  return { q, gpus, pins, plan, scenarios };
 }
 
 export const onChange = (listener) => listeners.add(listener);
@@ -87,6 +102,7 @@ function named(from, to) {
     ...differ(from.q, to.q).filter((key) => key !== "set" && key !== "name"),
     ...differ(from.plan, to.plan).filter((key) => key !== "ran"),
     ...(differ(from.pins, to.pins).length ? ["pin"] : []),
+    ...(differ(from.scenarios, to.scenarios).length ? ["scenario"] : []),
   ];
   if (other.includes("model") || other.includes("config")) return "model";
   const names = [
@@ -231,8 +247,9 @@ export function devices() {
 }
 
 /** The fields of a request that the question bar says; empty ones left out. */
-export function question({ set = state.q.set, without = [] } = {}) {
-  const { model, config, name, ...rest } = state.q;
+export function question({ q = state.q, set = q.set, without = [] } = {}) {
+  const { model, config, name, ...rest } = q;
+  if (rest.phase !== "train") delete rest.framework; // of training alone
   const asked = config !== null ? { config, name: name || null, ...rest, set } : { model, ...rest, set };
   return Object.fromEntries(
     Object.entries(asked).filter(([key, value]) => value !== null && value !== "" && !without.includes(key)),

@@ -28,15 +28,17 @@ export function gantt({ label, lines, bars, tallest = 1.6, below = null, zooms =
             class: "zoomed",
             tabindex: "0",
             role: "group",
-            "aria-label": `${label}. + and − zoom, arrows move, 0 shows all.`,
+            "aria-label": `${label}. + and − zoom, left and right move, 0 shows all, up and down go from bar to bar.`,
           }
         : {},
     ),
-    shown = h("output", { class: "muted" });
+    shown = h("output", { class: "muted" }),
+    detail = h("p", { class: "detail", role: "status" });
   const unit = timeUnit(end);
   let frame = null,
     width = 0,
     transform = zoomIdentity,
+    chosen = null,
     asked = 0;
 
   /** A notch of a mouse's wheel is a third more; what is pinched on a trackpad comes in many small steps. */
@@ -127,7 +129,16 @@ export function gantt({ label, lines, bars, tallest = 1.6, below = null, zooms =
       y = frame.top + row * bar.line;
     const words = bar.words && row >= em && wide > 0.5 * em * bar.words.length;
     return [
-      s("rect", { x: from, y: y + 0.5, width: wide, height: row - 1, fill: bar.colour, "data-tip": bar.tip }),
+      s("rect", {
+        x: from,
+        y: y + 0.5,
+        width: wide,
+        height: row - 1,
+        fill: bar.colour,
+        class: bar === chosen ? "chosen" : null,
+        "data-tip": bar.tip,
+        onclick: () => pick(bar),
+      }),
       words
         ? s(
             "text",
@@ -141,6 +152,24 @@ export function gantt({ label, lines, bars, tallest = 1.6, below = null, zooms =
           )
         : null,
     ];
+  }
+
+  /** The bar whose detail stays below, also where no mouse hovers. */
+  function pick(bar) {
+    chosen = bar;
+    detail.textContent = `${lines[bar.line]}: ${bar.tip}`;
+    draw();
+  }
+
+  /** The next or the previous bar on the chosen one's line, moved into the window. */
+  function stepped(by) {
+    const row = bars.filter((bar) => bar.line === (chosen?.line ?? bars[0]?.line)).sort((a, b) => a.start - b.start),
+      next = row[Math.min(Math.max(row.indexOf(chosen) + by, 0), row.length - 1)];
+    if (!next) return;
+    const scale = linear([0, end], [frame.left, frame.right]),
+      px = transform.applyX(scale((next.start + next.end) / 2));
+    pick(next);
+    if (px < frame.left || px > frame.right) turn("translateBy", ((frame.left + frame.right) / 2 - px) / transform.k);
   }
 
   /** Drawn anew at another width, the window of time stays. */
@@ -168,6 +197,11 @@ export function gantt({ label, lines, bars, tallest = 1.6, below = null, zooms =
     .call(behaviour)
     .on("dblclick.zoom", () => turn("scaleBy", 2));
   drawn.addEventListener("keydown", (event) => {
+    const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (by) {
+      event.preventDefault();
+      stepped(by);
+    }
     if (event.key in KEYS && !event.ctrlKey && !event.metaKey) {
       event.preventDefault();
       turn(...KEYS[event.key]);
@@ -185,9 +219,10 @@ export function gantt({ label, lines, bars, tallest = 1.6, below = null, zooms =
       button("−", "zoom out", "scaleBy", 0.5),
       button("Show all", "", "transform", zoomIdentity),
       shown,
-      h("span", { class: "muted" }, "Ctrl + wheel or two fingers zoom, drag moves."),
+      h("span", { class: "muted" }, "Ctrl + wheel or two fingers zoom, drag moves, a click or ↑ ↓ says what a bar is."),
       beside,
     ),
     drawn,
+    detail,
   );
 }

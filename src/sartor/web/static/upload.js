@@ -1,7 +1,7 @@
 // Files of one's own, pasted, chosen or dropped: a model, a device, a cluster, a calibration. They are sent with each
 // question and kept nowhere.
 
-import { ask } from "./api.js";
+import { ask, Refused } from "./api.js";
 import { h, target } from "./dom.js";
 import { state, update } from "./state.js";
 
@@ -32,37 +32,37 @@ function nameOf(file) {
   return bare === "config" ? "" : bare;
 }
 
-/** A dialog that takes files as text. `parts`: {id, label, accept, placeholder, rows}; `use(values)` says whether it
- * may close. */
-function textDialog({ id, title, about, parts, use, more = [] }) {
-  const areas = {};
-  const part = (one) => {
-    const area = (areas[one.id] = h("textarea", {
-      id: one.id,
-      rows: one.rows,
-      spellcheck: "false",
-      "aria-label": one.label,
-      placeholder: one.placeholder,
-    }));
+/** A dialog that takes files as text. `parts`: {id, label, accept, placeholder, rows}; `check(values)` asks the server
+ * and throws its refusal, which is said here and at its line; `use(values)` takes them. */
+function textDialog({ id, title, about, parts, check, use, more = [] }) {
+  const areas = {},
+    said = h("p", { class: "wrong", role: "alert" });
+  const chooser = (one, area) => {
     const file = h("input", {
       type: "file",
       id: `${one.id}-file`,
       accept: one.accept,
       "aria-label": `Choose a file: ${one.label}`,
       onchange: async () => {
-        if (file.files[0]) {
-          area.value = await file.files[0].text();
-          one.chosen?.(file.files[0]);
-        }
+        if (!file.files[0]) return;
+        area.value = await file.files[0].text();
+        one.chosen?.(file.files[0]);
       },
     });
-    return h(
-      "div",
-      { class: "part" },
-      h("div", { class: "row wrap" }, h("label", { for: one.id }, one.label), file),
-      area,
-    );
+    return file;
   };
+  const part = (one) => {
+    const { rows, label, placeholder } = one;
+    const area = h("textarea", { id: one.id, rows, spellcheck: "false", "aria-label": label, placeholder });
+    areas[one.id] = area;
+    const head = h("div", { class: "row wrap" }, h("label", { for: one.id }, label), chooser(one, area));
+    return h("div", { class: "part" }, head, area);
+  };
+  const button = h(
+    "button",
+    { type: "button", class: "primary", id: id.replace("dialog", "use"), onclick: accept },
+    "Use it",
+  );
   const dialog = h(
     "dialog",
     { id, "aria-labelledby": `${id}-title` },
@@ -73,39 +73,59 @@ function textDialog({ id, title, about, parts, use, more = [] }) {
       h("p", { class: "muted" }, about),
       parts.map(part),
       more,
-      h(
-        "div",
-        { class: "row" },
-        h(
-          "button",
-          {
-            type: "button",
-            class: "primary",
-            id: id.replace("dialog", "use"),
-            onclick: () => {
-              if (use(Object.fromEntries(Object.entries(areas).map(([key, area]) => [key, area.value]))))
-                dialog.close();
-            },
-          },
-          "Use it",
-        ),
-        h("button", { type: "submit" }, "Cancel"),
-      ),
+      said,
+      h("div", { class: "row" }, button, h("button", { type: "submit" }, "Cancel")),
     ),
   );
   document.body.append(dialog);
-  return {
-    dialog,
-    areas,
-    open: (values = {}) => {
-      for (const [key, text] of Object.entries(values)) areas[key].value = text ?? "";
-      dialog.showModal();
-      const first = areas[parts[0].id];
-      first.focus();
-      first.setSelectionRange(0, 0);
-      first.scrollTop = 0;
-    },
-  };
+
+  async function accept() {
+    const values = Object.fromEntries(Object.entries(areas).map(([key, area]) => [key, area.value]));
+    button.disabled = true;
+    say("");
+    try {
+      const length = Object.values(values).reduce((all, text) => all + text.length, 0);
+      if (length > MOST) throw new Refused({ message: `${length} characters: must be at most ${MOST}` }, 0);
+      await check(values);
+      use(values);
+      dialog.close();
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      say(error.message, error.field);
+    } finally {
+      button.disabled = false;
+    }
+  }
+
+  /** The refusal, and its line selected in the text that has it. */
+  function say(message, field = "") {
+    said.textContent = message;
+    for (const area of Object.values(areas)) area.setAttribute("aria-invalid", "false");
+    if (!message) return;
+    const wrong = areas[parts.find(({ of }) => of === field)?.id ?? parts[0].id],
+      lines = wrong.value.split("\n"),
+      word = field.split(".").at(-1),
+      numbered = Number(/\bline (\d+)/.exec(message)?.[1] ?? 0) - 1,
+      at = numbered >= 0 ? numbered : lines.findIndex((one) => word && new RegExp(`^\\W*${word}\\b`).test(one));
+    wrong.setAttribute("aria-invalid", "true");
+    wrong.focus();
+    if (at < 0 || at >= lines.length) return;
+    const start = lines.slice(0, at).reduce((all, one) => all + one.length + 1, 0);
+    wrong.setSelectionRange(start, start + lines[at].length);
+    wrong.scrollTop = Math.max(0, at - 3) * (wrong.scrollHeight / lines.length);
+  }
+
+  function open(values = {}) {
+    for (const [key, text] of Object.entries(values)) areas[key].value = text ?? "";
+    say("");
+    dialog.showModal();
+    const first = areas[parts[0].id];
+    first.focus();
+    first.setSelectionRange(0, 0);
+    first.scrollTop = 0;
+  }
+
+  return { open };
 }
 
 export function configDialog(say) {
@@ -131,6 +151,7 @@ export function configDialog(say) {
     parts: [config],
     more: [name],
     about: "Paste it, choose a file, or drop one anywhere on the page. It is sent only to your own sartor server.",
+    check: (text) => ask("/api/shape", { config: text["config-text"], name: name.value.trim() || null }),
     use: (text) => useConfig(text["config-text"], name.value.trim(), say),
   });
   return () => made.open();
@@ -144,8 +165,16 @@ const CALIBRATION = {
 };
 
 /** A datasheet and a calibration of one's own; the datasheet of `gpu` is what one starts from. */
-export function deviceDialog(say) {
+export function deviceDialog() {
   let given = "";
+  const taken = (text) => {
+    const sheet = text["device-text"],
+      calibration = text["calibration-text"];
+    return {
+      gpu_toml: sheet.trim() && sheet.trim() !== given.trim() ? sheet : null,
+      calibration: calibration.trim() ? calibration : null,
+    };
+  };
   const made = textDialog({
     id: "device-dialog",
     title: "Your own device",
@@ -158,18 +187,17 @@ export function deviceDialog(say) {
         rows: 14,
         placeholder: 'name = "mine"\nvendor = "NVIDIA"\ngeneration = "hopper"\nnum_sms = 132 …',
       },
-      { id: "calibration-text", ...CALIBRATION },
+      { id: "calibration-text", of: "calibration", ...CALIBRATION },
     ],
-    use: (text) => {
-      const sheet = text["device-text"].trim(),
-        calibration = text["calibration-text"].trim();
-      const own = sheet && sheet !== given.trim() ? text["device-text"] : null;
-      if (tooLong(say, sheet, calibration)) return false;
-      update((s) => {
-        Object.assign(s.q, { gpu_toml: own, calibration: calibration ? text["calibration-text"] : null });
-      });
-      return true;
+    check: (text) => {
+      const { gpu_toml, calibration } = taken(text),
+        device = gpu_toml ? { gpu_toml } : { gpu: state.q.gpu };
+      return ask("/api/gemm", { m: 1024, n: 1024, k: 1024, ...device, ...(calibration ? { calibration } : {}) });
     },
+    use: (text) =>
+      update((s) => {
+        Object.assign(s.q, taken(text));
+      }),
   });
   return async () => {
     given = state.q.gpu_toml
@@ -180,7 +208,7 @@ export function deviceDialog(say) {
 }
 
 /** A cluster of one's own; the file of the one chosen is what one starts from. */
-export function clusterDialog(say) {
+export function clusterDialog() {
   let given = "";
   const made = textDialog({
     id: "cluster-dialog",
@@ -195,14 +223,16 @@ export function clusterDialog(say) {
         placeholder: 'name = "mine"\ngpu = "h100_sxm"\ndevices_per_node = 8\n\n[[tiers]] …',
       },
     ],
-    use: (text) => {
-      const file = text["cluster-text"];
-      if (tooLong(say, file)) return false;
-      update((s) => {
-        s.plan.cluster_toml = file.trim() && file.trim() !== given.trim() ? file : null;
-      });
-      return true;
+    check: async (text) => {
+      const cluster_toml = text["cluster-text"]; // the smallest plan reads the whole file
+      if (cluster_toml.trim())
+        await ask("/api/plan", { model: "GPT-2", cluster_toml, num_devices: 1, global_batch_size: 1 });
     },
+    use: (text) =>
+      update((s) => {
+        const file = text["cluster-text"];
+        s.plan.cluster_toml = file.trim() && file.trim() !== given.trim() ? file : null;
+      }),
   });
   return async () => {
     given = state.plan.cluster_toml ? "" : await sheetOf("clusters", state.plan.cluster);

@@ -1,0 +1,289 @@
+// The deploy view: which GPUs, how many and in which layout serve the model at the least cost.
+
+import { ask, catalog, Refused } from "./api.js";
+import { deviceGroups } from "./bar.js";
+import { axes, box, COLOURS, figure, legend, log, logTicks } from "./charts.js";
+import { card, h, put, s, sized, table, term } from "./dom.js";
+import { chance, count, interval, seconds, whole } from "./format.js";
+import { question, state, update } from "./state.js";
+import { worker } from "./work.js";
+
+const NUMBERS = {
+  requests_per_s: "requests/s",
+  users: "or always in flight",
+  input_len: "tokens in",
+  output_len: "tokens out",
+  ttft_s: "first token within [s]",
+  tpot_s: "a token within [s]",
+  probability: "with probability",
+  most_devices: "at most devices",
+};
+const KERNELS = ["vllm", "sglang", "trtllm", "any"];
+const BINDING = {
+  ttft_s: "with more, the first token would be late",
+  tpot_s: "with more, tokens would be late",
+  probability: "with more, the objectives would be less likely than asked",
+  memory: "its memory has room for no more",
+  max_num_seqs: "as many as --max-num-seqs",
+};
+
+export function deployView({ banner, status }) {
+  const inputs = new Map(),
+    results = h("div", { class: "results" }),
+    progress = h("div", {}),
+    work = worker(progress),
+    devices = h("div", { class: "row wrap", role: "group", "aria-label": "GPUs to choose from" });
+  const submit = (event) => {
+    event.preventDefault();
+    run();
+  };
+  const form = h("form", { class: "card form", "aria-label": "Service", onsubmit: submit });
+  const element = h("div", { class: "stack" }, form, progress, results);
+  let asked = "";
+
+  for (const [name, words] of Object.entries(NUMBERS)) input(name, words, h("input", { type: "text", size: 7 }));
+  input(
+    "kernels",
+    "engine",
+    h(
+      "select",
+      {},
+      KERNELS.map((name) => h("option", { value: name }, name)),
+    ),
+  );
+  const pools = h("input", { type: "checkbox", id: "deploy-pools", onchange: () => set("pools", pools.checked) });
+  put(
+    form,
+    devices,
+    [...inputs].map(([name, { label, words }]) => h("label", { class: "ask", for: `deploy-${name}` }, words, label)),
+    h("label", { class: "check" }, pools, h("span", {}, "also servers for prompts alone (slower search)")),
+    h("button", { class: "primary", id: "run-deploy", type: "submit" }, "Deploy"),
+  );
+
+  function input(name, words, label) {
+    label.id = `deploy-${name}`;
+    label.addEventListener("change", () => set(name, label.value.trim()));
+    inputs.set(name, { label, words: h("span", {}, words) });
+  }
+
+  function set(name, value) {
+    update((st) => {
+      st.deploy[name] = value === "" ? null : value;
+    });
+  }
+
+  async function drawDevices() {
+    const chosen = state.deploy.gpus,
+      gpus = (await catalog("gpus")).filter(({ name }) => !chosen.includes(name));
+    const without = (name) => () =>
+      set(
+        "gpus",
+        chosen.filter((gpu) => gpu !== name),
+      );
+    put(
+      devices,
+      chosen.map((name) =>
+        h(
+          "button",
+          { type: "button", class: "chip", "aria-label": `remove ${name}`, onclick: without(name) },
+          `${name} ×`,
+        ),
+      ),
+      h(
+        "select",
+        { id: "deploy-add", "aria-label": "Add a GPU", onchange: (e) => set("gpus", [...chosen, e.target.value]) },
+        h("option", { value: "" }, "add a GPU …"),
+        deviceGroups(gpus, []),
+      ),
+    );
+  }
+
+  /** A link, and the first look: the view opens with its example answered. */
+  function refresh() {
+    drawDevices();
+    for (const [name, { label }] of inputs) if (!label.dataset.dirty) label.value = state.deploy[name] ?? "";
+    pools.checked = state.deploy.pools;
+    if (asked !== model()) run();
+  }
+
+  const model = () => JSON.stringify([state.q.model, state.q.config, state.q.set]);
+
+  function body() {
+    const { model: name_, config, name, set: sizes } = question(),
+      number = (value) => (typeof value === "string" && /^[\d.]+$/.test(value) ? Number(value) : value);
+    const fields = { model: name_, config, name, set: sizes, ...state.deploy };
+    const kept = Object.entries(fields).filter(([, value]) => value !== null && value !== undefined && value !== "");
+    return Object.fromEntries(kept.map(([key, value]) => [key, number(value)]));
+  }
+
+  async function run() {
+    asked = model();
+    element.classList.add("waiting");
+    mark(null);
+    try {
+      const found = await work.run("Pricing all layouts", (signal) => ask("/api/deploy", body(), { signal }));
+      if (found === null) return;
+      banner("");
+      draw(results, found);
+      status(found.best ? `${whole(found.best.num_devices)} ${found.best.gpu}` : "No deployment meets this");
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      mark(inputs.get(error.field)?.label);
+      banner(error.message);
+    } finally {
+      if (!work.busy) element.classList.remove("waiting");
+    }
+  }
+
+  function mark(wrong) {
+    for (const { label } of inputs.values()) label.setAttribute("aria-invalid", String(label === wrong));
+    wrong?.focus();
+  }
+
+  return { element, refresh };
+}
+
+function draw(results, found) {
+  const { best, simpler } = found;
+  if (!best) {
+    put(
+      results,
+      card("No deployment meets this", h("p", { class: "lead", id: "deploy-headline" }, reach(found)), front(found)),
+    );
+    return;
+  }
+  put(
+    results,
+    card(
+      null,
+      h(
+        "p",
+        { class: "promise-head", id: "deploy-headline" },
+        h("strong", {}, `${whole(best.num_devices)} × ${best.gpu}`),
+        ` ${layout(best)}`,
+      ),
+      h("p", { class: "lead" }, meets(found)),
+      h(
+        "p",
+        { class: "muted" },
+        `A replica takes ${whole(best.most_in_flight)} requests in flight: ${BINDING[best.binding]}. `,
+        simpler ? `Simpler: ${whole(simpler.num_devices)} × ${simpler.gpu} ${layout(simpler)}, ${money(simpler)}.` : "",
+      ),
+      tiles(best),
+    ),
+    card("Start", h("pre", { tabindex: "0" }, best.commands.join("\n"))),
+    card(
+      best.usd_per_million_tokens ? "The cheapest of each layout" : "The fewest GPUs of each layout",
+      choices(found),
+    ),
+    front(found),
+    card(
+      "Assumed",
+      h(
+        "ul",
+        { class: "plain" },
+        found.model.assumptions.map((line) => h("li", {}, line)),
+      ),
+    ),
+  );
+}
+
+const layout = (one) =>
+  `as ${one.replicas > 1 ? `${whole(one.replicas)} replicas of ` : ""}${one.layout} (${one.dtype}, ${one.kernels})`;
+const dollars = (value) => Number(value.toPrecision(3));
+const money = (one) =>
+  one.usd_per_million_tokens ? `${dollars(one.usd_per_million_tokens)} USD per 1M tokens` : "no price is known";
+
+function meets({ best, objective, load }) {
+  const limits = [objective.ttft_s, objective.tpot_s].filter((limit) => limit !== null).length,
+    likely = limits ? `, ${chance(best.probability)} likely to meet ${limits > 1 ? "both" : "it"}` : "";
+  const under = load.users
+    ? `${whole(load.users)} requests in flight`
+    : `${load.requests_per_s || "any number of"} requests/s`;
+  const times = `the first token comes after ${seconds(best.ttft_s)} and then a token every ${seconds(best.tpot_s)}`;
+  return `Under ${under} ${times}${likely}; ${money(best)}.`;
+}
+
+function reach({ most_load: most, objective, front: points }) {
+  if (most) return `At most ${count(most)} requests/s within the devices allowed.`;
+  const fast = points[0];
+  if (!fast) return "No layout holds the model.";
+  const speed = `a first token after ${seconds(fast.ttft_s)} and ${count(fast.tokens_per_s_per_request)} tokens/s`;
+  const words = `the fastest layout (${fast.layout}) gives ${speed}`;
+  return `Asked: first token ${seconds(objective.ttft_s)}, then a token in ${seconds(objective.tpot_s)}; ${words}.`;
+}
+
+function tiles(best) {
+  const facts = [
+    ["", "first token (80%)", interval(best.ttft_low_s, best.ttft_high_s)],
+    ["", "per token (80%)", interval(best.tpot_low_s, best.tpot_high_s)],
+    ["tokens_per_s", "tokens/s", count(best.output_tokens_per_s)],
+    ["", "USD per hour", best.usd_per_hour ? whole(best.usd_per_hour) : "—"],
+    ["", "in flight", whole(best.in_flight)],
+    ["tp", "tp", whole(best.tp)],
+  ];
+  return h(
+    "dl",
+    { class: "tiles" },
+    facts.map(([key, label, value]) => h("div", {}, h("dt", {}, key ? term(key, label) : label), h("dd", {}, value))),
+  );
+}
+
+function choices(found) {
+  const head = ["layout", "GPU", "devices", "USD per 1M", "first token", "per token", "likely", "in flight a replica"];
+  const rows = found.choices.map((one) => [
+    one.layout,
+    `${one.gpu} ${one.dtype}`,
+    whole(one.num_devices),
+    one.usd_per_million_tokens ? dollars(one.usd_per_million_tokens) : "—",
+    seconds(one.ttft_s),
+    seconds(one.tpot_s),
+    chance(one.probability) || "—",
+    whole(one.most_in_flight),
+  ]);
+  return table(
+    "Layouts",
+    head.map((label, k) => ({ label, number: k > 1 })),
+    rows,
+    0,
+  );
+}
+
+/** What a faster request costs in throughput, a line for each device. */
+function front(found) {
+  const points = found.front;
+  if (points.length < 2) return null;
+  const holder = h("div", {}),
+    gpus = [...new Set(points.map((p) => p.gpu))],
+    colour = (gpu) => COLOURS[gpus.indexOf(gpu) % COLOURS.length];
+  const across = points.map((p) => p.tokens_per_s_per_request),
+    up = points.map((p) => p.tokens_per_s_per_device);
+  const span = (values) => [Math.min(...values) / 1.2, Math.max(...values) * 1.2];
+  sized(holder, (width) => {
+    const height = Math.max(220, Math.min(420, width * 0.4)),
+      frame = box(width, height, { left: 4.2 }),
+      [xs, ys] = [span(across), span(up)],
+      x = log(xs, [frame.left, frame.right]),
+      y = log(ys, [frame.bottom, frame.top]);
+    const text = (v) => count(v);
+    put(
+      holder,
+      figure(
+        width,
+        height,
+        `Tokens per second of a device over tokens per second of a request: ${points.length} points`,
+        axes(
+          frame,
+          { scale: x, ticks: logTicks(xs[0], xs[1], [1, 2, 5]), text, title: "tokens/s of a request" },
+          { scale: y, ticks: logTicks(ys[0], ys[1], [1, 2, 5]), text, title: "tokens/s of a GPU" },
+        ),
+        points.map((p, i) => {
+          const [a, b] = [across[i], up[i]];
+          const tip = `${p.layout} on ${p.gpu}, ${whole(p.in_flight)} in flight: ${count(a)} and ${count(b)}`;
+          return s("circle", { cx: x(a), cy: y(b), r: 4, fill: colour(p.gpu), "data-tip": tip });
+        }),
+      ),
+    );
+  });
+  return card("What a faster request costs in throughput", legend(gpus.map((gpu) => [gpu, colour(gpu)])), holder);
+}

@@ -1,0 +1,173 @@
+// What the shape view draws of an answer: its sentence with time and memory, findings, operators, the roofline.
+
+import { axes, BOUND, box, figure, HELD, legend, log, logTicks, parts, SPENT } from "./charts.js";
+import { h, put, s, term } from "./dom.js";
+import { bytes, count, gainOf, interval, seconds, share, times, whole } from "./format.js";
+import { fixWords } from "./sawtooth.js";
+
+const ROWS = 12;
+
+/** The answer in a sentence, and what time and memory are made of. */
+export function drawStory(story, ticker, answer, moved) {
+  const { totals, baseline, model, says } = answer,
+    spent = totals.time ?? { [answer.workload.phase]: totals.time_s },
+    most = Math.max(totals.peak_bytes, totals.usable_bytes),
+    held = `${bytes(totals.peak_bytes)} of ${bytes(totals.usable_bytes)}`,
+    fits = totals.fits ? "" : "wrong";
+  put(
+    story,
+    h(
+      "p",
+      { class: "lead", id: "headline" },
+      answer.runs ? "" : h("span", { class: "wrong" }, unsplit(answer)),
+      `${says.takes} `,
+      h("strong", { id: "step-time" }, seconds(totals.time_s)),
+      ` (80%: ${interval(totals.low_s, totals.high_s)}). `,
+      h("span", { class: fits, id: "fit" }, says.memory),
+      totals.would_fit.length ? ` It would with ${totals.would_fit.map(settings).join(", or with ")}.` : "",
+    ),
+    h("h2", {}, term("step", "Time"), ` ${seconds(totals.time_s)}`),
+    parts(spent, { ...SPENT, [answer.workload.phase]: "operators" }, totals.time_s, seconds),
+    h("h2", {}, term("peak_bytes", "Memory"), ` ${held}`),
+    parts(totals.memory ?? {}, HELD, most, bytes, totals.usable_bytes),
+  );
+  const gain = moved && baseline ? gainOf(baseline, { ...model, ...totals }) : 1;
+  put(
+    ticker,
+    h("strong", {}, seconds(totals.time_s)),
+    moved && baseline ? h("span", { class: `delta ${gain > 1 ? "good" : "bad"}` }, times(gain)) : null,
+    h("span", { class: fits }, held),
+  );
+}
+
+const unsplit = ({ workload, split }) => `It does not split over tp=${workload.tp}: shown for tp=${split.tp}. `;
+
+const settings = ({ num_devices: devices, global_batch_size: _, ...changes }) =>
+  Object.entries(changes)
+    .map(([name, value]) => `${name}=${value}`)
+    .join(" and ") + (devices ? ` on ${whole(devices)} devices` : "");
+
+/** Findings and remarks; `focus(field)` goes to a size, `fix(fix)` takes what a finding proposes. */
+export function drawFindings(findings, answer, { focus, fix }) {
+  const faults = answer.findings.filter((f) => !f.remark),
+    remarks = answer.findings.filter((f) => f.remark);
+  const one = (f) => finding(f, { focus, fix });
+  put(
+    findings,
+    faults.length ? faults.map(one) : h("p", { class: "muted" }, "No rule finds waste in this shape."),
+    remarks.length ? h("h3", {}, "Remarks on the architecture, to be chosen before training") : null,
+    remarks.map(one),
+  );
+}
+
+function finding(f, { focus, fix }) {
+  const go = (event) => {
+    event.preventDefault();
+    focus(f.field);
+  };
+  return h(
+    "div",
+    { class: `finding full ${f.grade}` },
+    h(
+      "div",
+      {},
+      h("span", { class: "grade" }, f.grade),
+      h("a", { href: `#field-${f.field}`, onclick: go }, f.rule),
+      f.gain_fraction ? h("span", { class: "gain" }, times(1 / (1 - f.gain_fraction))) : null,
+    ),
+    h("p", {}, f.message),
+    f.reasons.slice(1).map((r) => h("p", { class: "muted" }, `also ${r.code} ${r.rule}: ${r.message}`)),
+    Object.keys(f.fix).length
+      ? h("button", { class: "chip", onclick: () => fix(f.fix) }, `set ${fixWords(f.fix)}`)
+      : null,
+  );
+}
+
+export function drawOperators(operators, answer) {
+  const rows = answer.operators.map((op) => ({ ...op, total: op.count * op.time_s })).sort((a, b) => b.total - a.total);
+  const all = answer.totals.microbatch_s,
+    shown = rows.slice(0, ROWS),
+    rest = rows.slice(ROWS),
+    most = shown[0]?.total ?? 1,
+    bounds = Object.entries(BOUND).filter(([word]) => shown.some((op) => op.bound_by === word));
+  const bar = (op) =>
+    h("i", { style: { width: `${(100 * op.total) / most}%`, background: BOUND[op.bound_by] ?? "var(--grey)" } });
+  put(
+    operators,
+    legend(bounds.map(([word, colour]) => [`bound by ${word}`, colour])),
+    h(
+      "ol",
+      { class: "bars" },
+      shown.map((op) =>
+        h(
+          "li",
+          { "data-tip": explain(op), tabindex: "0" },
+          h("span", { class: "name" }, op.name.replace(/^layer\./, ""), h("small", {}, ` ${op.pass}`)),
+          h("span", { class: "bar" }, bar(op)),
+          h("span", { class: "number" }, seconds(op.total)),
+          h("span", { class: "number share" }, share(op.total / all)),
+        ),
+      ),
+    ),
+    rest.length
+      ? h("p", { class: "muted" }, `${rest.length} others: ${seconds(rest.reduce((a, op) => a + op.total, 0))}`)
+      : null,
+  );
+}
+
+function explain(op) {
+  const batch = op.batch > 1 ? `${(Math.round(10 * op.batch) / 10).toLocaleString("en")} × ` : "",
+    size = `${op.k ? batch : ""}${[op.m, op.n, ...(op.k ? [op.k] : [])].map(whole).join(" × ")}`,
+    waves = op.waves ? `${Number(op.waves.toPrecision(3))} waves, ` : "";
+  const tiles = op.tile_m
+    ? `, tiles ${op.tile_m}×${op.tile_n}, ${waves}tile efficiency ${share(op.tile_efficiency)}, ` +
+      `wave efficiency ${share(op.wave_efficiency)}`
+    : "";
+  const time = `${whole(op.count)} times ${seconds(op.time_s)} (${interval(op.low_s, op.high_s)})`;
+  return `${op.kind} ${size}, ${time}, bound by ${op.bound_by}${tiles}; ${op.source}`;
+}
+
+export function drawRoof(roof, width, r) {
+  const height = Math.max(190, Math.min(420, width * 0.6)),
+    peak = r.peak_flops_per_s,
+    ridge = peak / r.hbm_bytes_per_s,
+    points = pointsOf(r);
+  const xs = [
+    Math.min(ridge / 8, ...points.map((p) => p.x)) / 1.5,
+    Math.max(ridge * 4, ...points.map((p) => p.x)) * 1.5,
+  ];
+  const ys = [Math.min(xs[0] * r.hbm_bytes_per_s, ...points.map((p) => p.y)) / 1.3, peak * 1.6];
+  const frame = box(width, height, { left: 3 }),
+    x = log(xs, [frame.left, frame.right]),
+    y = log(ys, [frame.bottom, frame.top]);
+  const foot = [Math.max(xs[0], ys[0] / r.hbm_bytes_per_s), Math.max(ys[0], xs[0] * r.hbm_bytes_per_s)];
+  const across = { scale: x, ticks: logTicks(xs[0], xs[1], width > 420 ? [1, 3] : [1]), text: (v) => count(v) };
+  const up = { scale: y, ticks: logTicks(ys[0], ys[1], [1]), text: (v) => count(v / 1e12) };
+  const roofs = [foot, [ridge, peak], [xs[1], peak]].map(([a, b]) => `${x(a)} ${y(b)}`).join("L");
+  put(
+    roof,
+    figure(
+      width,
+      height,
+      `Roofline of ${r.device}: ${points.length} GEMMs under a peak of ${whole(peak / 1e12)} TFLOP/s`,
+      axes(frame, { ...across, title: "FLOP per byte" }, { ...up, title: "TFLOP/s" }),
+      s("path", { class: "roof", d: `M${roofs}` }),
+      s(
+        "text",
+        { class: "tick", x: frame.right, y: y(peak) - 5, "text-anchor": "end" },
+        `peak ${whole(peak / 1e12)} TFLOP/s (${r.dtype})`,
+      ),
+      points.map((p) =>
+        s("circle", { class: "point", cx: x(p.x), cy: y(p.y), r: 2.5 + 9 * Math.sqrt(p.share), "data-tip": p.tip }),
+      ),
+    ),
+  );
+}
+
+function pointsOf(r) {
+  return r.names.map((name, i) => {
+    const [x, y, part] = [r.intensity_flops_per_byte[i], r.achieved_flops_per_s[i], r.share[i]];
+    const rate = `${whole(y / 1e12)} TFLOP/s at ${count(x)} FLOP/byte`;
+    return { x, y, share: part, tip: `${name} ${r.passes[i]}: ${rate}, ${share(part)} of the time` };
+  });
+}
