@@ -12,7 +12,7 @@ from typing import Any
 from run_docs import write_figure
 
 NAME = "serve-shape"
-QUESTION = {"model": "llama-3.1-8b", "gpu": "h100_sxm"}
+QUESTION = {"model": "GPT-3 2.7B", "gpu": "a100_sxm", "framework": "torchtitan"}
 """The page's question when it is opened."""
 SIZE = {"width": 1280, "height": 900}
 

@@ -1,4 +1,4 @@
-"""Refresh the generated parts of README.md: the accuracy table, the demo's output, and the picture.
+"""Refresh the generated parts of README.md: the accuracy table and the demo's output.
 
 ``--check`` only compares the texts. No measurements are needed: held-out errors are in the calibration files.
 """
@@ -86,19 +86,7 @@ def main() -> int:
     if "--check" in sys.argv:
         return int(new != text)
     README.write_text(new, encoding="utf-8")
-    draw_picture()
     return 0
-
-
-def draw_picture() -> None:
-    """Draw the demo's time by operator to docs/figures/readme.png."""
-    import sartor
-    from run_docs import write_figure
-    from sartor.report.charts import draw, to_png
-    from sartor.report.figures import advice_points
-
-    points = advice_points(sartor.advise(ROOT / "examples" / "pythia-2.8b" / "config.json", gpu="a100"))
-    write_figure("readme", to_png(draw(points["time_by_operator"]), scale=1.0), points["time_by_operator"])
 
 
 if __name__ == "__main__":

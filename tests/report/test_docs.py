@@ -84,10 +84,6 @@ def test_the_picture_of_the_page_shows_todays_numbers(monkeypatch: pytest.Monkey
     assert RUN.numbers()[tool.NAME] == RUN.digest(tool.shown()), "run: python tools/page_docs.py"
 
 
-def test_the_picture_of_the_readme_is_that_of_the_page_about_the_report() -> None:
-    assert RUN.numbers()["readme"] == RUN.numbers()["advice-time_by_operator"], "run: python tools/readme_docs.py"
-
-
 def test_a_figure_of_other_numbers_is_stale() -> None:
     assert RUN.digest({"a": [1.23456, 2]}) == RUN.digest({"a": [1.23461, 2]})
     assert RUN.digest({"a": [1.23456]}) != RUN.digest({"a": [1.236]})

@@ -543,16 +543,28 @@ def draw_study(body: JsonMap, device: str, frame: Frame = FILE) -> Chart:
     if len(groups) > 1:
         header = alt.Header(title=None, labelOrient="top", labelAnchor="start", labelColor=theme.ink)
         chart = chart.encode(row=alt.Row("group:N", sort=groups, header=header)).resolve_scale(y="independent")
-    title = f"{printable(body['question'])} ({printable(device)})"
+    title = f"{_study_finding(body)} ({printable(device)})"
     return sheet.finish(chart, title, height=300 if len(groups) == 1 else 130)
 
 
+def _study_finding(body: JsonMap) -> str:
+    """The fastest arm, measured beside predicted; the question where nothing was timed."""
+    timed = [arm for arm in body["arms"] if not arm["is_baseline"] and arm["measured_speedup"] is not None]
+    if not timed:
+        return printable(body["question"])
+    best = max(timed, key=lambda arm: float(arm["measured_speedup"]))
+    group = f" ({best['group']})" if len({arm["group"] for arm in timed}) > 1 else ""
+    predicted = "" if best["predicted_speedup"] is None else f", predicted {best['predicted_speedup']:.2f}x"
+    return printable(f"{best['arm']}{group} is the fastest: measured {best['measured_speedup']:.2f}x{predicted}")
+
+
 def study_rows(body: JsonMap) -> list[JsonDict]:
-    """Two rows per arm, predicted and measured; arms that were not timed are left out."""
+    """Two rows per arm, predicted and measured; without arms that were not timed and groups of a baseline alone."""
+    compared = {arm["group"] for arm in body["arms"] if not arm["is_baseline"] and arm["measured_speedup"] is not None}
     return [
         {"arm": arm["arm"], "group": arm["group"], "x": arm["x"], "which": which, "speedup": speedup,
          "seconds": arm[f"{which}_s"]}
         for arm in body["arms"]
         for which in WORDS
-        if (speedup := arm[f"{which}_speedup"]) is not None
+        if (speedup := arm[f"{which}_speedup"]) is not None and (arm["group"] in compared or not compared)
     ]  # fmt: skip

@@ -11,7 +11,9 @@ export class Refused extends Error {
 const AGAIN_MS = 1000;
 /** @type {(what: string) => void} */
 let told = () => {};
-const heardWarnings = new Map();
+const heardWarnings = new Map(),
+  newest = new Map();
+let asked = 0;
 /** `listener(sentences)`: what the answers on screen warn of, as the command line prints it. */
 let warn = (_sentences) => {};
 export const onWarnings = (listener) => {
@@ -42,6 +44,7 @@ function heard(response) {
  * @param {{as?: string, signal?: AbortSignal, tries?: number, once?: boolean}} [how]
  * @returns {Promise<any>} */
 export async function ask(path, body, { as = "json", signal, tries = 15, once = false } = {}) {
+  const mine = ++asked;
   let response = null;
   const binary = body instanceof Blob || body instanceof ArrayBuffer;
   try {
@@ -69,7 +72,7 @@ export async function ask(path, body, { as = "json", signal, tries = 15, once = 
     return ask(path, body, { as, signal, tries });
   }
   heard(response);
-  warned(path.replace(/^(.api.design.).*/, "/api/study"), response);
+  warned(path, response, mine);
   if (response.status === 429 && tries > 0) {
     await new Promise((done) => setTimeout(done, 1000 * Number(response.headers.get("retry-after") || 1)));
     return ask(path, body, { as, signal, once, tries: tries - 1 });
@@ -86,12 +89,18 @@ export async function ask(path, body, { as = "json", signal, tries = 15, once = 
   return as === "json" ? response.json() : as === "text" ? response.text() : response.blob();
 }
 
+/** What the bar asks has one list of warnings, whichever view asked it; what a dialog tries out has none. */
+const OF_BAR = ["shape", "advise", "compare", "estimate", "lint", "report"];
+
 /** Warnings stay until the same question is answered without them. */
-function warned(path, response) {
-  if (!response.ok) return;
+function warned(path, response, number) {
+  const [, , name] = path.split("/"),
+    key = OF_BAR.includes(name) ? "bar" : name === "design" ? "study" : name;
   const sentences = JSON.parse(response.headers.get("sartor-warnings") ?? "[]");
-  if (!sentences.length && !heardWarnings.has(path)) return;
-  heardWarnings.set(path, sentences);
+  if (!response.ok || key === "gemm" || number < (newest.get(key) ?? 0)) return; // a later question has its answer
+  newest.set(key, number);
+  if (!sentences.length && !heardWarnings.has(key)) return;
+  heardWarnings.set(key, sentences);
   warn([...new Set([...heardWarnings.values()].flat())]);
 }
 

@@ -94,7 +94,7 @@ export function designView({ banner, status }) {
     { class: "stack" },
     form,
     progress,
-    card(null, title, h("div", { class: "row wrap", "data-takes-files": true }, file, watch, search), says),
+    card(null, title, h("div", { class: "row wrap", "data-takes-files": true }, file, watch, search), says, hint()),
     results,
   );
   element.addEventListener("drop", (event) => {
@@ -112,20 +112,6 @@ export function designView({ banner, status }) {
     turn = 0,
     adopted = "";
 
-  put(
-    results,
-    h(
-      "p",
-      { class: "empty" },
-      "Start a search above, load a study file of ",
-      h("code", {}, "sartor design --study FILE"),
-      " (with its ",
-      h("code", {}, "-wal"),
-      " file if it is still being written), or start with ",
-      h("code", {}, "sartor serve --study FILE"),
-      " to watch one while it runs.",
-    ),
-  );
   build();
 
   async function build() {
@@ -199,7 +185,16 @@ export function designView({ banner, status }) {
       const health = await ask("/health").catch(() => ({}));
       watch.hidden = !health.watching;
       if (health.watching) load();
+      else example();
     }
+  }
+
+  /** The view opens on an answer: a search of our own, recorded. */
+  async function example() {
+    const answer = await fetch("example-study.json").catch(() => null);
+    if (!answer?.ok || turn || shownId) return;
+    draw(await answer.json());
+    title.textContent = title.textContent.replace("Study", "Example, searched on 2026-11-30");
   }
 
   /** The file that the link was made with, where this browser has kept it. */
@@ -671,3 +666,16 @@ async function taken(q) {
     st.design.hbm_gib = budgets?.hbm_bytes ? budgets.hbm_bytes / 2 ** 30 : null;
   });
 }
+
+const hint = () =>
+  h(
+    "p",
+    { class: "muted" },
+    "Start a search above, or load a study file of ",
+    h("code", {}, "sartor design --study FILE"),
+    " (with its ",
+    h("code", {}, "-wal"),
+    " file if it is still being written), or start with ",
+    h("code", {}, "sartor serve --study FILE"),
+    " to watch one while it runs.",
+  );

@@ -2,7 +2,7 @@
 
 import { ask, Refused } from "./api.js";
 import { h, put } from "./dom.js";
-import { chance, change, gainOf, times, whole } from "./format.js";
+import { chance, change, gainOf, seconds, times, whole } from "./format.js";
 import { devices, question, START, state, undo } from "./state.js";
 import { worker } from "./work.js";
 
@@ -16,10 +16,11 @@ const MEASURED =
 /** `apply(changed)` takes a shape. */
 export function promise({ apply }) {
   const head = h("p", { class: "promise-head", id: "promise", role: "status" }),
+    under = h("p", { class: "muted promise-under", id: "promise-under" }),
     box = h("div", {}),
     shown = h("div", { id: "advice" }),
     work = worker(box);
-  const element = h("div", { class: "promise" }, head, box, shown);
+  const element = h("div", { class: "promise" }, head, under, box, shown);
   let key = "",
     found = null,
     answer = null,
@@ -76,8 +77,10 @@ export function promise({ apply }) {
   function draw() {
     const changed = Object.keys(state.q.set).length > 0;
     if (changed && answer?.baseline) moved(answer);
-    else if (!found) put(head, h("strong", {}, "…"), " Is another shape of the same size faster?");
-    else promised();
+    else if (!found) {
+      put(head, h("strong", {}, "…"), " Is another shape of the same size faster?");
+      put(under);
+    } else promised();
     if (!found) return;
     const [best] = found.candidates,
       one = found.candidates.find((c) => c.num_fields === 1) ?? single();
@@ -90,34 +93,36 @@ export function promise({ apply }) {
   /** What the best shape of the same size would give. */
   function promised() {
     const [best] = found.candidates;
-    if (best) put(head, big(best.efficiency_gain), " faster at the same size");
-    else
-      put(
-        head,
-        h("strong", {}, "Well cut."),
-        ` Of ${whole(found.evaluated)} shapes of the same size none is surely faster.`,
-      );
+    put(
+      head,
+      best
+        ? [big(best.efficiency_gain), " faster at the same size"]
+        : [h("strong", {}, "Well cut."), " No waste to trim"],
+    );
+    put(
+      under,
+      best
+        ? fromTo(answer.totals.time_s, best.time_s, best.params_change)
+        : `Of ${whole(found.evaluated)} shapes of the same size none is surely faster.`,
+    );
   }
 
   /** What the changes on screen give. */
   function moved({ totals, model, baseline }) {
     const size = model.num_params / baseline.num_params - 1,
-      gain = gainOf(baseline, { ...model, ...totals });
-    if (Math.abs(size) > SAME_SIZE)
-      put(
-        head,
-        big(gain),
-        ` per parameter: ${change(totals.time_s / baseline.time_s - 1)} time for ${change(size)} parameters`,
-      );
-    else if (Math.abs(gain - 1) < SAME_SPEED) put(head, big(1), " as fast as the model's own sizes");
-    else
-      put(
-        head,
-        big(gain),
-        gain > 1 ? " faster than the model's own sizes" : " as fast: slower than the model's own sizes",
-      );
+      gain = gainOf(baseline, { ...model, ...totals }),
+      same = Math.abs(gain - 1) < SAME_SPEED;
+    const words =
+      Math.abs(size) > SAME_SIZE
+        ? "per parameter"
+        : `${same ? "as fast as" : gain > 1 ? "faster than" : "as fast as"} the model's own sizes`;
+    put(head, big(same ? 1 : gain), ` ${words}`);
+    put(under, fromTo(baseline.time_s, totals.time_s, size));
   }
 
+  const fromTo = (before, after, size) =>
+    `${seconds(before)} → ${seconds(after)}${answer.workload.phase === "train" ? " a step" : ""}, ${parameters(size)}`;
+  const parameters = (size) => (Math.abs(size) < 5e-4 ? "as many parameters" : `${change(size)} parameters`);
   const big = (gain) => h("strong", { "data-term": "equal_work", tabindex: "0" }, times(gain));
 
   /** Our own measurement, beside the question it belongs to. */
@@ -142,7 +147,7 @@ export function promise({ apply }) {
       times(one.efficiency_gain),
       one.efficiency_low ? `(80%: ${times(one.efficiency_low)} to ${times(one.efficiency_high)})` : "",
       one.confidence === undefined ? "uncertain" : `${chance(one.confidence)} sure`,
-      Math.abs(one.params_change) < 5e-4 ? "as many parameters" : `${change(one.params_change, 1)} parameters`,
+      parameters(one.params_change),
     ];
     return h(
       "div",

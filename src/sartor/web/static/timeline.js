@@ -34,7 +34,8 @@ export function gantt({ label, lines, bars, tallest = 1.6, below = null, zooms =
     ),
     shown = h("output", { class: "muted" }),
     detail = h("p", { class: "detail", role: "status" });
-  const unit = timeUnit(end);
+  const unit = timeUnit(end),
+    longest = () => (width > 900 ? 36 : 21); // letters of a line's name
   let frame = null,
     width = 0,
     transform = zoomIdentity,
@@ -68,7 +69,7 @@ export function gantt({ label, lines, bars, tallest = 1.6, below = null, zooms =
     const em = rem(),
       row = Math.max(0.4 * em, Math.min(tallest * em, (23 * em) / lines.length)),
       height = row * lines.length + 2.9 * em;
-    const left = Math.min(9, Math.max(3.7, ...lines.map((line) => 0.42 * line.length + 0.8)));
+    const left = Math.min(width > 900 ? 15 : 9, Math.max(3.7, ...lines.map((line) => 0.42 * line.length + 0.8)));
     frame = box(width, height, { left, top: 0.4 });
     const whole = linear([0, end], [frame.left, frame.right]),
       at = [frame.left, frame.right].map((px) => whole.invert(transform.invertX(px))),
@@ -105,7 +106,7 @@ export function gantt({ label, lines, bars, tallest = 1.6, below = null, zooms =
         : s(
             "text",
             { class: "tick", x: frame.left - 6, y: frame.top + row * (i + 0.5) + 0.25 * em, "text-anchor": "end" },
-            line.length > 21 ? `${line.slice(0, 20)}…` : line,
+            line.length > longest() ? `${line.slice(0, longest() - 1)}…` : line,
           ),
     );
   }
