@@ -942,7 +942,7 @@ def walk(page: Any, name: str) -> None:
     assert page.locator("#params").inner_text() != shown
     refused = "document.querySelector('#banner').textContent"
     assert page.evaluate(refused) == ""
-    until(page, "document.querySelector('#advice').childElementCount", 60)
+    until(page, "!document.querySelector('.promise .working')", 60)
     for offer in ("#apply-best", "#apply-one"):
         if page.locator(offer).count():
             page.locator(offer).click()

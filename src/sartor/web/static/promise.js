@@ -93,12 +93,7 @@ export function promise({ apply }) {
   /** What the best shape of the same size would give. */
   function promised() {
     const [best] = found.candidates;
-    put(
-      head,
-      best
-        ? [big(best.efficiency_gain), " faster at the same size"]
-        : [h("strong", {}, "Well cut."), " No waste to trim"],
-    );
+    put(head, best ? [big(best.efficiency_gain), " faster at the same size"] : h("strong", {}, "Well cut."));
     put(
       under,
       best
