@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sartor import api
+from sartor.launch.plan import LaunchKind
 
 Call = Callable[..., Any]
 MODEL = "llama-3.1-8b"
@@ -23,6 +24,8 @@ def test_a_plan_written_and_linted_is_priced_the_same(sartor: Call, kind: str, t
     assert "wrote" in planned.err
     launched = sartor("plan", MODEL, "--launch", tmp_path, "--json")
     assert launched.code == 0
+    written_again = sartor("plan", MODEL, *SIZE, "--write", kind, tmp_path, "--overwrite")
+    assert f"of those that files of {LaunchKind(kind).title} can say" in " ".join(written_again.out.split())
     told, best = launched.body["plan"], planned.body["best"]
     assert launched.body["launch"]["unknown"] == []
     if "cannot be told" not in planned.err:

@@ -14,6 +14,7 @@ from sartor.launch.files import read_launch
 from sartor.launch.shell_words import HOLE
 from sartor.launch.stated import unset_arguments
 from sartor.report.diagnose_words import _lines
+from sartor.report.plan_words import turn_lines
 
 SIZES = (
     "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --swiglu "
@@ -258,3 +259,18 @@ def test_what_a_launch_does_not_show_is_named_before_its_price(tmp_path: Path) -
 def test_commands_of_keys_name_variables_that_may_hold_any_arguments() -> None:
     behind = [f"{HOLE}CONFIG_FILE{HOLE}", "steps=10", f"{HOLE}EXTRA{HOLE}", "--model.flavor", f"{HOLE}FLAVOR{HOLE}"]
     assert unset_arguments(behind) == ("$EXTRA",)
+
+
+def test_memory_that_an_unsaid_type_of_weights_makes_half_again_is_said_though_both_fit(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(
+        "recipe: TrainFinetuneRecipeForNextTokenPrediction\n"
+        "step_scheduler: {global_batch_size: 16, local_batch_size: 1}\n"
+        "distributed: {strategy: fsdp2, ep_size: 8, activation_checkpointing: true}\n"
+        "optimizer: {_target_: torch.optim.AdamW}\n"
+    )
+    path = tmp_path / "recipe.yaml"
+    answer = api.lint_launch(path, "dgx-h100", model="qwen3-30b-a3b", num_devices=8, seq_len=2048, search=False)
+    (turn,) = [turn for turn in answer.depends_on if turn.field == "main_dtype"]
+    assert turn.value == "fp32"
+    assert turn.figures["fuller_bytes"] > 1.5 * answer.priced.footprint.device_bytes
+    assert "instead of bf16" in " ".join(turn_lines(answer.depends_on))

@@ -441,6 +441,8 @@ class PlanAnswer(Answer):
     """The simplest plan about as fast as the best (`sartor.plans.next.CLOSE`); None if that is the best."""
     source: Source = Source.ANALYTIC
     calibration: Calibration | None = None
+    writer: str = ""
+    """The trainer whose launch files the searched plans are limited to, if any."""
     depends_on: tuple[Turn, ...] = ()
     """Other plausible values of what was not stated that would turn whether the best plan fits, or whether any does."""
     cannot_run: str = ""

@@ -223,6 +223,7 @@ def _searched(
         ),
         source=step_source(where, job.recipe.dtype, own),
         calibration=own,
+        writer=launch_kind(write).title if write else "",
     )
     return answer, (*choices[at].said, *(("framework", *SWITCHED) if write else ()))  # written files say them
 

@@ -373,7 +373,7 @@ def _turns(
     fit_of: Callable[[Alternative], int],
 ) -> Iterator[Turn]:
     """Values that turn whether the plan fits, or may fit: those that do alone, else the corner that does. If it fits,
-    also those that move its time."""
+    also those that move its time, or its memory by `FULLER`."""
     fields, of_base = {field.name: field for field in open_fields}, fit_of(base)
     fits, worse = of_base == 0, 1 if of_base == 0 else -1
     judged = [(other, fit_of(other)) for other in alternatives]
@@ -386,10 +386,17 @@ def _turns(
         yield _settled(turn, alternative, fields)
     for alternative in alternatives if fits else ():
         for (name, word), *more in [list(alternative.values.items())]:
-            for turn in () if more else turn_of_time(name, word, alternative.step_s, base.step_s):
+            moved = () if more else turn_of_time(name, word, alternative.step_s, base.step_s)
+            if not more and fit_of(alternative) == 0 and alternative.peak_bytes > FULLER * base.peak_bytes:
+                verdict = f"fits, but needs {format_bytes(alternative.peak_bytes)}"
+                figures = {"fuller_bytes": alternative.peak_bytes}
+                moved = [Turn(field=name, value=word, verdict=verdict, figures=figures), *moved]
+            for turn in moved:
                 yield _settled(turn, alternative, fields)
 
 
+FULLER = 1.5
+"""Memory with another value of what is open, relative to the plan's own, from which it is said though both fit."""
 FIT_WORDS = ("fits", "may fit", "does not fit")
 """What is said of a peak, the one with the most memory free first."""
 

@@ -573,7 +573,7 @@ def switches_in_files(kind: LaunchKind) -> tuple[str, ...]:
     """Switches that the files of a trainer say, if only by their defaults; the program that they start decides on the
     others."""
     sections = (kind.value, *_BESIDE.get(kind, ()))
-    of_files = {row.field for section in sections for row in rows(section)}
+    of_files = {row.field for section in sections for row in rows(section) if row.default != ""}
     return tuple(name for name, switch in SWITCHED.items() if switch.field in of_files)
 
 

@@ -85,6 +85,7 @@ def plan_lines(answer: PlanAnswer) -> Iterator[str]:
     model, devices = subject_text(answer.reading.shape.name, job), devices_text(answer.cluster, search.num_devices)
     trainer = printable(job.trainer.name) + ("" if answer.run.states("framework") else ", which is assumed")
     among = "the only plan that fits" if search.fitting == 1 else f"the fastest of {search.fitting:,} that fit"
+    among += f", of those that files of {answer.writer} can say," if answer.writer else ""
     memory = room_words(best.peak_bytes, answer.cluster, search.headroom, float(best.footprint.reserved_bytes))
     yield (
         f"{model} on {devices} ({printable(answer.cluster.name)}) as {plan_words(best.plan)} ({among} on {trainer}): "

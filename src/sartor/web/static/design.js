@@ -676,6 +676,6 @@ const hint = () =>
     " (with its ",
     h("code", {}, "-wal"),
     " file if it is still being written), or start with ",
-    h("code", {}, "sartor serve --study FILE"),
+    h("code", {}, "sartor page --study FILE"),
     " to watch one while it runs.",
   );
