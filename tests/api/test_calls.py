@@ -77,7 +77,7 @@ BAD_CALLS: dict[str, tuple[Callable[[], object], str]] = {
     "a schedule that is no path": (lambda: api.schedule({}), "instance={}: must be the path of a JSON file"),  # type: ignore[arg-type]
     "a space that is none": (
         lambda: api.design("gpt2", num_devices=1, space={}),  # type: ignore[arg-type]
-        "space={}: must be a name, the path of a TOML file or an AcceleratorSpace; nearest: published",
+        "space={}: must be a name, the path of a TOML file or an AcceleratorSpace; nearest: modern",
     ),
     "a misspelt option": (
         lambda: api.design("gpt2", num_devices=1, microbatch=[1]),  # type: ignore[call-arg]

@@ -130,7 +130,7 @@ def test_a_single_stage_holds_every_parameter_once_and_two_hold_a_tied_table_twi
 
 def test_a_single_stage_recomputes_nothing_and_says_so() -> None:
     """In lockstep the last stage starts backward at once: at pp = 1 full recomputation is none by another name."""
-    chip = Accelerator.from_template(num_tensor_cores=4, num_vector_cores=2, width=128, depth=128, global_buffer_mib=64)
+    chip = Accelerator.from_template(num_tensor_cores=4, num_vector_cores=2, width=128, depth=128, global_buffer_mib=32)
     model = small("gpt2", 4)
     question = DesignQuestion(models=(model,), num_devices=1, global_batch_size=8)
     point = Point(index=0, accelerator=chip, hbm_bytes=float(chip.hbm_bytes), options=())

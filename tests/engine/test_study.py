@@ -292,7 +292,7 @@ def test_a_full_disk_ends_the_search_in_words_and_loses_nothing(
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (190_000, hard))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (170_000, hard))
         with pytest.raises(InputError, match="the disk is full or a limit is reached"):
             search(path, first)
     finally:
@@ -339,8 +339,9 @@ def test_progress_tells_bound_incumbent_evaluated_pruned_and_time_left(whole: tu
     assert all(a.pruned <= b.pruned for a, b in pairwise(steps))
     assert steps[-1].waiting == 0
     assert steps[-1].pruned + steps[-1].evaluated == whole[1].pruned + whole[1].evaluated
+    searched = [step for step in steps if step.phase == "search"]
     assert steps[0].left_s is None
-    assert all(step.left_s is not None and step.left_s >= 0 for step in steps[1:])
+    assert all(step.left_s is not None and step.left_s >= 0 for step in searched[1:])
 
 
 def test_points_export_to_csv_and_parquet_alike(whole: tuple[Path, JointResult, int], tmp_path: Path) -> None:

@@ -115,6 +115,12 @@ def deploy(
         Of the requests that must see both, such as 95; without it their means must.
     input_len, output_len
         Tokens of a prompt and of an answer, one number or quantiles: ``{50: 800, 95: 3000}``.
+    traffic
+        A CSV file of recorded requests, in place of lengths and rate.
+    cached
+        Share of prompts' tokens whose keys and values are kept from earlier requests.
+    draft_tokens, acceptance
+        Speculative decoding: tokens drafted a step, and the share of them that the model accepts.
     most_devices
         Devices of the whole deployment.
     pools

@@ -57,7 +57,7 @@ def advise(
     evidence: o.Evidence = 1.0,
     tokens: Annotated[
         str | None,
-        typer.Option(metavar="N", help="Length of the training run, for what a gain is worth. [default: 20/parameter]"),
+        o.BUDGET(help="Length of the training run, for what a gain is worth. [default: 20 per parameter]"),
     ] = None,
     write: WriteAdvised = None,
     trainer_version: TrainerVersion = "",

@@ -321,6 +321,7 @@ HtmlFile = Annotated[
         "--html", metavar="FILE", callback=writable, help="Write one offline page with figures (extra `report`)."
     ),
 ]
+BUDGET = partial(typer.Option, "--tokens", metavar="N")
 WRITE = partial(typer.Option, "--write")
 TableOut = Annotated[
     Path | None,

@@ -38,7 +38,6 @@ WhyNot = Annotated[
     ),
 ]
 Simple = Annotated[bool, typer.Option("--simple", help="Only data and tensor parallelism: pp=1, cp=1, ep=1.")]
-Tokens = Annotated[str, typer.Option("--tokens", metavar="N", help="Token budget for the cost: 1T, 300B, 1.5e12.")]
 Write = Annotated[
     tuple[str, Path] | None,
     o.WRITE(
@@ -73,7 +72,7 @@ def plan(
     num_devices: o.DeviceCounts = None,
     simple: Simple = False,
     why_not: WhyNot = None,
-    tokens: Tokens = "1T",
+    tokens: Annotated[str, o.BUDGET(help="Token budget for the cost: 1T, 300B, 1.5e12.")] = "1T",
     top: o.Top = 10,
     write: Write = None,
     trainer_version: TrainerVersion = "",

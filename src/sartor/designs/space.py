@@ -234,9 +234,9 @@ def _whole(values: Array, key: str) -> Array:
     field, factor = NUMBERS.get(key, ("", 1.0))
     if field not in WHOLE:
         return values
+    if (most := values > 2**53 / factor).any():
+        raise InputError(key, float(values[most][0]), "must be at most 2^53" + " bytes" * (factor > 1))
     counts = values * factor
-    if (counts > 2**53).any():
-        raise InputError(key, float(values[counts > 2**53][0]), "must be at most 2^53" + " bytes" * (factor > 1))
     if (wrong := np.abs(np.rint(counts) - counts) > 1e-9).any():
         bad = float(values[wrong][0])
         if factor > 1:

@@ -136,7 +136,7 @@ def read_deepspeed(config: JsonMap, command: ScriptCommand | None, options: Opti
     tp, zero = int(values["tp"] or 1), int(values["zero_stage"] or 0)
     dp, microbatch, count = _read_batch(fields, flags, values, program, devices, tp)
     configured = fields.find("activation_checkpointing") is not None
-    if "nvme" in (fields.find(f"zero_optimization.offload_{part}.device") for part in ("optimizer", "param")):
+    if '"nvme"' in json.dumps(config.get("zero_optimization")):  # not by `find`: a value that was read has a price
         fields.assumptions.append("states on NVMe are priced as in host memory, which is faster")
     if configured and not program["recomputed"]:
         fields.assumptions.append("activation_checkpointing is configured: all layers taken as recomputed")

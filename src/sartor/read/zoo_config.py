@@ -131,15 +131,16 @@ def kinds_of(shape: TransformerShape) -> list[str]:
 
 
 def _llama4(shape: TransformerShape) -> JsonDict:
-    """Chunked attention except in layers without positions, and experts in every layer."""
-    spans, experts = _spans(shape), shape.moe_ffn
+    """Chunked attention except in layers without positions, and experts in every layer or in every few."""
+    spans, experts, dense = _spans(shape), shape.moe_ffn, shape.dense_ffn
     if not isinstance(experts, MoeFfn) or not spans:
         return {}
+    runs = [run for run in shape.main.runs if any(isinstance(ffn, MoeFfn) for ffn in run.layer.all_ffns)]
     return {
         "head_dim": int(shape.head_dim),
         "intermediate_size": int(experts.expert.ffn_hidden_size),
-        "intermediate_size_mlp": 2 * int(experts.expert.ffn_hidden_size),
-        "interleave_moe_layer_step": 1,
+        "intermediate_size_mlp": int(dense.ffn_hidden_size if dense else 2 * experts.expert.ffn_hidden_size),
+        "interleave_moe_layer_step": int(shape.num_layers) // sum(int(run.count) for run in runs),
         "attention_chunk_size": max(spans.values()),
         "no_rope_layers": [int(spans.get(i, 0) > 0) for i in range(int(shape.num_layers))],
     }

@@ -297,10 +297,11 @@ def bound_text(best: PricedPlan) -> str:
 
 
 def _price_text(cost: RunCost, *, brief: bool = False) -> str:
-    """``12.29 per device-hour (Amazon EC2, 2024-12, over a year old)``; ``brief``: of the source its date, if any."""
+    """``12.29 per device-hour (Amazon EC2, 2024-12, old)``: over a year; ``brief``: of the source its date, if any."""
     whole = f"{cost.price_source}, {cost.price_date}".strip(", ")
     source = printable((brief and cost.price_date) or whole)
-    old = ", over a year old" if cost.price_date and cost.price_date < YEAR_AGO else ""
+    old = ", old" if cost.price_date and cost.price_date < YEAR_AGO else ""
+    source = cost.price_date.partition("-")[0] if old and brief else source
     return f"{cost.usd_per_device_hour:.2f} per device-hour ({source}{old})"
 
 
