@@ -17,6 +17,7 @@ from sartor.hardware.catalog import load_gpu
 from sartor.model.editing import edit
 from sartor.model.workload import Workload
 from sartor.model.zoo import load_model
+from sartor.report.verdict import advice_lines
 from sartor.shapes.quality import LossChange, expected_loss, loss_change, nats_per_efold
 from sartor.shapes.search import search_shapes
 from sartor.shapes.space import Equal
@@ -146,3 +147,23 @@ def test_what_a_gain_is_worth_follows_from_the_length_of_the_run() -> None:
     assert unstated is not None
     assert not unstated.stated
     assert unstated.tokens == pytest.approx(20 * 2.65e9, rel=0.01)
+
+
+def test_a_gain_that_costs_more_loss_than_it_buys_is_no_advice_to_change() -> None:
+    said = " ".join(advice_lines(advise("llama-3.1-8b", "h100", num_devices=64, free=("num_layers",))))
+    assert "Keep this shape: the fastest tried, num_layers 32 -> 28" in said
+    assert "less than that costs" in said
+
+
+def test_a_plan_that_cannot_hold_the_recommended_shape_is_completed_anew() -> None:
+    advice = advise("llama-3-8b", "h100", free=("num_layers",))  # its plan has a chunk for every layer
+    assert advice.after is not None
+    assert advice.after.fits
+
+
+def test_of_several_phases_the_first_lines_speak_of_all_and_of_the_vocabulary_that_is_trained() -> None:
+    advice = advise("gpt3-2.7b", "h200_sxm", objective="train:0.9,prefill:0.1")
+    assert advice.codesign is not None
+    assert "vocab_size" not in advice.codesign.changed
+    assert advice.codesign.baseline_regret < 0.06
+    assert "Change for train and prefill together: num_heads 32 -> 20" in " ".join(advice_lines(advice))

@@ -160,7 +160,7 @@ WANT: Fields = (
     number("common_gain", "gain here", form=_times),
     number("regret", "regret", unit="share"),
 )
-CODESIGN: Fields = (text("rule"), CHANGED, *numbers("regret baseline_regret"), rows("wants", WANT))
+CODESIGN: Fields = (text("rule"), CHANGED, *numbers("regret baseline_regret"), field("loss", LOSS), rows("wants", WANT))
 STABILITY: Fields = (
     text("axis"),
     *(integer("asked", when=lambda line: hasattr(line, "asked")),),

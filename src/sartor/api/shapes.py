@@ -70,6 +70,7 @@ from sartor.units import Floats, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from sartor.answers.grid import EstimateGrid
+    from sartor.model.shape import TransformerShape
     from sartor.rules.rule import Context, Finding, Fix
     from sartor.shapes.search import Candidate, CoDesign
 
@@ -691,6 +692,7 @@ def advise(
     asked = _that_splits(base.question)
     gpus = (asked.gpu, *(device_of(name) for name in others if name is not None))
     runs = _runs(base, gpus[1:], words)
+    stays = (*freeze, *(("vocab_size",) if padded else ()))  # the trainer pads it: another width gains nothing
     found = search_shapes(
         asked.workload,
         gpus,
@@ -698,7 +700,7 @@ def advise(
         objective=asked.workload.phase,
         params_tolerance=tolerance,
         equal=basis,
-        freeze=(*freeze, *(("vocab_size",) if padded else ())),  # the trainer pads it: another width gains nothing
+        freeze=stays,
         free=tuple(free),
         top=top,
         guard=guard,
@@ -708,12 +710,21 @@ def advise(
         kernels=asked.kernels,
     )
     best = found.smallest_edit or next(iter(found.candidates), None)
-    after = None if best is None else answer_question(asked.with_shape(best.shape))
-    space = {"rule": rule, "params_tolerance": tolerance, "guard": guard, "freeze": freeze, "free": free}
+    after = None if best is None else _after(asked, best.shape, first, words)
+    space = {"rule": rule, "params_tolerance": tolerance, "guard": guard, "freeze": stays, "free": free}
     space |= {"equal": basis}
     common = _common(asked, runs, known, gpus, weights, context_len, options.get("microbatch_size"), space)
     worth = None if best is None else _worth(base, best, tokens)
     return Advice(base=base, gpus=gpus, findings=findings, search=found, after=after, worth=worth, codesign=common)
+
+
+def _after(asked: Question, shape: TransformerShape, gpu: GpuLike | None, words: Mapping[str, Any]) -> ModelEstimate:
+    """The estimate of the recommended shape under the plan of the question or, if it cannot have that, one of its
+    own."""
+    try:
+        return answer_question(asked.with_shape(shape))
+    except InputError:
+        return answer_question(completed_question(replace(asked.reading, shape=shape), gpu, words))
 
 
 TOKENS_PER_PARAMETER = 20

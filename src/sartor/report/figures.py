@@ -207,7 +207,7 @@ def pareto_points(search: ShapeSearch) -> Pareto | None:
     everything: list[Any] = [*candidates, *others]
     index = next((i for i, c in enumerate(candidates) if edit is not None and c.changed == edit.changed), -1)
     return Pareto(
-        title=_search_title(candidates[0], edit),
+        title=_search_title(candidates[0], edit, f"equal {search.equal.value}"),
         labels=tuple(short_change(c.changed) for c in everything),
         gain=_column(everything, "efficiency_gain"),
         low=np.concatenate([_column(candidates, "efficiency_low"), nothing]),
@@ -220,12 +220,12 @@ def pareto_points(search: ShapeSearch) -> Pareto | None:
     )
 
 
-def _search_title(best: Candidate, edit: Candidate | None) -> str:
+def _search_title(best: Candidate, edit: Candidate | None, equal: str) -> str:
     if edit is None or edit.changed == best.changed:
-        return f"{change_text(best.changed)} is {speedup_text(best.efficiency_gain)} as fast at equal work"
+        return f"{change_text(best.changed)} is {speedup_text(best.efficiency_gain)} as fast at {equal}"
     return (
-        f"The smallest edit, {change_text(edit.changed)}, is {speedup_text(edit.efficiency_gain)} as fast at equal "
-        f"work; the best shape of the same size {speedup_text(best.efficiency_gain)}"
+        f"The smallest edit, {change_text(edit.changed)}, is {speedup_text(edit.efficiency_gain)} as fast at "
+        f"{equal}; the best shape found {speedup_text(best.efficiency_gain)}"
     )
 
 

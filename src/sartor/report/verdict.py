@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sartor.answers.estimate import ModelEstimate
     from sartor.rules.rule import Finding
     from sartor.shapes.quality import LossChange, Quality
-    from sartor.shapes.search import Candidate, ShapeSearch
+    from sartor.shapes.search import Candidate, CoDesign, ShapeSearch
 
 MATTERS = 0.01
 """Least share of the step for a finding to be mentioned (rules grade smaller ones as info)."""
@@ -94,10 +94,19 @@ def _what_costs_time(findings: Sequence[Finding]) -> str:
 def _what_to_change(advice: Advice, *, brief: bool = False) -> list[str]:
     """The smallest edit with most of the gain, and the best candidate if different; or why to keep the shape."""
     search = advice.search
+    if advice.codesign is not None:
+        return [codesign_words(advice.codesign)]
     if not search.candidates:
         return [why_to_keep(advice, brief=brief)]
     best, first = search.candidates[0], search.smallest_edit or search.candidates[0]
+    if advice.worth is not None and float(first.loss.low_nats) > advice.worth.gained_nats:
+        tried = f"the fastest tried, {change_text(first.changed)}, is {_gain_words(first, search.equal)}"
+        buys = f"{advice.worth.gained_nats:.3f} nats over {format_count(advice.worth.tokens)} tokens"
+        return [f"Keep this shape: {tried}; its speed buys {buys}, less than that costs."]
     sentences = [f"Change first: {change_text(first.changed)}; this is {_gain_words(first, search.equal)}."]
+    if search.minimax is not None and search.minimax.changed != first.changed:
+        devices = f"On the {len(advice.gpus)} devices together {change_text(search.minimax.changed)} loses least"
+        sentences.append(f"{devices}: at most {format_share(search.regret)} against each device's best.")
     if first.changed != best.changed:
         sentences.append(f"The best shape found, {change_text(best.changed)}, is {_gain_words(best, search.equal)}.")
     single = max(search.single_edits, key=lambda edit: edit.efficiency_gain, default=None)
@@ -105,6 +114,19 @@ def _what_to_change(advice: Advice, *, brief: bool = False) -> list[str]:
         alone = f"{change_text(single.changed)} ({speedup_text(single.efficiency_gain)})"
         sentences.append(f"The best change of a single size is {alone}.")
     return sentences
+
+
+def codesign_words(design: CoDesign) -> str:
+    """What to change for all phases and devices together."""
+    phases = " and ".join(dict.fromkeys(want.phase for want in design.wants))
+    devices = len({want.gpu for want in design.wants})
+    together = f"{phases} together" + (f" on {devices} devices" if devices > 1 else "")
+    if not design.changed:
+        return f"Keep this shape for {together} ({design.rule.value} regret {format_share(design.regret)})."
+    regret = (
+        f"{design.rule.value} regret {format_share(design.regret)}, {format_share(design.baseline_regret)} as it is"
+    )
+    return f"Change for {together}: {change_text(design.changed)} ({regret}); {loss_words(design.loss)}."
 
 
 def why_to_keep(advice: Advice, *, brief: bool = False) -> str:

@@ -29,7 +29,7 @@ from sartor.shapes.evaluate import Evaluator
 from sartor.shapes.mixes import Mix, priced_mixes
 from sartor.shapes.near import build_space, grain_of
 from sartor.shapes.pricing import PricedPoints, price, work_of
-from sartor.shapes.quality import QualityGuard, freed_guard
+from sartor.shapes.quality import LossChange, QualityGuard, freed_guard, loss_change
 from sartor.shapes.result import (
     NOISE,
     Candidate,
@@ -286,6 +286,7 @@ class CoDesign:
     changed: Mapping[str, tuple[int, int]]
     regret: float
     baseline_regret: float
+    loss: LossChange
     wants: tuple[_Want, ...]
 
 
@@ -342,6 +343,7 @@ def codesign(
         changed=_changed(points, best),
         regret=float(total[best]),
         baseline_regret=float(total[base]),
+        loss=loss_change(space.edited({name: int(v[best]) for name, v in points.fields().items()}), space.shape),
         wants=tuple(wants),
     )
 
