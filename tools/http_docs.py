@@ -16,7 +16,7 @@ HEAD = f"""# HTTP API
 
 {INTRODUCTION}
 
-Fields have the names of the command line's options, and answers have its keys ([json.md](json.md)). On a running
+Fields have the names of the Python API's arguments (several devices are `gpus`), and answers have the keys of --json ([json.md](json.md)). On a running
 server, `/api.html` lists every field of every request with type, default, meaning and an example to copy.
 `GET /openapi.json` is the OpenAPI 3.1 document with the schema of every answer. `GET /health` says whether the server
 is up.

@@ -22,6 +22,7 @@ from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
 from sartor.model.counts import count_params
+from sartor.model.editing import edit
 from sartor.model.lower.setting import Kernels
 from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.pareto import is_pareto
@@ -343,9 +344,15 @@ def codesign(
         changed=_changed(points, best),
         regret=float(total[best]),
         baseline_regret=float(total[base]),
-        loss=loss_change(space.edited({name: int(v[best]) for name, v in points.fields().items()}), space.shape),
+        loss=_loss(points, best),
         wants=tuple(wants),
     )
+
+
+def _loss(points: Points, i: int) -> LossChange:
+    """The expected change of loss at one point, as numbers."""
+    new = {name: after for name, (_, after) in _changed(points, i).items()}
+    return loss_change(edit(points.space.shape, **new), points.space.shape)
 
 
 def _changes(points: Points) -> Changes:
