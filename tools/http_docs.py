@@ -16,8 +16,9 @@ HEAD = f"""# HTTP API
 
 {INTRODUCTION}
 
-Fields have the names of the Python API's arguments (several devices are `gpus`), and answers have the keys of --json ([json.md](json.md)). On a running
-server, `/api.html` lists every field of every request with type, default, meaning and an example to copy.
+Fields have the names of the Python API's arguments (several devices are `gpus`), and answers have the keys of `--json`
+([json.md](json.md)). On a running server, `/api.html` lists every field of every request with type, default, meaning
+and an example to copy.
 `GET /openapi.json` is the OpenAPI 3.1 document with the schema of every answer. `GET /health` says whether the server
 is up.
 """
