@@ -19,7 +19,7 @@ from sartor.answers.serving import Choice
 from sartor.api.traffic import recorded_requests, stated_request
 from sartor.cli import run as sartor_command
 from sartor.errors import InputError
-from sartor.launch.serving import ServerPool, read_server, refusals, server_command
+from sartor.launch.serving import ServerPool, commands, read_server, refusals, server_command, serving_files
 from sartor.launch.serving import settings as settings_of
 from sartor.report.table_serving import front_points
 from sartor.step.serving.batching import disaggregated, steady_state
@@ -154,12 +154,28 @@ def test_the_command_says_what_cannot_be_met_and_exits_with_3(
         ({"draft_tokens": 99, "acceptance": 0.5}, "draft_tokens"),
         ({"input_len": {50: 800}}, "input_len"),
         ({"input_len": {50: 800, 95: 100}}, "input_len"),
+        ({"percentile": 95.0, "requests_per_s": 10.0}, "percentile"),
+        ({"probability": 0.9, "requests_per_s": 10.0}, "probability"),
+        ({"input_len": 131_000, "output_len": 1000}, "output_len"),
     ],
 )
 def test_bad_objectives_and_loads_are_one_sentence(words: dict[str, object], field: str) -> None:
     with pytest.raises(InputError) as caught:
         api.deploy(MODEL, "h100", **words)  # type: ignore[arg-type]
     assert caught.value.field == field
+
+
+def test_lengths_beyond_the_model_are_refused_with_the_longest_that_fits() -> None:
+    for lengths, near in (((800, 1000), "input_len=800 with 224"), ((2000, 10), "input_len=512 with 512")):
+        with pytest.raises(InputError, match="takes at most 1024") as caught:
+            api.deploy("gpt2-xl", "h100", input_len=lengths[0], output_len=lengths[1])
+        assert caught.value.nearest == near
+
+
+def test_a_gpu_that_there_is_not_is_refused_beside_one_that_there_is() -> None:
+    with pytest.raises(InputError, match="not in the catalogue") as caught:
+        api.deploy(MODEL, ["h100", "h20x0"])
+    assert "h20" in caught.value.nearest
 
 
 QUICK = {"tp": 1, "pools": False, "tpot_s": 0.03}
@@ -253,6 +269,29 @@ def test_every_engine_has_its_own_command_which_is_read_back() -> None:
             assert not list(refusals(command))
 
 
+def test_a_model_without_a_layer_that_drafts_is_started_with_a_draft_model_to_be_named() -> None:
+    def started(model: str, engine: str) -> str:
+        server = replace(api.serving(model, "h200", concurrency=1, kernels=engine).server, draft_tokens=4)
+        layout = replace(drafting.deployment.layout, server=replace(server, acceptance=0.7))
+        choice = replace(drafting, deployment=replace(drafting.deployment, layout=layout))
+        assert ("DRAFT_MODEL" in choice.to_replace("org/model")) == (model == MODEL)
+        return "".join([*commands(choice.deployment), *serving_files(choice.deployment, model, 2048).values()])
+
+    drafting = api.deploy(MODEL, "h100", **QUICK, users=4, draft_tokens=4, acceptance=0.7).best
+    assert drafting is not None
+    assert "DRAFT_MODEL" in drafting.commands[0]
+    for engine, words, own in (
+        ("vllm", '"method": "eagle3", "model": "DRAFT_MODEL"', '"method": "mtp", "num_speculative_tokens": 4'),
+        ("sglang", "EAGLE3 --speculative-draft-model-path DRAFT_MODEL", "--speculative-algorithm EAGLE --spec"),
+        ("trtllm", "speculative_model_dir: DRAFT_MODEL", "num_nextn_predict_layers: 4"),
+    ):
+        text, text_of_own = started(MODEL, engine), started("deepseek-v3", engine)
+        assert words in text
+        assert own not in text
+        assert own in text_of_own
+        assert "DRAFT_MODEL" not in text_of_own
+
+
 def test_tensorrt_llm_copies_attention_over_single_devices_only() -> None:
     server = api.serving("mixtral-8x7b", "h100", concurrency=1, tp=1, kernels="trtllm").server
     assert {(one.tp, one.copies) for one in servers_of(server, 8) if one.tp > 1 < one.copies} == set()
@@ -311,6 +350,20 @@ def test_the_front_is_drawn_with_the_chosen_deployment(tmp_path: Path) -> None:
     assert sartor_command([*words, "--png", str(tmp_path)]) == 0
     assert "figure-front" in (tmp_path / "page.html").read_text()
     assert (tmp_path / "front.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_where_a_gpu_has_no_price_the_first_sentence_says_that_gpus_are_counted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for load, unit in (["--users", "400"], "GPUs"), ([], "GPUs per token"):
+        words = ["deploy", "mixtral-8x7b", "--gpu", "h20", "--tpot", "0.03", *load, "--most-devices", "16"]
+        assert sartor_command(words) == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert f"the fewest {unit} of" in said
+        assert "layouts (not every GPU has a price)." in said
+        assert "in cost)" not in said
+        assert f"% in {unit})" in said
+        assert "Name the checkpoint where it says MODEL." in said
 
 
 def test_intervals_cover_the_engines_that_a_question_leaves_open() -> None:

@@ -325,6 +325,16 @@ class Choice:
         """Of the tokens of answers."""
         return self.usd_per_hour and self.usd_per_hour / 3600 / self.deployment.output_tokens_per_s * 1e6
 
+    def to_replace(self, model: str = "") -> str:
+        """The sentence on the words of commands and files that stand for a checkpoint; "" if there are none."""
+        server = self.deployment.layout.server
+        words = [] if "/" in model else ["the checkpoint where it says MODEL"]
+        if server.draft_tokens and not server.shape.mtp_layers:
+            words.append(
+                "a draft model of one layer (EAGLE-3) where it says DRAFT_MODEL: the model has none of its own"
+            )
+        return f"Name {', and '.join(words)}." if words else ""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedPoint:
@@ -458,8 +468,6 @@ class DeploymentAnswer(Answer):
     simpler: Choice | None
     front: tuple[ServedPoint, ...]
     num_layouts: int
-    beyond: tuple[str, ...]
-    """A note if requests are longer than the model takes."""
     most_load: float
     """The largest load, in requests in flight or per second as the question has it, that the devices take."""
     of_price: bool
@@ -468,6 +476,13 @@ class DeploymentAnswer(Answer):
     unstated: Mapping[str, str] = default(default_factory=dict)
     """Precision and engine where none was stated, with the usual one."""
     assumptions: tuple[str, ...] = ()
+
+    @property
+    def unit(self) -> str:
+        """What the deployments are ranked by."""
+        if self.of_price:
+            return "cost"
+        return "GPUs" if self.load.users or self.load.requests_per_s else "GPUs per token"
 
     @property
     def best(self) -> Choice | None:

@@ -16,7 +16,7 @@ from sartor.api.models import Model, read
 from sartor.api.questions import crossing_note, in_engine
 from sartor.api.servers import served_run, server_of
 from sartor.api.traffic import USUAL_LENGTH, recorded_requests, stated_request
-from sartor.api.words import GpuLike, precision_of, size_of
+from sartor.api.words import GpuLike, device_of, precision_of, size_of
 from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
@@ -25,6 +25,7 @@ from sartor.hardware.gpu import Gpu
 from sartor.interrupts import counted
 from sartor.launch.serving import commands
 from sartor.model.lower.setting import check
+from sartor.model.shape import TransformerShape
 from sartor.model.workload import ModelReading, ParallelDims, too_long
 from sartor.options import Declared, Spelling, with_options
 from sartor.pareto import is_pareto
@@ -150,20 +151,18 @@ def deploy(
         read(model, options.get("set")),
         _drafts(options.pop("draft_tokens", 0), options.pop("acceptance", None)),
     )
-    objective = LatencyGoal(
-        ttft_s=_limit("ttft_s", ttft_s),
-        tpot_s=_limit("tpot_s", tpot_s),
-        probability=_within("probability", probability, 1, "0.9"),
-        percentile=_within("percentile", percentile, 100, "95"),
-    )
+    objective = _objective(ttft_s, tpot_s, probability, percentile)
     lengths = {name: size for name, size in (("input_len", input_len), ("output_len", output_len)) if size is not None}
     traffic = options.pop("traffic", None)
     request, per_s = _requests(traffic, lengths, options.pop("cached", 0.0), requests_per_s, users)
+    _refuse_beyond(reading.shape, request, traffic)
     load = {"request": request, "requests_per_s": per_s, "users": size_of("users", users, 1, least=0)}
     refused: dict[str, str] = {}
     gpus: Sequence[Any] = (
         list({str(device): device for device in gpu}.values()) if isinstance(gpu, list | tuple) else [gpu]
     )
+    for device in gpus:
+        _ = device is None or device_of(device)  # a name that there is not is refused before the search
     questions = list(_questions(reading, gpus, options, {"objective": objective, **load}, refused))
     questions = [question._replace(server=replace(question.server, **drafts)) for question in questions]
     most_devices = size_of("most_devices", most_devices, MOST_DEVICES)
@@ -218,11 +217,6 @@ def _answer(
         simpler=next(simple, None) if choices and not _is_simple(choices[0].deployment.layout) else None,
         front=tuple(_front([wide for _, (wide, _) in priced], load.objective)),
         num_layouts=sum(len(close.layouts) for _, (_, close) in priced),
-        beyond=tuple(
-            too_long(
-                "input_len + output_len", max(load.request.longest, load.input_len + load.output_len), reading.shape
-            )
-        ),
         most_load=max((_most_load(question, close, most_devices) for question, (_, close) in priced), default=0.0),
         of_price=of_price,
         assumptions=(
@@ -231,6 +225,34 @@ def _answer(
             *_assumed(questions, servers, of_price=of_price, pools=pools),
         ),
     )
+
+
+def _objective(ttft_s: float, tpot_s: float, probability: float | None, percentile: float | None) -> LatencyGoal:
+    goal = LatencyGoal(
+        ttft_s=_limit("ttft_s", ttft_s),
+        tpot_s=_limit("tpot_s", tpot_s),
+        probability=_within("probability", probability, 1, "0.9"),
+        percentile=_within("percentile", percentile, 100, "95"),
+    )
+    if math.isinf(min(ttft_s, tpot_s)):
+        for name, share in (("probability", probability), ("percentile", percentile)):
+            if share is not None:
+                raise InputError(name, share, "belongs to ttft or tpot: state one of them", "tpot=0.05")
+    return goal
+
+
+def _refuse_beyond(shape: TransformerShape, request: Load, traffic: str | Path | None) -> None:
+    """Raise ``InputError`` for requests longer than the model's positions, which engines refuse."""
+    prompt, answer, most = int(np.max(request.input_len)), int(np.max(request.output_len)), shape.max_positions
+    longest = max(request.longest, prompt + answer)
+    if too_long("", longest, shape):
+        must = f"makes requests of up to {longest} tokens; {shape.name or 'the model'} takes at most {most}"
+        if traffic is not None:
+            raise InputError("traffic", str(traffic), must)
+        kept = prompt if prompt < most and not request.longest else most // 2
+        raise InputError(
+            "output_len", answer, f"with input_len={prompt} {must}", f"input_len={kept} with {most - kept}"
+        )
 
 
 def _limit(name: str, seconds: float) -> float:

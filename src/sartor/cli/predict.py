@@ -400,3 +400,5 @@ def _write_servers(found: DeploymentAnswer, best: Choice, model: str, folder: Pa
         [(folder / name, text.encode(), modes[name.endswith(".sh")]) for name, text in files.items()], field="--write"
     )
     c.say(f"sartor: wrote {', '.join(files)} to {folder}")
+    if words := best.to_replace(model):
+        c.say(f"sartor: {words}")

@@ -18,6 +18,8 @@ from sartor.operators import DType
 from sartor.step.serving.deploy import Deployment
 from sartor.step.serving.served import Server
 
+DRAFT_MODEL = "DRAFT_MODEL"
+"""Stands for the checkpoint that drafts, where the model has no layer for it."""
 CONFIG = "config.yaml"
 """TensorRT-LLM's file of what has no flag."""
 
@@ -75,16 +77,30 @@ def settings(pool: ServerPool, longest: int = 0) -> dict[str, Any]:
         "utilization": round(float(engine.utilization(server.gpu, server.tp, server.copies)), 3),
         "cache": "fp8" if narrow else None,
         "cache_sglang": "fp8_e4m3" if narrow else None,
-        "draft_tokens": server.draft_tokens or None,
-        "checked": server.draft_tokens + 1 if server.draft_tokens else None,
-        "drafts": json.dumps({"method": "mtp", "num_speculative_tokens": server.draft_tokens})
-        if server.draft_tokens
-        else None,
+        **(_speculation(server) if server.draft_tokens else {}),
     }
     stated = {name: value for name, value in values.items() if value not in (None, False)}
     if engine.name == "trtllm" and any(row["value"] in stated for row in _rows("trtllm") if "key" in row):
         stated["config"] = CONFIG
     return stated
+
+
+def _speculation(server: Server) -> dict[str, Any]:
+    """Drafts by the model's own layer (MTP) or, where it has none, by a model of one layer (EAGLE-3)."""
+    tokens, own = server.draft_tokens, server.shape.mtp_layers > 0
+    model = {} if own else {"model": DRAFT_MODEL}
+    config = {"method": "mtp" if own else "eagle3", **model, "num_speculative_tokens": tokens}
+    return {
+        "drafts": json.dumps(config),
+        "algorithm": "EAGLE" if own else "EAGLE3",  # SGLang's EAGLE is MTP where the model has the layer
+        "decoding": "MTP" if own else "Eagle",
+        "draft_model": None if own else DRAFT_MODEL,
+        "draft_steps": tokens,
+        "draft_branches": 1,
+        "checked": tokens + 1,
+        "draft_layers": tokens if own else None,
+        "draft_tokens": None if own else tokens,
+    }
 
 
 def _rows(engine: str) -> list[JsonDict]:

@@ -221,13 +221,12 @@ def _deploy_blocks(answer: DeploymentAnswer) -> list[PageBlock]:
     first = interval_text(best.ttft_s, *map(float, best.ttft_interval))
     each = interval_text(best.tpot_s, *map(float, best.tpot_interval))
     lines = [
-        f"{question}: {_deployment_text(best)}, the {'cheapest' if answer.of_price else 'fewest GPUs'} of "
-        f"{count_text(answer.num_layouts, 'layout')}.",
+        f"{question}: {_deployment_text(best)}, the {'cheapest' if answer.of_price else f'fewest {answer.unit}'} of "
+        f"{count_text(answer.num_layouts, 'layout')}{'' if answer.of_price else ' (not every GPU has a price)'}.",
         f"First token {first}, then a token in {each}; for {best.percentile:g}% of requests within "
         f"{' and '.join(map(format_seconds, best.quantiles_s))}{_likely_text(answer, best)}; "
         f"{best.deployment.output_tokens_per_s:,.0f} tokens/s{_money_text(best)}. A replica takes "
         f"{count_text(best.deployment.most_in_flight, 'request')} in flight: {_BINDING[best.binding]}.",
-        *(f"{words}: an engine refuses such requests." for words in answer.beyond),
         *_simpler_text(answer),
         *_unsure_text(answer, best),
     ]
@@ -238,11 +237,11 @@ def _deploy_blocks(answer: DeploymentAnswer) -> list[PageBlock]:
         opening(lines),
         bullets_block("", lines, Place.PAGE),
         figure_block("front"),
-        section("The cheapest of each layout" if answer.of_price else "The fewest GPUs of each layout"),
+        section("The cheapest of each layout" if answer.of_price else f"The fewest {answer.unit} of each layout"),
         grid_block(field_grid("Layouts", _columns(CHOICE, answer.choices), answer.choices)),
         section(f"Speed of a request against throughput{_first_text(answer)}"),
         grid_block(field_grid("Front", _columns(FRONT_POINT, front), front)),
-        bullets_block("Start", best.commands),
+        bullets_block("Start", [*best.commands, best.to_replace()]),
         _refused(answer),
         bullets_block("Assumed", answer.assumptions),
     ]
@@ -321,8 +320,12 @@ def _money_text(choice: Choice) -> str:
 def _simpler_text(answer: DeploymentAnswer) -> list[str]:
     if answer.simpler is None or answer.best is None:
         return []
-    costs = [choice.usd_per_million_tokens or choice.deployment.num_devices for choice in (answer.simpler, answer.best)]
-    return [f"Simpler: {_deployment_text(answer.simpler)} ({format_change(costs[0] / costs[1] - 1)} in cost)."]
+    simple, best = (
+        choice.usd_per_million_tokens
+        or choice.deployment.num_devices / (1 if answer.unit == "GPUs" else choice.deployment.output_tokens_per_s)
+        for choice in (answer.simpler, answer.best)
+    )
+    return [f"Simpler: {_deployment_text(answer.simpler)} ({format_change(simple / best - 1)} in {answer.unit})."]
 
 
 def _unsure_text(answer: DeploymentAnswer, best: Choice) -> list[str]:
