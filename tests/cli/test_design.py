@@ -104,7 +104,7 @@ def test_the_sizes_of_plans_that_were_tried_stand_beside_the_proof(sartor: Call,
     assert "2 is the largest --microbatch-size that was tried" in out
     served = " ".join(sartor(*small, "--objective", "train:0.5,decode:0.5").out.split())
     assert "seq or" in served
-    assert "sequences and tokens/s (geometric mean of 2 jobs)" in served
+    assert ", the geometric mean of sequences/s and tokens/s (2 jobs, weights 0.5 and 0.5)" in served
 
 
 def test_chips_of_a_front_are_told_apart_by_their_clock(sartor: Call, small: list[object], tmp_path: Path) -> None:

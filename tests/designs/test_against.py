@@ -109,3 +109,11 @@ def test_a_gpu_and_a_tpu_stand_beside_the_baselines_where_none_is_named(
     for each in found[1]:
         (model,) = each["per_model"].values()
         assert model["low_s"] < model["step_s"] < model["high_s"]
+    with pytest.raises(SystemExit):
+        cli.main([*asked[:-1], "--baselines"])
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Against h100_sxm the model itself favours chips" in out
+    with pytest.raises(SystemExit):
+        cli.main([*asked[:-1], "--against", "tpu_v5p"])
+    out = " ".join(capsys.readouterr().out.split())
+    assert "The chip is priced at ideal rates, the GPU as measured: expect less than 'chip vs GPU' says." in out

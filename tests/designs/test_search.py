@@ -84,6 +84,19 @@ def test_a_search_that_scouts_first_finds_what_trying_everything_finds(monkeypat
     assert result.best in result.ranked
 
 
+def test_a_scouted_chip_of_a_search_cut_short_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def out_of_time(*_: object) -> None:
+        raise search.OutOfTime
+
+    monkeypatch.setattr(search, "FIRST_CHUNK", 1)
+    monkeypatch.setattr(search, "FIRST_BOXES", 2)
+    monkeypatch.setattr(search.SearchState, "until_proved", out_of_time)
+    result = search_design(QUESTIONS[1], SPACES[1])
+    assert result.best is not None
+    assert (result.evaluated, result.ranked) == (1, (result.best,))
+    assert result.evaluated + result.pruned + result.left_out + result.waiting == result.num_points
+
+
 @pytest.mark.parametrize("kind", [1, 2])
 def test_a_box_is_bounded_by_no_less_than_any_chip_in_it(kind: int) -> None:
     varied = {"num_stacks": [2, 4], "num_links": [2, 6], "vector_lanes": [16, 32], "memory": ["hbm2", "hbm3"]}

@@ -19,6 +19,16 @@ def answer() -> sartor.answers.PlanAnswer:
     return sartor.plan("llama-3-8b", "dgx-h100", **ASKED)  # type: ignore[arg-type]
 
 
+def test_8_bits_are_tried_on_a_near_plan_where_the_same_has_no_room() -> None:
+    best = sartor.plan("llama-3-8b", "dgx-h100", num_devices=64)
+    narrow = sartor.plan("llama-3-8b", "dgx-h100", num_devices=64, dtype="fp8_current")
+    (step,) = (step for step in best.next_steps if "--dtype fp8_current" in step.change)
+    assert "on a near plan with more room" in step.change
+    assert narrow.best is not None
+    assert best.best is not None
+    assert 1 < step.speedup <= best.best.step_s / narrow.best.step_s
+
+
 def test_every_plan_fits_with_the_usual_probability(answer: sartor.answers.PlanAnswer) -> None:
     plans = (*answer.search.top, *answer.front)
     assert all(fit_probability(plan.peak_bytes, answer.cluster) >= FIT_PROBABILITY for plan in plans)

@@ -136,17 +136,16 @@ def _result(state: SearchState, interrupted: bool, deadline: float) -> JointResu
         why = tightest_constraint(question, lowered(question), memory, quickest_s, energy)
         return JointResult(status=DesignStatus.INFEASIBLE, tightest=why, **nothing, **common)  # type: ignore[arg-type]
     gap = (upper - value) / value if value else float("inf")
+    ranked = [*state.ranked.values(), *([best] if best and not state.best else [])]  # the scouted point counts too
     proved = upper <= value * (1 + EQUAL)
     return JointResult(
         status=DesignStatus.OPTIMAL if proved else DesignStatus.FEASIBLE if value else DesignStatus.UNKNOWN,
         best=best,
         upper_bound=value if proved else upper,
         gap=0.0 if proved else gap,
-        evaluated=len(state.ranked),
-        pruned=state.pruned(),
-        ranked=tuple(
-            sorted(state.ranked.values() or [entry for entry in [best] if entry], key=lambda ranked: -ranked.objective)
-        ),
+        evaluated=len(ranked),
+        pruned=min(state.pruned(), num_points - left_out - len(ranked)),
+        ranked=tuple(sorted(ranked, key=lambda entry: -entry.objective)),
         **common,  # type: ignore[arg-type]
     )
 

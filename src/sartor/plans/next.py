@@ -28,7 +28,7 @@ from sartor.plans.evaluate import Pricer
 from sartor.plans.fixed import module_sets, modules_named, named_values, offload_sets
 from sartor.plans.result import PlanSearch, PricedPlan
 from sartor.plans.search import HeldPlan, fastest_plan, make_pricer, search_plans
-from sartor.plans.space import plan_space, size_of, structures, take, with_switches
+from sartor.plans.space import axes_of, plan_space, size_of, structures, take, with_switches
 from sartor.step.mechanisms.mechanism import Rows
 from sartor.units import Array
 
@@ -65,9 +65,17 @@ def next_steps(pricer: Pricer, best: PricedPlan) -> tuple[NextStep, ...]:
         *_batch(job, plan),
     ):
         changed_pricer = replace(pricer, job=changed)
-        if float(changed_pricer.footprint(new_plan).device_bytes) > pricer.limit_bytes:
+        if float(changed_pricer.footprint(new_plan).device_bytes) <= pricer.limit_bytes:
+            step_s = float(changed_pricer.step(new_plan).step_s)
+        elif changed.recipe is job.recipe:
             continue
-        step_s = float(changed_pricer.step(new_plan).step_s)
+        else:  # copies in 8 bits take memory
+            axes, devices = axes_of(plan), int(plan.num_devices)
+            held = HeldPlan(
+                job=changed, cluster=pricer.cluster, num_devices=devices, axes=axes, kept_free=pricer.headroom
+            )
+            step_s = float(_priced(held, pricer.calibration)[1].min(initial=math.inf))
+            words += ", on a near plan with more room (a search with it may find a better one)"
         speedup = changed.tokens_per_step / step_s / now
         if speedup >= 1 + WORTH:
             steps.append(NextStep(change=words, speedup=speedup, step_s=step_s))

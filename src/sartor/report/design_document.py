@@ -197,6 +197,27 @@ def _ideal(answer: DesignAnswer) -> bool:
     return chip is not None and all(float(getattr(chip, name)) == 1 for name in SUSTAINED_SHARES)
 
 
+def _model_texts(answer: DesignAnswer) -> tuple[str, ...]:
+    """How much of each GPU's comparison is the model: what the same GPU gains when it is drawn as a chip."""
+    drawn, best, texts = {line.name: line.ranked for line in answer.result.baselines}, answer.best, []
+    if best is None:
+        return ()
+    for against in answer.against:
+        like = drawn.get(f"{against.gpu.name.removesuffix('_sxm').upper()}-like, {SEARCHED}")
+        rates = zip(against.models, like.evaluation.rates if like else (), best.evaluation.rates, strict=False)
+        shares = [each.ratio * mine / theirs for each, mine, theirs in rates if each.ratio and mine]
+        if shares:
+            many = " to ".join(dict.fromkeys(f"{share:.3g}x" for share in (min(shares), max(shares))))
+            texts.append(
+                f"Against {against.gpu.name} the model itself favours chips {many}: the same GPU drawn as a chip is "
+                "priced that much faster than as measured."
+            )
+    if answer.against and not texts:
+        ideal = "at ideal rates" if _ideal(answer) else "by its template"
+        texts.append(f"The chip is priced {ideal}, the GPU as measured: expect less than 'chip vs GPU' says.")
+    return tuple(texts)
+
+
 def _gpu_notes(answer: DesignAnswer) -> tuple[str, ...]:
     """How to read the table of GPUs."""
     served = any(model.served for model in answer.question.models)
@@ -239,7 +260,7 @@ def design_page(answer: DesignAnswer, *, date: str = "") -> str:
 def _blocks(answer: DesignAnswer, records: dict[str, object]) -> list[d.PageBlock]:
     first, *rest = headlines(answer)
     heading = f"{_heading_text(answer)}."
-    lines = d.opening([f"{heading} Best: {first}", *rest])
+    lines = d.opening([f"{heading} Best: {first[0].lower()}{first[1:]}", *rest])
     verdict = d.PageBlock(words=" ".join([first, *rest]), verdict=True, place=d.Place.PAGE)
     warnings = d.bullets_block("Warnings", answer.warnings, d.Place.REST)
     others = [words for words in answer.warnings if not words.startswith(NOT_BUILDABLE)]
@@ -317,6 +338,7 @@ def _comparisons(answer: DesignAnswer) -> list[d.PageBlock]:
         blocks += [d.section("Evaluated points", "others", "Alternatives", d.Place.PAGE), d.figure_block("points")]
     if answer.against:
         blocks += [d.section("Compared with catalogue GPUs"), d.grid_block(_gpus_grid(answer))]
+        blocks += [d.PageBlock(words=words) for words in _model_texts(answer)]
         blocks += [d.bullets_block("Notes", _gpu_notes(answer), d.Place.REST)]
     blocks.append(d.bullets_block("How firmly the best stands", _nearby_texts(answer.nearby)))
     if answer.joint is not None:

@@ -10,7 +10,7 @@ from sartor.cost.chip.ownership import faults, fits_reticle, too_dense
 from sartor.designs.bounds import evaluated_joules
 from sartor.designs.candidates import DesignStatus, Ranked
 from sartor.designs.detail import ModelDetail, plan_fields
-from sartor.designs.question import AreaModel, DesignQuestion, Mean, Objective
+from sartor.designs.question import AreaModel, DesignQuestion, Objective
 from sartor.hardware.accelerator import Accelerator
 from sartor.model.workload import Phase
 from sartor.report.plan_words import microbatches_text
@@ -101,23 +101,24 @@ def memory_text(size_bytes: float) -> str:
 
 
 def _objective_text(question: DesignQuestion, value: float) -> str:
-    """``1.91k sequences/s``, and over how many models it is a mean."""
-    words = f"{rate(value)} {unit_of(question)}"
+    """``1.91k sequences/s``, and over how many models it is a mean with which weights."""
     if len(question.models) == 1:
-        return words
-    kind = "geometric" if question.mean is Mean.GEOMETRIC else "arithmetic"
-    return f"{words} ({kind} mean of {len(question.models)} {'jobs' if _mixed(question) else 'models'})"
+        return f"{rate(value)} {unit_of(question)}"
+    weights = f"weights {' and '.join(f'{weight:.2g}' for weight in question.weights)}"
+    if len(units_in(question)) > 1:
+        return f"{rate(value)}, the {unit_of(question)} ({len(question.models)} jobs, {weights})"
+    return f"{rate(value)} {unit_of(question)} ({question.mean.value} mean of {len(question.models)} models, {weights})"
 
 
-def _mixed(question: DesignQuestion) -> bool:
-    """Whether the models are in different phases."""
-    return len({model.phase for model in question.models}) > 1
+def units_in(question: DesignQuestion) -> list[str]:
+    """The units of the models' throughputs, each once."""
+    return list(dict.fromkeys(PHASE_UNITS[model.phase] for model in question.models))
 
 
 def unit_of(question: DesignQuestion) -> str:
-    """The unit of the objective: ``tokens/s per W``; ``sequences and tokens/s`` in several phases."""
-    units = dict.fromkeys(PHASE_UNITS[model.phase].removesuffix("/s") for model in question.models)
-    plain = " and ".join(units) + "/s"
+    """The unit of the objective: ``tokens/s per W``; ``geometric mean of sequences/s and tokens/s`` in several."""
+    units = units_in(question)
+    plain = units[0] if len(units) == 1 else f"{question.mean.value} mean of {' and '.join(units)}"
     return UNITS[question.objective].replace("sequences/s", plain)
 
 
