@@ -22,9 +22,8 @@ from sartor.step.serving import batching
 from sartor.step.serving.batching import steady_state
 from sartor.step.serving.engines import ENGINES
 from sartor.step.serving.served import Load
-from sartor.validate import inference
 from sartor.validate.answer import read_rows
-from sartor.validate.inference import SERVING_REQUIRED, WAVES, received_every, request_of, server_of, validate_serving
+from sartor.validate.inference import SERVING_REQUIRED, WAVES, received_every, server_of
 
 SHIPPED = np.array(
     [
@@ -77,23 +76,6 @@ def main(data: Path) -> None:
             cells.append(f"{np.mean(np.abs(ratio - 1)):6.1%} {np.mean(inside):6.0%}")
         print(f"{name:16} {words(constants):46} {' '.join(cells)}")
     print("all, each left out: " + ", ".join(f"{name} {np.mean(found):.1%}" for name, found in errors.items()))
-    print_pools(data)
-
-
-def print_pools(data: Path) -> None:
-    """Median and mean error of first tokens with pools of their own, by requests per sequence in flight and time to
-    hand over, for each engine; the shipped pair is near the least median."""
-    shipped, engines = inference.WAVES_APART, dict(ENGINES)
-    for waves in (3, 5, 10):
-        for handover_s in (0.0, 0.1, 0.2, 0.3):
-            inference.WAVES_APART = waves
-            inference.ENGINES = {name: replace(one, handover_s=handover_s) for name, one in engines.items()}
-            rows = [row for row in validate_serving(data).rows if not row.reason and row.words["measure"] == "ttft"]
-            for name in ("sglang", "trtllm"):
-                apart = ("serving_disagg", name)
-                off = [abs(r.ratio - 1) for r in rows if (r.words["mode"], r.words["framework"]) == apart]
-                print(f"{name} {waves} rounds, {handover_s} s: median {np.median(off):.1%}, mean {np.mean(off):.1%}")
-    inference.WAVES_APART, inference.ENGINES = shipped, engines
 
 
 def words(constants: Array) -> str:
@@ -137,13 +119,8 @@ def _servers(rows: list[dict[str, str]]) -> Iterator[list[Mapping[str, str]]]:
 
 def _of_server(rows: list[Mapping[str, str]]) -> Iterator[tuple[object, ...]]:
     server = server_of(rows[0])
-    requests = [request_of(row) for row in rows]
-    load = Load(
-        **{
-            name: np.asarray([getattr(a, name) for a in requests])
-            for name in ("concurrency", "input_len", "output_len")
-        }
-    )
+    named = {"concurrency": "concurrency", "input_len": "isl", "output_len": "osl"}
+    load = Load(**{name: np.asarray([int(row[word]) for row in rows]) for name, word in named.items()})
     engines = [replace(server.engine, hidden_launches=share) for share in (0.0, 1.0)]
     none, every = (steady_state(replace(server, engine=engine), load, waves=WAVES) for engine in engines)
     late = received_every(server, load.concurrency)

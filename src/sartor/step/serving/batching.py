@@ -135,6 +135,9 @@ def prefilling(
     return served_pass(server, server.workload(Phase.PREFILL, together, input_len, cached_len), calibration)
 
 
+APART_LOG_SIGMA = 1.0
+"""Standard deviation of ln(measured / predicted) of the time to first token where prompts have servers of their own:
+of SGLang's 59 published rows; it holds 75% of TensorRT-LLM's 83, which it has not seen (serving.csv, 2026-11-30)."""
 HELD_LOG_SIGMA = 0.16
 """Standard deviation of ln(ran / predicted) of the sequences that run where memory is full, by Little's law from the
 measured times of 18 rows (data/end_to_end/serving.csv, one server, confidence B, 2026-11-28): from the median of its
@@ -386,8 +389,7 @@ def disaggregated(
     devices = prefill.num_devices * np.asarray(prefill_workers) + decode.num_devices * np.asarray(decode_workers)
     moved_s = np.maximum(_moved_s(prefill, load, devices), _moved_s(decode, load, devices))
     prompt_s, each_s, moved_s = (
-        np.broadcast_to(column, flight.shape)
-        for column in (passes.alone_s, passes.full_s, moved_s + decode.engine.handover_s)
+        np.broadcast_to(column, flight.shape) for column in (passes.alone_s, passes.full_s, moved_s)
     )
     pools = _Pools(
         flight=flight,
@@ -423,7 +425,7 @@ def disaggregated(
         each_s,
         step_s,
         step_s,
-        (first_s, _first_token_log_sigma(own_s, decode.engine.apart_log_sigma, first_s - own_s, waited)),
+        (first_s, _first_token_log_sigma(own_s, APART_LOG_SIGMA, first_s - own_s, waited)),
         (np.sqrt(_queue_deviation_s2(pools.queue_s(running) + first_s - own_s, each_s) + cv2_s2), tpot_deviation_s),
     )
 

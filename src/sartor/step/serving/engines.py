@@ -95,12 +95,6 @@ class Engine:
     """May skip some steps between checks for new requests."""
     first_token_log_sigma: float = 0.4
     """Standard deviation of ln(measured / predicted) of the time to first token."""
-    prompts_first: bool = False
-    """While prompts wait, no token is decoded: requests of equal lengths that begin together stay in step."""
-    handover_s: float = 0.15
-    """Time to hand a request from a server for prompts to one for answers, besides moving its keys and values."""
-    apart_log_sigma: float = 1.0
-    """``first_token_log_sigma`` where prompts have servers of their own."""
     copies_are_devices: bool = False
     """Attention's data parallelism is over single devices only."""
     vendors: tuple[str, ...] = ()
@@ -268,10 +262,7 @@ ENGINES: Mapping[str, Engine] = MappingProxyType(
             Engine(
                 name="sglang",
                 looks_late=True,
-                prompts_first=True,
-                handover_s=0.2,
-                apart_log_sigma=0.7,
-                first_token_log_sigma=0.9,
+                first_token_log_sigma=1.5,
                 sizings=SGLANG_SIZINGS,
                 usual_release="0.5.3",
             ),
@@ -282,7 +273,6 @@ ENGINES: Mapping[str, Engine] = MappingProxyType(
                 hidden_launches=0.46,
                 copies_are_devices=True,
                 first_token_log_sigma=0.5,
-                handover_s=0.1,
                 vendors=("NVIDIA",),
                 sizings=(CacheSizing(share_of=CacheShare.AFTER_LOADING, page_tokens=32),),
             ),
@@ -290,10 +280,7 @@ ENGINES: Mapping[str, Engine] = MappingProxyType(
     }
 )
 """8-bit caches as in NVIDIA's quantized checkpoints (recalled); hidden launches and sigmas fitted on
-data/end_to_end/serving.csv (1,028 aggregated rows of confidence B, 2026-11-23): lab/fit_serving.py. Times to hand over
-and their sigmas: its 142 rows with pools of their own (59 SGLang, 83 TensorRT-LLM, 2026-11-30); vLLM, of which it has
-one such row, between the two. SGLang decodes nothing while prompts wait: its scheduler takes a batch of prompts before
-one of decoding (sglang/srt/managers/scheduler.py, ``get_next_batch_to_run``; recalled)."""
+data/end_to_end/serving.csv (1,028 aggregated rows of confidence B, 2026-11-23): lab/fit_serving.py."""
 
 USUAL_ENGINE = ENGINES["vllm"]
 
