@@ -41,7 +41,7 @@ def test_a_plan_that_must_fit_more_surely_is_not_faster(answer: sartor.answers.P
         found = sartor.plan("llama-3-8b", "dgx-h100", fit_probability=probability, **ASKED)  # type: ignore[arg-type]
         assert found.best is not None
         assert fit_probability(found.best.peak_bytes, found.cluster) >= probability
-        assert found.run.origin("headroom") is Origin.STATED  # a margin of one's own
+        assert found.run.origin("headroom") is Origin.IMPLIED
         steps.append(found.best.step_s)
     assert steps == sorted(steps)
     assert steps[1] == answer.best.step_s  # type: ignore[union-attr]

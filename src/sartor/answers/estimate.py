@@ -522,7 +522,7 @@ class ModelEstimate(Answer):
     def near_limit(self) -> bool:
         """Whether the error of the predicted peak leaves open if a training run fits."""
         held = self.question.held
-        own_margin = self.question.run.states("headroom")
+        own_margin = self.question.run.own_margin
         return held is not None and (self.fits or not own_margin) and in_doubt(self.peak_bytes, held.cluster)
 
     @property

@@ -457,7 +457,7 @@ class PlanAnswer(Answer):
         plan fits as priced, and one would with another plausible value or may within the error of its peak."""
         if self.cannot_run:
             return "infeasible"
-        may_fit = self.search.may_fit and not self.run.states("headroom")
+        may_fit = self.search.may_fit and not self.run.own_margin
         turned = self.best is None and (may_fit or any(turn.of_memory for turn in self.depends_on))
         return "unknown" if turned else self.search.status.value
 

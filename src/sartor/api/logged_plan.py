@@ -521,7 +521,7 @@ def launched_question(
                 cluster=reached,
                 calibration=own,
                 headroom=held.headroom,
-                own_margin=run.states("headroom"),
+                own_margin=run.own_margin,
                 broken=broken(stated, plan),
                 runs=running(stated, job, plan),
                 batch_follows=launch.parts.global_batch_size is None and "global_batch_size" not in run,

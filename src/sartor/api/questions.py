@@ -167,7 +167,7 @@ def with_margin(run: Run) -> Run:
     """The run with the memory that it leaves free, where the probability states it with which it must fit."""
     probability = run.get("fit_probability")
     free = None if probability is None or "headroom" in run else margin(probability)
-    return run.with_(Origin.STATED, "fit_probability", headroom=free)
+    return run.with_(Origin.IMPLIED, "fit_probability", headroom=free)
 
 
 def checked_words(words: Mapping[str, Any]) -> dict[str, Any]:

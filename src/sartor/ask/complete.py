@@ -242,7 +242,7 @@ def _finished(run: Run, held: HeldPlan, *, fixed_size: bool) -> Run:
         run = run.with_(Origin.USUAL, "a usual step of 4M tokens", global_batch_size=held.job.global_batch_size)
     if not run.states("cluster"):
         run = run.with_(Origin.USUAL, "the device's usual cluster", cluster=held.cluster.name)
-    headroom = {} if run.states("headroom") else {"headroom": held.headroom}
+    headroom = {} if run.own_margin else {"headroom": held.headroom}
     return run.with_(Origin.USUAL, "the memory model's margin", **headroom)
 
 

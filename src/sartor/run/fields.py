@@ -101,6 +101,11 @@ class Run:
         """Whether the user stated a field."""
         return self.origin(name) is Origin.STATED
 
+    @property
+    def own_margin(self) -> bool:
+        """Whether the user stated what stays free of memory, as a share or as the probability that a plan fits."""
+        return self.states("headroom") or self.states("fit_probability")
+
     def of_origin(self, *origins: Origin) -> dict[str, Any]:
         """The values of these origins by field."""
         return {name: fact.value for name, fact in self.facts.items() if fact.origin in origins}
