@@ -13,6 +13,7 @@ from sartor.errors import InputError
 from sartor.launch.files import read_launch
 from sartor.launch.shell_words import HOLE
 from sartor.launch.stated import unset_arguments
+from sartor.model.training import packed_document
 from sartor.report.diagnose_words import _lines
 from sartor.report.plan_words import turn_lines
 
@@ -274,3 +275,23 @@ def test_memory_that_an_unsaid_type_of_weights_makes_half_again_is_said_though_b
     assert turn.value == "fp32"
     assert turn.figures["fuller_bytes"] > 1.5 * answer.priced.footprint.device_bytes
     assert "instead of bf16" in " ".join(turn_lines(answer.depends_on))
+
+
+def test_a_pack_s_documents_are_hidden_from_each_other_and_the_interval_holds_that_they_are_not(tmp_path: Path) -> None:
+    words = "--per_device_train_batch_size 2 --bf16 True --max_seq_length 4096 --packing"
+    script = tmp_path / "train.sh"
+    script.write_text(f"accelerate launch --num_processes 8 --multi_gpu --use_fsdp sft.py {words}\n")
+    packed = api.lint_launch(script, "dgx-h100", model="llama-3.2-1b", search=False)
+    whole = api.lint_launch(script, "dgx-h100", model="llama-3.2-1b", search=False, fix={"document_len": "all"})
+    assert (packed.job.document_len, whole.job.document_len) == (1024, 0)
+    assert packed.priced.step_s < whole.priced.step_s <= packed.priced.high_s
+    assert [turn.value for turn in packed.depends_on if turn.field == "document_len"] == ["all"]
+    script.write_text(f"{script.read_text().strip()} --use_peft --lora_r 16\n")
+    adapters = api.lint_launch(script, "dgx-h100", model="llama-3.2-1b", search=False)
+    assert adapters.job.document_len == 0
+    assert any("priced as whole ones" in note for note in adapters.assumptions)
+
+
+@pytest.mark.parametrize(("length", "document"), [(8192, 1024), (2048, 1024), (1000, 1000), (5000, 1000), (1021, 1021)])
+def test_a_document_is_the_longest_part_of_a_pack_of_at_most_1024_tokens(length: int, document: int) -> None:
+    assert packed_document(length) == document

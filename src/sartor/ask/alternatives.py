@@ -174,6 +174,11 @@ def open_fields(
         kinds = (kind for kind in ContextParallel if kind is not job.context_parallel)
         others = {kind.value: _of_job(context_parallel=kind) for kind in kinds}
         yield _OpenField(name="context_parallel", value=job.context_parallel.value, others=others, where=where)
+    if job.document_len and is_open("document_len"):
+        whole: dict[str, Change] = {"all": _of_job(document_len=0)}
+        yield _OpenField(
+            name="document_len", value=str(job.document_len), others=whole, where=everywhere, place="--fix"
+        )
     if job.attention_kernel is AttentionKernel.FLASH and gpu.generation in UNFUSED_GENERATIONS and is_open("attention"):
         unfused: dict[str, Change] = {"unfused": _of_job(attention_kernel=AttentionKernel.UNFUSED)}
         yield _OpenField(name="attention", value="flash", others=unfused, where=everywhere)
@@ -408,7 +413,7 @@ def _judge(run: Run, cluster: Cluster, limit_bytes: float) -> Callable[[Alternat
     def fit_of(priced: Alternative) -> int:
         if priced.peak_bytes <= limit_bytes:
             return 0
-        return 1 if not run.states("headroom") and in_doubt(priced.peak_bytes, cluster) else 2
+        return 1 if not run.own_margin and in_doubt(priced.peak_bytes, cluster) else 2
 
     return fit_of
 

@@ -290,12 +290,13 @@ def _parts(fields: StatedDocument, flags: Flags, values: Quantities, program: Qu
         recipe = Recipe.BF16 if program["bf16"] else Recipe.FP16
     backend = fields.find("dynamo_config.dynamo_backend")
     compiled = program["fused_kernels"] or str(backend or "no").lower() not in ("no", "false")
-    return JobParts(
+    parts = JobParts(
         seq_len=read_length(program),
         global_batch_size=batch,
         recipe=recipe,
         **read_tuning(flags),
         attention_kernel=read_attention(flags, program, fields.assumptions),
+        packed=flags.flag("--packing"),
         context_parallel=ContextParallel(values["context_parallel"]),
         trainer=replace(
             FSDP,
@@ -304,3 +305,5 @@ def _parts(fields: StatedDocument, flags: Flags, values: Quantities, program: Qu
             main_dtype=read_main_dtype(flags),
         ),
     )
+    fields.assumptions.extend(parts.pack_words())
+    return parts

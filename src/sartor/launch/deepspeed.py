@@ -159,12 +159,14 @@ def read_deepspeed(config: JsonMap, command: ScriptCommand | None, options: Opti
         recipe=recipe,
         **{**tuning, "optimizer": _read_optimizer(fields, tuning["optimizer"])},
         attention_kernel=read_attention(flags, program, fields.assumptions),
+        packed=flags.flag("--packing"),
         trainer=replace(
             deepspeed_trainer(fields, recipe, zero),
             fused_kernels=bool(program["fused_kernels"]),
             fused_loss=Loss.LINEAR if program["linear_loss"] else Loss.UNFUSED,
         ),
     )
+    fields.assumptions.extend(parts.pack_words())
     unknown, unpriced, ignored = sorted_out(fields, "deepspeed")
     of_price, without_effect = of_program(flags)
     unknown += of_price

@@ -29,6 +29,7 @@ from sartor.model.training import (
     Trainer,
     TrainingJob,
     TrainingPlan,
+    packed_document,
 )
 from sartor.model.workload import AttentionKernel, LoraTargets, usual_seq_len
 from sartor.model.zoo import load_model
@@ -110,7 +111,24 @@ class JobParts:
     attention_kernel: AttentionKernel = AttentionKernel.FLASH
     context_parallel: ContextParallel = ContextParallel.RING
     dropout: bool = False
+    packed: bool = False
+    """Whether sequences are packs of documents."""
     trainer: Trainer = field(default_factory=Trainer)
+
+    @property
+    def hides_documents(self) -> bool:
+        """Whether documents attend within themselves; packs of adapters' runs are priced as whole sequences (one causal
+        mask over the pack: MLPerf Training 5.1, Llama 2 70B LoRA)."""
+        return self.packed and not self.lora_rank and self.attention_kernel is AttentionKernel.FLASH
+
+    def pack_words(self) -> tuple[str, ...]:
+        """What is assumed of packs, in a sentence; none if sequences are none."""
+        if not self.packed:
+            return ()
+        if not self.hides_documents:
+            return ("packed sequences are priced as whole ones",)
+        near = f" of {packed_document(self.seq_len):,} tokens" if self.seq_len else ""
+        return (f"packed documents{near} attend within themselves (--fix document_len=all: over the whole pack)",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +183,8 @@ class LaunchReading:
             raise InputError("seq_len", NOT_GIVEN, must, str(usual_seq_len(shape)))
         plan = self.plan
         batch = int(plan.dims.dp) * int(plan.microbatch_size) * int(plan.num_microbatches)
-        rest = {f.name: getattr(self.parts, f.name) for f in fields(JobParts)}
+        rest = {f.name: getattr(self.parts, f.name) for f in fields(JobParts) if f.name != "packed"}
+        rest["document_len"] = packed_document(tokens) if self.parts.hides_documents else 0
         return TrainingJob(shape=shape, **{**rest, "seq_len": tokens, "global_batch_size": batch})
 
 

@@ -388,12 +388,11 @@ def _recipe(setup: _Said) -> Recipe | None:
 def _parts(setup: _Said, plan: TrainingPlan) -> JobParts:
     recipe = _recipe(setup) or Recipe.FP32
     length = setup.get("seq_len") or (int(setup.get("prompt") or 0) + int(setup.get("response") or 0)) or None
-    _note_lengths(setup, length)
     word = setup.found("optimizer")
     optimizer = optimizer_of(str(word or "adamw"))
     if optimizer is None:
         setup.fields.open[setup.argument("optimizer")] = printable(str(word))
-    return JobParts(
+    parts = JobParts(
         seq_len=length,
         global_batch_size=int(plan.dims.dp) * int(plan.microbatch_size) * int(plan.num_microbatches),
         recipe=recipe,
@@ -402,15 +401,13 @@ def _parts(setup: _Said, plan: TrainingPlan) -> JobParts:
         attention_kernel=AttentionKernel.UNFUSED
         if setup.word("attention_kernel") == "unfused"
         else AttentionKernel.FLASH,
+        packed=bool(setup.argument("packed") and setup.get("packed")),
         trainer=_trainer(setup, recipe, plan),
     )
-
-
-def _note_lengths(setup: _Said, length: int | None) -> None:
-    if length and setup.argument("packed"):
-        whole = f"packed sequences are priced as whole ones of {length} tokens"
-        longest = f"without packing a sequence is as long as its text: priced at the longest, {length} tokens"
-        setup.fields.assumptions.append(whole if setup.get("packed") else longest)
+    longest = f"without packing a sequence is as long as its text: priced at the longest, {length} tokens"
+    unpacked = (longest,) if length and setup.argument("packed") else ()
+    setup.fields.assumptions.extend(parts.pack_words() or unpacked)
+    return parts
 
 
 def _adapters(setup: _Said) -> JsonDict:

@@ -409,7 +409,7 @@ def bearing(unknown: Iterable[str]) -> dict[str, str]:
     return {name: "as given" for name in unknown if BEARING.search(name.lower())}
 
 
-NO_PRICE = re.compile(r"eval|save|kwargs|^--lora_(?!r)|^--packing$|cls_to_wrap")
+NO_PRICE = re.compile(r"eval|save|kwargs|^--lora_(?!r)|cls_to_wrap")
 """In the name of a program's flag that does not change a training step, though another word in it might."""
 
 
@@ -417,8 +417,6 @@ def of_program(flags: Flags) -> tuple[list[str], list[str]]:
     """Unread flags of the program that a launcher starts: those by whose names they could change the price, and those
     without effect (switched off, or without such a name)."""
     left = flags.left()
-    if "--packing" in left:
-        flags.assumptions.append("packed sequences are priced as whole ones")
     bears = [name for name in left if BEARING.search(name.lower()) and not NO_PRICE.search(name)]
     bears = [name for name in bears if [word.lower() for word in flags.given[name]] not in (["false"], ["none"], ["0"])]
     return bears, [name for name in left if name not in bears]

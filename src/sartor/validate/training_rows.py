@@ -17,7 +17,7 @@ import numpy as np
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
 from sartor.model.shape import TransformerShape
-from sartor.model.training import Recipe, RecomputeModule, Trainer, TrainingJob, TrainingPlan
+from sartor.model.training import Recipe, RecomputeModule, Trainer, TrainingJob, TrainingPlan, packed_document
 from sartor.model.workload import AttentionKernel, ParallelDims, PipelineSchedule
 from sartor.plans.fixed import named_values
 from sartor.records.rows import Unexpressed
@@ -41,10 +41,6 @@ from sartor.validate.training_setup import (
 REQUIRED = ("model", "gpu", "n_gpu", "seq", "gbs", "framework")
 LARGE = 1024
 """Most devices of runs used for fitting when larger runs are judged."""
-DOCUMENT = 1024
-"""Tokens of a document in a pack of full fine-tuning, of rows that do not say it. Trainers hide a pack's documents from
-each other (torchtune's packed datasets, ms-swift's ``packing``: their documentation, 2026-11-30); chats and
-instructions have some 200 to 2,000 tokens (recalled), and from 512 to 2,048 a step of 8,192 tokens moves by 4%."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +151,7 @@ def _case(row: Mapping[str, str]) -> TrainingCase:
     kind = row.get("run_kind", "pretrain")
     if _memory_kind(row.get("mem_kind", "")) == "device" and int(dims.pp) > 1:
         assumed.append("memory of the first node's devices, where nvidia-smi is run")
-    document = math.gcd(seq, DOCUMENT) if kind == "sft_packed" and not is_stated(row, "document_len") else 0
+    document = packed_document(seq) if kind == "sft_packed" and not is_stated(row, "document_len") else 0
     if "packed" in kind:
         within = f"packed documents of {document} tokens attend within themselves"
         assumed.append(within if document else "packed sequences attend over their whole length")
