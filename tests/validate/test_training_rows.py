@@ -134,7 +134,7 @@ def test_a_vocabulary_is_as_its_trainer_pads_it(framework: str, vocab: int) -> N
 
 @pytest.mark.parametrize(
     ("changes", "document"),
-    [({}, 1024), ({"seq": 1536}, 512), ({"flash_attention": 0}, 0), ({"run_kind": "lora_packed"}, 0)],
+    [({}, 1024), ({"seq": 1536}, 768), ({"flash_attention": 0}, 0), ({"run_kind": "lora_packed"}, 0)],
 )
 def test_packs_of_fine_tuning_attend_within_their_documents(changes: dict[str, Any], document: int) -> None:
     case = _training_case(made(**{"run_kind": "sft_packed", "seq": 8192} | changes))
