@@ -222,7 +222,7 @@ def _setting(name: str, word: str) -> Change:
     return lambda job: other_settings(job, name).get(word, job)
 
 
-def _of_job(**changes: AttentionKernel | ContextParallel) -> Change:
+def _of_job(**changes: AttentionKernel | ContextParallel | int) -> Change:
     return lambda job: replace(job, **changes)  # type: ignore[arg-type]
 
 
