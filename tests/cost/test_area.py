@@ -204,3 +204,5 @@ def test_real_dies_are_predicted_without_themselves() -> None:
     assert len(exact) == 21
     assert np.median(exact) <= 0.12
     assert np.mean(np.array(exact) <= 0.2) >= 0.8
+    logs = [np.log(share) for name, share in silicon()["left_out"].items() if not name.startswith("TPU")]
+    assert silicon()["spread"] == pytest.approx(np.sqrt(np.mean(np.square(logs))), abs=0.002)
