@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from accelerators import TPU
-from sartor.cost.chip.ownership import MAX_CLOCK_HZ, MAX_PACKAGE_W, MAX_W_PER_MM2, RETICLE_MM2, excess, faults
+from sartor.cost.chip.ownership import (
+    MAX_CLOCK_HZ,
+    MAX_PACKAGE_W,
+    MAX_W_PER_MM2,
+    RETICLE_MM2,
+    excess,
+    faults,
+    fits_reticle,
+)
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.accelerator_catalog import load_accelerator
 from sartor.hardware.catalog import ACCELERATORS, GPUS, load_gpu
@@ -47,6 +55,14 @@ def test_no_limit_lies_below_a_gpu_or_tpu_of_the_catalogue(name: str) -> None:
 def test_what_no_one_can_build_is_told_with_the_number_that_breaks_it(chip: Accelerator, words: str) -> None:
     assert list(faults(CHIP)) == []
     assert words in "; ".join(faults(chip))
+
+
+def test_a_chip_chosen_among_many_must_fit_the_reticle_surely() -> None:
+    chip = load_accelerator("h100_like")
+    assert fits_reticle(chip) == pytest.approx(0.68, abs=0.01)
+    assert float(excess(chip)) <= 1 < float(excess(chip, surely=True))
+    (words,) = faults(chip, surely=True)
+    assert words.endswith("scanners expose 858 mm2 (68% sure to fit; a search asks for 84%)")
 
 
 def test_many_chips_are_judged_as_each_alone() -> None:

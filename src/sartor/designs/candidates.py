@@ -228,9 +228,7 @@ def candidates_of(question: DesignQuestion, space: AcceleratorSpace) -> tuple[Ca
             "usd": usd,
         }
         group_columns["stacks"] = np.broadcast_to(group.num_stacks, group.shape)
-        group_columns["excess"] = np.asarray(
-            excess(group) if question.leaves_out_unbuildable else np.zeros(group.shape)
-        )
+        group_columns["excess"] = space_excess(question, space, group)
         for name, value in {**group_columns, "hbm": hbm}.items():
             columns.setdefault(name, []).append(np.asarray(value))
     all_ = {name: np.concatenate(parts, axis=-1) for name, parts in columns.items()}
@@ -254,6 +252,14 @@ def candidates_of(question: DesignQuestion, space: AcceleratorSpace) -> tuple[Ca
         divisor=divisor[:, keep],
     )
     return candidates, "" if keep.any() else unbuildable or _tightest(masks, question, space, all_)
+
+
+def space_excess(question: DesignQuestion, space: AcceleratorSpace, group: Accelerator) -> Array:
+    """`excess` of a group's chips; 0 where those that cannot be built are not left out. A chip that is chosen among
+    others must fit surely; one that is stated is as likely larger as smaller."""
+    if not question.leaves_out_unbuildable:
+        return np.zeros(group.shape)
+    return np.asarray(excess(group, surely=space.num_kept > 1))
 
 
 def priced(question: DesignQuestion, candidates: Candidates, evaluation: Evaluation) -> Ranked:
@@ -325,18 +331,22 @@ def _nearest_unbuildable(space: AcceleratorSpace, all_: dict[str, Array]) -> str
         return ""
     nearest = int(all_["excess"].argmin())
     chip = taken(space.groups[all_["group"][nearest]], int(all_["place"][nearest]))
-    sentence = f"none of the {all_['excess'].size} candidates can be built; the nearest one: {'; '.join(faults(chip))}"
+    why = faults(chip, surely=space.num_kept > 1)
+    sentence = f"none of the {all_['excess'].size} candidates can be built; the nearest one: {'; '.join(why)}"
     return f"{sentence} ({_in_words(space, all_, nearest)}); --no-plausibility prices them anyway"
 
 
 def _masks(question: DesignQuestion, space: AcceleratorSpace, all_: dict[str, Array]) -> list[tuple[str, Array]]:
     limits, area = question.budgets, question.budgets.area_mm2 or np.inf
-    same_model = question.costs.area is space.area_model
-    space_limit = (space.area_limit_mm2 if same_model else 0.0) or np.inf
     hbm = np.less_equal(all_["hbm"], (limits.hbm_bytes or np.inf) * (1 + EQUAL)).any(axis=0)
     watts = np.less_equal(all_["power"], (limits.power_w or np.inf) * (1 + EQUAL))
-    inside = np.less_equal(all_["area"], min(area, space_limit) * (1 + EQUAL))
+    inside = np.less_equal(all_["area"], min(area, _space_limit_mm2(question, space)) * (1 + EQUAL))
     return [("area_mm2", np.asarray(inside)), ("power_w", np.asarray(watts)), ("hbm_bytes", np.asarray(hbm))]
+
+
+def _space_limit_mm2(question: DesignQuestion, space: AcceleratorSpace) -> float:
+    """The space's own limit, which holds for areas of its own model."""
+    return (space.area_limit_mm2 if question.costs.area is space.area_model else 0.0) or np.inf
 
 
 def _tightest(
@@ -346,7 +356,7 @@ def _tightest(
     name, mask = min(masks, key=lambda named_mask: int(named_mask[1].sum()))
     columns = {"area_mm2": all_["area"], "power_w": all_["power"], "hbm_bytes": all_["hbm"].min(axis=0)}
     limits = {key: getattr(question.budgets, key) or np.inf for key in columns}
-    limits["area_mm2"] = min(limits["area_mm2"], space.area_limit_mm2 or np.inf)
+    limits["area_mm2"] = min(limits["area_mm2"], _space_limit_mm2(question, space))
     limit = _amount(name, limits[name])
     if not mask.any():
         smallest = int(columns[name].argmin())

@@ -13,10 +13,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from sartor.cost.chip.ownership import excess, faults, too_hot
+from sartor.cost.chip.ownership import faults, too_hot
 from sartor.designs.baselines import point_on
 from sartor.designs.bounds import lower_models
-from sartor.designs.candidates import Candidates, JointResult, Ranked, alone, candidates_of
+from sartor.designs.candidates import Candidates, JointResult, Ranked, alone, candidates_of, space_excess
 from sartor.designs.point import Option, ScheduleStore, evaluate_point
 from sartor.designs.question import EQUAL, DesignQuestion, Objective
 from sartor.designs.space import AXES, AcceleratorSpace
@@ -56,9 +56,7 @@ def _plateau(best: Ranked, ranked: Sequence[Ranked]) -> str:
 
 def left_out(question: DesignQuestion, space: AcceleratorSpace) -> Iterator[str]:
     """How many chips of the space are left out because they cannot be built."""
-    if not question.leaves_out_unbuildable:
-        return
-    total = sum(int(np.sum(excess(group) > 1)) for group in space.groups)
+    total = sum(int(np.sum(space_excess(question, space, group) > 1)) for group in space.groups)
     if total:
         chips = f"{total:,} of {space.num_kept:,} chips"
         yield f"{chips} are left out because they cannot be built (--no-plausibility prices them too)"

@@ -333,7 +333,8 @@ EDGE_OF_ROOT = 3 * 2**0.5
 """Perimeter of a die twice as long as wide, over the root of its area: the longest edge assumed."""
 WORDS = {
     "clock": "clock_mhz={needs:,.0f}: no array has shipped above 2,800 MHz; at most {most:,.0f} is taken as possible",
-    "die": "a whole die of {needs:,.0f} mm2{dies} at {node} nm with links and control: scanners expose {most:.0f} mm2",
+    "die": "a whole die of {needs:,.0f} mm2{dies} at {node} nm with links and control: scanners expose "
+    f"{RETICLE_MM2:.0f} mm2{{sure}}",
     "stacks": "{where} need {needs:,.0f} mm for stacks: the two long edges of a die of {die:,.0f} mm2 have {most:,.0f}",
     "edge": "{where} need {needs:,.0f} mm of die edge; a die of {die:,.0f} mm2 has at most {most:,.0f} mm",
     "power": "{needs:,.0f} W with all parts at peak rate: the most in one package is {most:,.0f} W (GB300, 2025)",
@@ -341,7 +342,7 @@ WORDS = {
 }
 
 
-def _limits(a: Accelerator) -> dict[str, tuple[Floats, Floats]]:
+def _limits(a: Accelerator, *, surely: bool = False) -> dict[str, tuple[Floats, Floats]]:
     """What a chip needs and the maximum, by limit; both broadcast over candidates."""
     area, watts = np.asarray(die_area(a).total_mm2), power(a)
     die = area / a.num_dies
@@ -349,7 +350,7 @@ def _limits(a: Accelerator) -> dict[str, tuple[Floats, Floats]]:
     links = (a.network_bytes_per_s + a.scale_out_bytes_per_s) / LINK_BYTES_PER_S_PER_MM
     return {
         "clock": (np.asarray(a.clock_hz) / MEGA, MAX_CLOCK_HZ / MEGA),
-        "die": (die, RETICLE_MM2),
+        "die": (die, RETICLE_MM2 * (math.exp(-silicon()["spread"]) if surely else 1.0)),
         "stacks": (stacks, 2 * np.minimum(np.sqrt(2 * die), RETICLE_MM) * a.num_dies),
         "edge": (stacks + links, EDGE_OF_ROOT * np.sqrt(die) * a.num_dies),
         "power": (watts.tdp_w, MAX_PACKAGE_W),
@@ -369,8 +370,8 @@ def too_dense(a: Accelerator) -> str:
     density = float(a.peak_flops_per_s / die_area(a).total_mm2) / TERA
     if row is None or density <= row["tflops_per_mm2"]:
         return ""
-    real = f"{row['tflops_per_mm2']:.2f} ({row['name']})"
-    return f"{density:.2f} TFLOP/s per mm2, where the densest real chip of {a.node_nm} nm has {real}"
+    real = f"{row['name']}, the densest real chip of {a.node_nm} nm"
+    return f"with {density / row['tflops_per_mm2']:.3g}x the TFLOP/s per mm2 of {real}"
 
 
 def too_hot(a: Accelerator) -> str:
@@ -384,21 +385,27 @@ def too_hot(a: Accelerator) -> str:
     )
 
 
-def excess(a: Accelerator) -> Floats:
-    """The largest ratio of need to maximum over all limits: above 1 the chip cannot be built."""
-    shares = (np.broadcast_to(np.divide(needs, limit), a.shape) for needs, limit in _limits(a).values())
+def excess(a: Accelerator, *, surely: bool = False) -> Floats:
+    """The largest ratio of need to maximum over all limits: above 1 the chip cannot be built.
+
+    ``surely``: the die must fit even if it is larger than predicted by the typical error of the model of area, as the
+    best of many chips tends to be one whose area the model understates.
+    """
+    limits = _limits(a, surely=surely).values()
+    shares = (np.broadcast_to(np.divide(needs, limit), a.shape) for needs, limit in limits)
     largest_share: Floats = np.maximum.reduce(list(shares))
     return largest_share
 
 
-def faults(a: Accelerator) -> Iterator[str]:
+def faults(a: Accelerator, *, surely: bool = False) -> Iterator[str]:
     """Why a chip cannot be built: a sentence for each limit it exceeds, with both numbers."""
-    needs_and_limits = _limits(a)
+    needs_and_limits = _limits(a, surely=surely)
     die = float(needs_and_limits["die"][0])
     joined = f"{a.num_stacks} stacks of {a.memory.value} and {a.num_links} links of {a.link_bytes_per_s / GIGA:g} GB/s"
     joined += f" and {a.scale_out_bytes_per_s / GIGA:g} GB/s beyond" if a.scale_out_bytes_per_s else ""
     for name, (needs, limit) in needs_and_limits.items():
         if float(needs) > float(limit):
             dies = f" (each of {a.num_dies})" if a.num_dies > 1 else ""
-            words = {"needs": float(needs), "most": float(limit), "die": die, "dies": dies}
+            sure = f" ({fits_reticle(a):.0%} sure to fit; a search asks for 84%)" if surely else ""
+            words = {"needs": float(needs), "most": float(limit), "die": die, "dies": dies, "sure": sure}
             yield WORDS[name].format(**words, where=joined, node=a.node_nm)
