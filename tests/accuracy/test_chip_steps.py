@@ -31,7 +31,10 @@ def errors(found: list[Any], device: str, source: str, *, own: bool = True) -> A
     ("device", "source", "share"),
     [
         ("a100_sxm", "megatron-2021", 0.8),
-        ("a100_sxm", "megascale", 0.8),  # 3 of 16 are 20 to 24% fast since chunks exchange gradients beside each other
+        pytest.param(
+            *("a100_sxm", "megascale", 1.0),
+            marks=pytest.mark.xfail(strict=True, reason="14 of 16 since chunks exchange gradients beside each other"),
+        ),
         ("a100_sxm", "mt-nlg", 1.0),
         ("a100_sxm", "bloom-tuning", 0.7),
         ("tpu_v4", "maxtext-tpu", 1.0),

@@ -109,11 +109,41 @@ def test_design_power_covers_every_part(a: Accelerator, node: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "watts", "tolerance"), [("tpu_v4_like", 192, 0.45), ("a100_like", 400, 0.1), ("h100_like", 700, 0.1)]
+    ("name", "watts", "tolerance"),
+    [
+        ("a100_like", 400, 0.1),
+        ("h100_like", 700, 0.1),
+        pytest.param(
+            *("tpu_v4_like", 192, 0.25),
+            marks=pytest.mark.xfail(strict=True, reason="274 W: no run drives every part at its peak at once"),
+        ),
+    ],
 )
 def test_known_chips_within_what_the_docs_say(name: str, watts: float, tolerance: float) -> None:
     """TPU v4: 192 W measured at most (Jouppi et al. 2023, table 4); A100 SXM 400 W, H100 SXM 700 W (datasheets)."""
     assert power(load_accelerator(name)).tdp_w == pytest.approx(watts, rel=tolerance)
+
+
+def test_an_idle_chip_draws_what_was_measured() -> None:
+    """TPU v4: 90 W with its memory (Jouppi et al. 2023, table 4)."""
+    assert power(load_accelerator("tpu_v4_like")).static_w == pytest.approx(90, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("name", "watts"),
+    [
+        ("tpu_v4_like", 192),
+        pytest.param(
+            *("h100_like", 691),
+            marks=pytest.mark.xfail(strict=True, reason="413 W: known to be low for GPUs"),
+        ),
+    ],
+)
+def test_a_chip_at_a_large_product_draws_what_was_measured(name: str, watts: float) -> None:
+    """TPU v4's highest in production; the median of H200 boards, with H100's die (../shared/reference/silicon.csv)."""
+    chip = load_accelerator(name)
+    op = Gemm(name="large", m=8192, n=8192, k=8192)
+    assert operator_energy(op, chip).total_j / _operator_time_s(op, chip) == pytest.approx(watts, rel=0.25)
 
 
 def test_every_memory_generation_has_a_source_and_newer_hbm_is_better() -> None:
