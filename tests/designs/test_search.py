@@ -23,7 +23,7 @@ from sartor.designs.point import Option, Point, ScheduleStore, evaluate_option, 
 from sartor.designs.question import AreaModel, Budgets, DesignCosts, DesignModel, DesignQuestion, Mean, Objective
 from sartor.designs.search import search_design
 from sartor.designs.sensitivity import cautions, left_out
-from sartor.designs.space import published_space, space_from, taken
+from sartor.designs.space import AcceleratorSpace, published_space, space_from, taken
 from sartor.designs.tasks import Result, Task, run_task
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator
@@ -48,28 +48,41 @@ def test_the_search_finds_what_trying_everything_finds(objective: Objective) -> 
     assert result.evaluated < result.evaluated + result.pruned
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_private_buffers_of_any_size_are_searched_exactly(seed: int) -> None:
-    draw = np.random.default_rng(seed)
-    axes = {
-        "tensor_core_sram_kib": [1, 2, 4, 16, 64, 256],
-        "vector_core_sram_kib": [1, 8],
-        "global_buffer_mib": [0.25, 1, 2],
-        "clock_mhz": [700, 1400],
-        "num_stacks": [1, 4],
-    }
-    drawn = {
-        key: sorted(draw.choice(values, draw.integers(1, 3), replace=False).tolist()) for key, values in axes.items()
-    }
-    asked, space = question(objective=list(Objective)[seed % 3]), small_space(**drawn, area_model="die", node_nm=7)
-    result, (candidates, _) = search_design(asked, space), candidates_of(asked, space)
-    options, store, most = tuple(every_option(asked, 0)), ScheduleStore(), 0.0
+@pytest.mark.parametrize("hundredth", range(4))
+def test_random_spaces_are_searched_exactly(hundredth: int) -> None:
+    """A hundred spaces, whose every chip, memory and plan is evaluated."""
+    for seed in range(25 * hundredth, 25 * (hundredth + 1)):
+        draw = np.random.default_rng(seed)
+        axes = {
+            "num_tensor_cores": [1, 2, 4, 8],
+            "num_vector_cores": [1, 2, 4],
+            "array_rows": [8, 16, 32],
+            "array_cols": [8, 16, 32],
+            "vector_lanes": [8, 32, 128],
+            "tensor_core_sram_kib": [1, 2, 4, 16, 64, 256],
+            "vector_core_sram_kib": [1, 8],
+            "global_buffer_mib": [0.25, 1, 2],
+            "clock_mhz": [700, 1400],
+            "num_stacks": [1, 4],
+            "num_links": [2, 6],
+        }
+        several = set(draw.choice(list(axes), 3, replace=False))
+        drawn = {key: draw.choice(v, 1 + (key in several), replace=False).tolist() for key, v in axes.items()}
+        space = small_space(**drawn, area_model="die", node_nm=7, hbm_gb=[float(draw.choice([0.02, 0.05, 0.2]))])
+        asked = question(objective=list(Objective)[seed % len(Objective)], microbatch_sizes=(int(draw.choice([1, 4])),))
+        result, most = search_design(asked, space), best_of_all(asked, space)
+        assert (result.best.objective if result.best else 0.0) == pytest.approx(most, rel=1e-9), seed
+
+
+def best_of_all(asked: DesignQuestion, space: AcceleratorSpace) -> float:
+    """The best objective of one model, by evaluating every option on every chip."""
+    (candidates, _), options, store = candidates_of(asked, space), tuple(every_option(asked, 0)), ScheduleStore()
+    most = 0.0
     for i in range(len(candidates)):
         for h in range(len(candidates.hbm_bytes)):
             at = point(i, candidates.accelerator(i), float(candidates.hbm_bytes[h, i]), options)
             most = max(most, evaluate_point(asked, at, store).rates[0] / candidates.divisor[h, i])
-    assert result.best is not None
-    assert result.best.objective == pytest.approx(most, rel=1e-9)
+    return most
 
 
 def test_a_search_that_scouts_first_finds_what_trying_everything_finds(monkeypatch: pytest.MonkeyPatch) -> None:
