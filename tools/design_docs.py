@@ -36,19 +36,23 @@ MODELS = {
 }
 """Zoo name -> tokens per sequence: the paper's if it has the model (reference/phaze.md sec. 2)."""
 TOGETHER = {"the paper's 7 models": list(MODELS)[:7], "all 10 models": list(MODELS)}
-COMMON = ("--num-devices", "1024", "--global-batch-size", "4096", "--time-limit", "900", "--json")
+COMMON = ("--space", "phaze", "--num-devices", "1024", "--global-batch-size", "4096", "--time-limit", "900", "--json")
 
-CHIPS = ("model", "status", "gap", "chip", "area_mm2", "plan", "tokens_per_s", "evaluated", "wall_s", "cpu_s", "why")
+CHIPS = (
+    *("model", "status", "gap", "chip", "area_mm2", "power_w", "plan", "tokens_per_s"),
+    *("evaluated", "wall_s", "cpu_s", "why"),
+)
 WAYS = ("model", "way", "sequences_per_s", "best_is", "area_mm2", "power_w", "evaluations", "wall_s", "note")
 SHARED = ("models", "status", "gap", "chip", "wall_s", "cpu_s", "model", "plan", "tokens_per_s")
 
 EXPERT, SEARCHED = "TPUv4-like, expert placement", "TPUv4-like, searched placement"
+H100 = "H100-like, searched placement"
 RIVALS = {
     EXPERT: "TPUv4-like, expert's plan",
     SEARCHED: "TPUv4-like, searched plan",
     "TPUv4 with its lanes, searched placement": "TPUv4 with its lanes",
     "A100-like, searched placement": "A100-like",
-    "H100-like, searched placement": "H100-like",
+    H100: "H100-like",
 }
 """Baseline -> its column on the page."""
 
@@ -77,8 +81,8 @@ How many times faster the best chip is than each alternative, in the same cost m
 {ways}
 The TPUv4-like point is (8, 2, 128, 128, 128, 128 MiB) with 279 mm2. Searching only its placement gains {placement};
 choosing the chip as well gains another {chip}, mostly by more vector lanes (16,384 instead of 256) and twice the
-multipliers. All chips here sustain all of their peaks, which real ones do not. The H100-like point is larger (400 mm2
-and 1,753 W, against 267 mm2 and 736 W at most) and faster than the best chip of the grid for every model.
+multipliers. All chips here sustain all of their peaks, which real ones do not. The H100-like point is larger
+({h100} W, against {most} W at most) and faster than the best chip of the grid for every model.
 
 ## One chip for several models
 
@@ -118,12 +122,21 @@ def page(tables: Path = TABLES) -> str:
         chips=_table(("model", "status", "chip", "mm2", "plan", "tokens/s", "processor"), map(_chip_cells, chips)),
         ways=_table(("model", *RIVALS.values()), _way_cells(factors)),
         placement=f"{min(placed):.2f}x to {max(placed):.2f}x",
+        h100=_size(row for row in ways if row["way"] == H100),
+        most=_size(chips),
         chip=f"{min(searched):.2f}x to {max(searched):.2f}x",
         shared=_table(
             ("models", "status", "chip", "processor", "of each model's own best"),
             _shared_cells(_read(tables / "design_shared.csv"), chips),
         ),
     )
+
+
+def _size(rows: Iterable[Row]) -> str:
+    """The largest area and power of some chips."""
+    table = list(rows)
+    area, watts = (max(int(row[key] or 0) for row in table) for key in ("area_mm2", "power_w"))
+    return f"{area:,} mm2 and {watts:,}"
 
 
 def _chip_cells(row: Row) -> Sequence[str]:
@@ -191,8 +204,9 @@ def chip_row(name: str, found: Row) -> Sequence[Any]:
     why = str(found["reasons"][0]["text"]).partition(": ")[2] if found.get("reasons") else ""
     evaluated = f"{found['evaluated']} of {found['evaluated'] + found['pruned']}"
     return (
-        *(name, found["status"], gap_words(found), chip(best), round(best["area_mm2"]), plan_words(plan)),
-        *(round(plan["tokens_per_s"]), evaluated, round(found["wall_s"]), round(found["cpu_s"]), why),
+        *(name, found["status"], gap_words(found), chip(best), round(best["area_mm2"])),
+        *(round(best["power_w"]), plan_words(plan), round(plan["tokens_per_s"]), evaluated),
+        *(round(found["wall_s"]), round(found["cpu_s"]), why),
     )
 
 
