@@ -35,6 +35,8 @@ sustained_share = 0.75
 sustained_hbm_share = 0.89
 sustained_link_share = 0.76
 run_factor = 1.07
+softmax_overlap = 0
+operator_start_us = 4
 dataflow = "weight_stationary"
 """
 RUN = {"tp": 2, "num_devices": 2, "global_batch_size": 16}
