@@ -197,8 +197,9 @@ class _ProofOptions(TypedDict, total=False):
         "Sequence[str | Path | Gpu] | None",
         Declared(
             Spelling.REPEATED,
-            "A catalogue GPU to price on the same jobs. May be repeated. [default: h100_sxm, tpu_v5p]",
-            metavar="GPU",
+            "A catalogue GPU, or a chip by name or TOML file, to price on the same jobs. May be repeated. [default: "
+            "h100_sxm, tpu_v5p]",
+            metavar="DEVICE",
         ),
     ]
     pareto: Annotated[
