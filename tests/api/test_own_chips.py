@@ -164,7 +164,9 @@ def test_a_chip_of_ones_own_is_priced_beside_the_best_one(tmp_path: Path) -> Non
     found = sartor.design("gpt2", space="h100_like", against=[mine, catalogue, "h100_sxm"], **job)  # type: ignore[arg-type]
     assert [against.gpu.name for against in found.against] == ["h100_sxm"]
     beside = {line.name: line.ranked for line in found.result.baselines}
-    assert list(beside) == [f"{name}, {way} placement" for name in ("mine", catalogue) for way in ("expert", "searched")]
+    assert list(beside) == [
+        f"{name}, {way} placement" for name in ("mine", catalogue) for way in ("expert", "searched")
+    ]
     alone = sartor.design("gpt2", space=catalogue, **job)  # type: ignore[arg-type]
     drawn = beside[f"{catalogue}, searched placement"]
     assert drawn is not None
