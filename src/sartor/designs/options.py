@@ -179,7 +179,12 @@ class _ProofOptions(TypedDict, total=False):
     """When the search ends, and what is priced beside the best point."""
 
     time_limit: Annotated[
-        Number, Declared(Spelling.NUMBER, "Stop after this time with the best result so far.", metavar="SECONDS")
+        Number,
+        Declared(
+            Spelling.NUMBER,
+            "Stop after this time with the best result so far; the last fifth is for what stands beside it.",
+            metavar="SECONDS",
+        ),
     ]
     tolerance: Annotated[
         float,
@@ -197,9 +202,8 @@ class _ProofOptions(TypedDict, total=False):
         "Sequence[str | Path | Gpu] | None",
         Declared(
             Spelling.REPEATED,
-            "A catalogue GPU, or a chip by name or TOML file, to price on the same jobs. May be repeated. [default: "
-            "h100_sxm, tpu_v5p]",
-            metavar="DEVICE",
+            "A catalogue GPU to price on the same jobs. May be repeated. [default: h100_sxm, tpu_v5p]",
+            metavar="GPU",
         ),
     ]
     pareto: Annotated[

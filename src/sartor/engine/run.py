@@ -15,7 +15,7 @@ from sartor.designs.baselines import compare
 from sartor.designs.candidates import Baseline, JointResult, Keep, Progress, afresh
 from sartor.designs.front import NamedSearch, ProvedFront, proved_front
 from sartor.designs.question import DesignQuestion
-from sartor.designs.search import RunTasks, search_design
+from sartor.designs.search import OutOfTime, RunTasks, in_time, search_design
 from sartor.designs.shapes import ShapeDesign
 from sartor.designs.shapes_proved import JointShapes
 from sartor.designs.space import AcceleratorSpace
@@ -135,6 +135,10 @@ class Whole:
     joint: JointShapes | None = None
 
 
+SEARCHED = 0.8
+"""Share of the time for the search, where other requests come after it."""
+
+
 def run_whole(
     question: DesignQuestion,
     space: AcceleratorSpace,
@@ -150,14 +154,17 @@ def run_whole(
     """The search (`run_search`), then the requests in ``beside``; a study stores everything, so nothing is done twice.
 
     ``executor`` is ``serial``, ``local`` (up to ``workers`` processes; call it under ``if __name__ == "__main__"``) or
-    a Dask scheduler's address; the answer is the same. Each search ends after ``time_limit_s``. Ctrl-C ends the current
-    part and skips the rest; the result then says so. Raises ``InputError`` for a study of another question, damaged or
-    in use, a full disk, or a scheduler that does not answer.
+    a Dask scheduler's address; the answer is the same. All of it ends after ``time_limit_s``, of which `SEARCHED` is
+    for the search; known chips whose turn has not come by then are left out. Ctrl-C ends the current part and skips the
+    rest; the result then says so. Raises ``InputError`` for a study of another question, damaged or in use, a full
+    disk, or a scheduler that does not answer.
     """
     with closing(make_executor(executor, workers)) as by:
         opened = nullcontext() if study is None else open_study(study, by.name)
         with opened as store:
-            run = _Run(question, space, by, store, time_limit_s, tolerance, on_progress)
+            end = time.perf_counter() + time_limit_s
+            limit_s = time_limit_s * (SEARCHED if beside.baselines or beside.axes or beside.shapes else 1.0)
+            run = _Run(question, space, by, store, limit_s, tolerance, on_progress, end)
             if beside.every_shape is None:
                 whole = Whole(result=run.search(question, space, ""))
             else:
@@ -233,6 +240,8 @@ class _Run:
     limit_s: float
     tolerance: float
     on_progress: OnProgress | None
+    end: float
+    """When all requests must end."""
     scope: str = MAIN
 
     def search(self, question: DesignQuestion, space: AcceleratorSpace, name: str, floor: float = 0.0) -> JointResult:
@@ -268,7 +277,7 @@ def _with(whole: Whole, beside: Beside, run: _Run) -> Whole:
         run.store.ending = "interrupted"  # unless everything gets done
     for part in (_with_baselines, _with_front, _with_shapes):
         try:
-            whole = part(whole, beside, run)
+            whole = part(whole, beside, replace(run, limit_s=max(run.end - time.perf_counter(), 0.0)))
         except KeyboardInterrupt:
             whole = replace(whole, result=replace(whole.result, interrupted=True))
         if whole.result.interrupted:
@@ -283,9 +292,12 @@ def _with_baselines(whole: Whole, beside: Beside, run: _Run) -> Whole:
     try:
         for way in _ways(run, result):
             baselines.append(way)
+            in_time(run.end)
         if result.best is not None:
             run.told(result, "baselines: why the best is faster")
             result = replace(result, reasons=reasons(run.question, result.best, baselines, run.keep))
+    except OutOfTime:
+        pass
     except KeyboardInterrupt:
         result = replace(result, interrupted=True)
     return replace(whole, result=replace(result, baselines=tuple(baselines)))
