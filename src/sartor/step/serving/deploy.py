@@ -121,11 +121,13 @@ class PricedLayouts:
     steady: Steady
     met: BoolArray
     """Where the objectives are met."""
+    load: Floats
+    """What a replica takes of the load: requests in flight or, if those are not stated, tokens per second."""
 
     @property
     def best(self) -> IntArray:
-        """Per layout the column with the most tokens per second among those that meet the objectives."""
-        return np.asarray(np.where(self.met, self.steady.output_tokens_per_s, -1.0).argmax(axis=1))
+        """Per layout the column that takes the most load among those that meet the objectives."""
+        return np.asarray(np.where(self.met, self.load, -1.0).argmax(axis=1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +178,9 @@ class Deployer:
 
     def _at(self, layouts: Sequence[ServerLayout], in_flight: IntArray) -> PricedLayouts:
         steady = self.steady(layouts, in_flight)
-        return PricedLayouts(layouts=tuple(layouts), in_flight=in_flight, steady=steady, met=self.objective.met(steady))
+        load = in_flight if self.users else steady.output_tokens_per_s
+        met = self.objective.met(steady)
+        return PricedLayouts(layouts=tuple(layouts), in_flight=in_flight, steady=steady, met=met, load=load)
 
     def steady(self, layouts: Sequence[ServerLayout], in_flight: IntArray) -> Steady:
         """Latency and throughput of layouts of the same servers, each with a row of requests in flight."""
