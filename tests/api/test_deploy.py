@@ -24,7 +24,7 @@ from sartor.launch.serving import settings as settings_of
 from sartor.report.table_serving import front_points
 from sartor.step.serving.batching import disaggregated, steady_state
 from sartor.step.serving.deploy import WORKERS, LatencyGoal, ServerLayout, servers_of
-from sartor.step.serving.served import Load, Server, capacity
+from sartor.step.serving.served import Load, Server, capacity, server_memory
 
 LENGTHS = {"input_len": 512, "output_len": 64}
 MODEL, GPU = "llama-3.1-8b", "l4"
@@ -104,6 +104,92 @@ def test_a_deployment_has_the_price_of_serving_the_same_server() -> None:
     assert made.output_tokens_per_s == 30 * 1024 <= made.replicas * load.output_tokens_per_s
 
 
+@pytest.mark.parametrize(("model", "gpu", "tp"), [(MODEL, "l4", 1), ("mixtral-8x7b", "h100", 2)])
+def test_deploy_with_all_sizes_fixed_is_serving(model: str, gpu: str, tp: int) -> None:
+    """Thirty random layouts of each model, with and without servers for prompts: seconds, tokens and memory."""
+    draw, lengths = np.random.default_rng(51), {"input_len": 512, "output_len": 128}
+    layouts = every_layout(api.serving(model, gpu, concurrency=1, tp=tp).server, 8)
+    tried = 0
+    for i in draw.permutation(len(layouts)):
+        layout = layouts[i]
+        prompts, most = layout.prefill, layout.most_in_flight(Load(concurrency=1, **lengths))
+        split = bool(prompts) and prompts.ep != (prompts.num_devices if layout.server.ep > 1 < prompts.copies else 1)
+        if not most or split or (prompts and not int(capacity(prompts, 512))):
+            continue  # holds no request, or `serving` divides the experts of prompts otherwise
+        sizes = {"copies": layout.server.copies, "decode_workers": layout.decode_workers}
+        sizes |= {"prefill_workers": layout.prefill_workers}
+        sizes |= {"prefill_tp": prompts.tp, "prefill_copies": prompts.copies} if prompts else {}
+        of_run = {"tp": layout.server.tp, "ep": layout.server.ep}
+        users = int(draw.integers(1, most + 1))
+        fix = {**of_run, **sizes, **({"prefill_ep": prompts.ep} if prompts else {})}
+        best = api.deploy(model, gpu, users=users, most_devices=64, fix=fix, **lengths).best
+        served = api.serving(model, gpu, concurrency=users, **lengths, **of_run, **sizes)
+        load = served.loads[0]
+        assert best is not None
+        assert best.deployment.layout == layout
+        assert best.deployment.num_devices == served.num_devices
+        assert (best.ttft_s, best.tpot_s) == (load.ttft_s, load.tpot_s)
+        assert best.deployment.output_tokens_per_s == pytest.approx(load.output_tokens_per_s, rel=1e-12)
+        assert server_memory(best.deployment.layout.server) == served.memory
+        tried += 1
+        if tried == 30:
+            break
+    assert tried == 30
+
+
+def test_advice_on_serving_has_the_deployment_of_every_shape() -> None:
+    found = api.advise(MODEL, "h100", objective="serve:tpot=0.02,rate=60,output_len=256,most_devices=16", top=3)
+    asked = {"tpot_s": 0.02, "requests_per_s": 60, "output_len": 256, "most_devices": 16, "pools": False}
+    usual, *others = found.served
+    assert not usual.changed
+    assert others
+    assert others == sorted(others, key=lambda shape: shape.cost)
+    for shape in found.served:
+        alone = api.deploy(MODEL, "h100", set={name: new for name, (_, new) in shape.changed.items()}, **asked)
+        assert alone.best is not None
+        assert shape.deployment.best is not None
+        assert alone.most_load == shape.deployment.most_load
+        for name in ("ttft_s", "tpot_s", "usd_per_year"):
+            assert getattr(alone.best, name) == getattr(shape.deployment.best, name)
+    body = found.to_dict()["served"]
+    assert body[0]["best"]["usd_per_year"] == usual.deployment.best.usd_per_year
+    assert body[1]["loss"]["nats"] == others[0].loss.nats
+
+
+@pytest.mark.parametrize(
+    ("objective", "words"),
+    [
+        ("serve:speed=1", "must read serve:NAME=NUMBER"),
+        ("serve:rate=fast", "must read serve:NAME=NUMBER"),
+        ("serve:most_devices=1,input_len=100000", "no layout of up to 1 devices holds one request"),
+    ],
+)
+def test_an_objective_that_cannot_be_served_is_refused(objective: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        api.advise(MODEL, "l4", objective=objective)
+
+
+def test_where_no_shape_meets_the_objectives_advice_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    code = sartor_command(["advise", MODEL, "--gpu", "l4", "--objective", "serve:tpot=0.001"])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert code == 3
+    assert "as it is no deployment. None of" in printed
+    assert "None of the other shapes meets the objectives either." in printed
+
+
+@pytest.mark.parametrize(
+    ("fix", "words"),
+    [
+        ({"tq": 2}, "is not a size of a layout"),
+        ({"tp": 3}, "is no layout of up to"),
+        ({"tp": "x"}, "must be an integer"),
+    ],
+)
+def test_sizes_that_no_layout_has_are_refused(fix: dict[str, object], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        api.deploy(MODEL, "h100", fix=fix)
+
+
 def test_a_wanted_probability_costs_more_and_is_kept() -> None:
     even, sure = (api.deploy(MODEL, "h100", tpot_s=0.02, probability=share, pools=False).best for share in (None, 0.95))
     assert even is not None
@@ -112,6 +198,18 @@ def test_a_wanted_probability_costs_more_and_is_kept() -> None:
     assert even.usd_per_million_tokens is not None
     assert sure.usd_per_million_tokens is not None
     assert sure.usd_per_million_tokens > even.usd_per_million_tokens
+
+
+def test_without_a_first_token_stated_the_front_has_no_load_that_mostly_waits() -> None:
+    front = api.deploy(MODEL, "h100", users=64).front
+    split = [point for point in front if point.layout.prefill]
+    assert split
+    for point in split:
+        layout, prompts = point.layout, point.layout.prefill
+        sizes = {"tp": layout.server.tp, "decode_workers": layout.decode_workers, "prefill_tp": prompts.tp}
+        alone = api.serving(MODEL, "h100", concurrency=1, prefill_workers=layout.prefill_workers, **sizes).loads[0]
+        per_s = point.tokens_per_s_per_device * layout.num_devices / 1024
+        assert per_s * (point.ttft_s - alone.ttft_s) < layout.prefill_workers
 
 
 def test_the_front_holds_no_layout_that_another_beats() -> None:

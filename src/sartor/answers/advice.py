@@ -39,6 +39,7 @@ from sartor.answers.plan import CANNOT_RUN, COST_OF_STEP, INTERVAL
 from sartor.rules.rule import worst_grade
 
 if TYPE_CHECKING:
+    from sartor.answers.serving import ServedShape
     from sartor.hardware.gpu import Gpu
     from sartor.rules.rule import Finding
     from sartor.shapes.search import CoDesign, ShapeSearch
@@ -260,3 +261,11 @@ class Advice(Answer):
     worth: Worth | None = None
     codesign: CoDesign | None = None
     """One shape for several phases on all devices, if the objective has weights."""
+    served: tuple[ServedShape, ...] = ()
+    """If the objective is a deployment: the model as it is, then the candidates, the cheapest first."""
+
+    @property
+    def infeasible(self) -> bool:
+        """Whether it does not run as stated; if it is served, whether no shape meets the objectives."""
+        served = [shape.deployment.best for shape in self.served]
+        return not any(served) if served else self.base.infeasible

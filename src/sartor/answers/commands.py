@@ -41,7 +41,7 @@ from sartor.answers.measured import (
     sometimes,
 )
 from sartor.answers.plan import LAUNCH, PLAN
-from sartor.answers.serving import DEPLOYMENT, SERVING
+from sartor.answers.serving import DEPLOYMENT, SERVED_ADVICE, SERVING
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.units import GIB, MIB, TERA, format_count
@@ -196,7 +196,7 @@ STUDY: Fields = (
 # ------------------------------------------------------------------------------------------------ the commands
 
 COMMANDS: Mapping[str, tuple[Fields, ...]] = {
-    "advise": (ADVICE,),
+    "advise": (ADVICE, SERVED_ADVICE),
     "lint": (LINT,),
     "plan": (PLAN, LAUNCH),
     "design": (DESIGN,),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from sartor.answers.advice import ADVICE, CHANGED, LOSS, Advice
 from sartor.answers.estimate import ENGINE_MEMORY
 from sartor.answers.field import (
     Answer,
@@ -25,6 +26,7 @@ from sartor.answers.field import (
     numbers,
     rows,
     text,
+    through,
 )
 from sartor.answers.plan import DEPENDS_ON, VALUE
 from sartor.cost.cost import interval_80
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from sartor.hardware.cluster import Cluster
     from sartor.model.workload import ModelReading
     from sartor.run.fields import Run, Turn
+    from sartor.shapes.quality import LossChange
     from sartor.step.serving.batching import Steady
     from sartor.step.serving.deploy import Deployer, Deployment, LatencyGoal, ServerLayout
     from sartor.step.serving.inference import InferenceMemory
@@ -419,8 +422,7 @@ FRONT_POINT: Fields = (
     number("tokens_per_s_per_device", "tokens/s per GPU", form=lambda rate: f"{rate:,.0f}"),
     number("ttft_s", "first token", form=_brief),
 )
-DEPLOYMENT: Fields = (
-    MODEL,
+UNDER: Fields = (
     field(
         "load",
         (*numbers("requests_per_s"), *integers("users input_len output_len")),
@@ -434,6 +436,10 @@ DEPLOYMENT: Fields = (
         ),
     ),
     integer("most_devices"),
+)
+DEPLOYMENT: Fields = (
+    MODEL,
+    *UNDER,
     integer("num_layouts", help="priced; the best of all is the best"),
     text("status", help="feasible, infeasible, or unknown: sizes of the config were not read"),
     field("best", CHOICE, null=True),
@@ -495,3 +501,46 @@ class DeploymentAnswer(Answer):
         if not self.choices:
             return "infeasible"
         return "unknown" if self.reading.unread_sizes else "feasible"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedShape:
+    """A shape with its cheapest deployment."""
+
+    changed: Mapping[str, tuple[int, int]]
+    """Field -> (old, new); empty: the model as it is."""
+    deployment: DeploymentAnswer
+    loss: LossChange | None = None
+
+    @property
+    def cost(self) -> tuple[float, float]:
+        """What shapes are ranked by: the cost of the load's tokens, then the load that all devices take."""
+        best = self.deployment.best
+        if best is None:
+            return math.inf, -self.deployment.most_load
+        made = best.deployment
+        cost = best.usd_per_million_tokens or made.num_devices / made.output_tokens_per_s
+        return float(f"{cost:.9g}"), -self.deployment.most_load
+
+
+SERVED_ADVICE: Fields = (
+    *ADVICE,
+    rows(
+        "served",
+        (
+            CHANGED,
+            field("loss", LOSS, null=True),
+            *through("deployment", UNDER),
+            field("best", CHOICE, path="deployment.best", null=True, help="its cheapest deployment; null: none"),
+            number("most_load", path="deployment.most_load", help="requests in flight, or per second, on most_devices"),
+        ),
+        help="the model as it is, then other shapes, the cheapest first",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ServedAdvice(Advice):
+    """Advice whose objective is a deployment: of the decoding step, with the deployment of every candidate."""
+
+    fields: ClassVar[Fields] = SERVED_ADVICE

@@ -23,13 +23,14 @@ from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import joined_devices, usual_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.interrupts import counted
+from sartor.json_types import JsonDict, JsonMap
 from sartor.launch.serving import commands
 from sartor.model.lower.setting import check
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import ModelReading, ParallelDims, too_long
 from sartor.options import Declared, Spelling, with_options
 from sartor.pareto import is_pareto
-from sartor.run.fields import FIELDS, NOT_OF_SERVERS, Origin, Run, RunOptions
+from sartor.run.fields import FIELDS, NOT_OF_DEPLOYMENTS, Origin, Run, RunOptions
 from sartor.step.serving.batching import Steady
 from sartor.step.serving.deploy import (
     Deployer,
@@ -43,6 +44,7 @@ from sartor.step.serving.deploy import (
 from sartor.step.serving.engines import Engine, engines_on
 from sartor.step.serving.inference import WIDTHS
 from sartor.step.serving.served import Load, Server, padded
+from sartor.units import Floats
 
 MOST_DRAFTS = 16
 """Most tokens that a step drafts; engines' own recipes draft 1 to 8."""
@@ -63,6 +65,8 @@ class _Question(NamedTuple):
     notes: tuple[str, ...]
     others: tuple[tuple[Engine, Calibration], ...]
     """Engines that were not excluded, with their kernels."""
+    fix: Mapping[str, int]
+    """Sizes (`_SIZES`) that every layout has."""
 
 
 class DeployOptions(RunOptions, total=False):
@@ -83,7 +87,7 @@ class DeployOptions(RunOptions, total=False):
     ]
 
 
-@with_options(DeployOptions, FIELDS, without=NOT_OF_SERVERS)
+@with_options(DeployOptions, FIELDS, without=NOT_OF_DEPLOYMENTS)
 def deploy(
     model: Model,
     gpu: GpuLike | Sequence[GpuLike] | None = None,
@@ -128,7 +132,8 @@ def deploy(
         Also servers for prompts beside servers for answers.
     **options
         As in `serving`. ``tp`` and ``ep`` are searched unless stated; ``dtype`` and ``kernels`` may be several, divided
-        by commas, and ``kernels`` ``any``.
+        by commas, and ``kernels`` ``any``. ``fix`` keeps layouts with these sizes, by the names that `serving` has
+        for them (``{"tp": 2, "prefill_workers": 1, "prefill_tp": 4}``): with all of them it prices what `serving` does.
 
     Returns
     -------
@@ -158,13 +163,14 @@ def deploy(
     _refuse_beyond(reading.shape, request, traffic)
     load = {"request": request, "requests_per_s": per_s, "users": size_of("users", users, 1, least=0)}
     refused: dict[str, str] = {}
+    fix = _sizes_fixed(options.pop("fix", None) or {})
     gpus: Sequence[Any] = (
         list({str(device): device for device in gpu}.values()) if isinstance(gpu, list | tuple) else [gpu]
     )
     for device in gpus:
         _ = device is None or device_of(device)  # a name that there is not is refused before the search
     questions = list(_questions(reading, gpus, options, {"objective": objective, **load}, refused))
-    questions = [question._replace(server=replace(question.server, **drafts)) for question in questions]
+    questions = [question._replace(server=replace(question.server, **drafts), fix=fix) for question in questions]
     most_devices = size_of("most_devices", most_devices, MOST_DEVICES)
     answer = _answer(reading, questions, most_devices, pools=pools)
     usual = {"dtype": questions[0].server.dtype.value, "kernels": questions[0].server.engine.name}
@@ -172,6 +178,26 @@ def deploy(
     if traffic is None:
         unstated |= {name: str(USUAL_LENGTH) for name in ("input_len", "output_len") if name not in lengths}
     return replace(answer, refused=refused, unstated=unstated)
+
+
+_GOALS: Mapping[str, tuple[str, type]] = {
+    "ttft": ("ttft_s", float),
+    "tpot": ("tpot_s", float),
+    "rate": ("requests_per_s", float),
+    **{name: (name, float) for name in ("percentile", "probability", "cached")},
+    **{name: (name, int) for name in ("users", "input_len", "output_len", "most_devices")},
+}
+"""Words of the objective ``serve``: the parameter of `deploy` and its type."""
+
+
+def served_goal(objective: str) -> JsonDict:
+    """``serve:ttft=0.5,rate=20`` as parameters of `deploy`. Raises ``InputError``."""
+    words = [word.partition("=") for word in objective.partition(":")[2].split(",") if word]
+    try:
+        return {_GOALS[name.strip()][0]: _GOALS[name.strip()][1](value) for name, _, value in words}
+    except (KeyError, ValueError):
+        must = f"must read serve:NAME=NUMBER,... with {', '.join(_GOALS)}"
+        raise InputError("objective", objective, must, "serve:ttft=0.5,tpot=0.03,rate=20") from None
 
 
 def _requests(
@@ -215,7 +241,7 @@ def _answer(
         most_devices=most_devices,
         choices=choices,
         simpler=next(simple, None) if choices and not _is_simple(choices[0].deployment.layout) else None,
-        front=tuple(_front([wide for _, (wide, _) in priced], load.objective)),
+        front=tuple(_front([wide for _, (wide, _) in priced], load)),
         num_layouts=sum(len(close.layouts) for _, (_, close) in priced),
         most_load=max((_most_load(question, close, most_devices) for question, (_, close) in priced), default=0.0),
         of_price=of_price,
@@ -319,6 +345,7 @@ def _questions(
                     _fixed(run, "ep"),
                     precision_of(dtype, device)[1] if dtype else (),
                     tuple(_other_engines(stated, reading, device, own)) if name is None else (),
+                    {},
                 )
         except InputError as caught:
             error = error or caught
@@ -358,15 +385,52 @@ def _priced(question: _Question, most_devices: int, *, pools: bool) -> list[tupl
     none does, within the fewest such domains."""
     joined = min(joined_devices(question.server.gpu), most_devices)
     priced: list[tuple[PricedLayouts, PricedLayouts]] = []
+    groups: list[list[ServerLayout]] = []
     while not priced and joined <= most_devices:
-        servers = servers_of(question.server, joined, question.widths, question.experts)
-        groups = [[ServerLayout(server=server)] for server in servers]
-        if pools:
-            pairs = itertools.product(question.deployer.first_servers(servers), servers)
-            groups += [with_pools(first, then, most_devices) for first, then in pairs]
-        priced = [pair for layouts in groups if layouts and (pair := question.deployer.priced(layouts))]
+        groups = _layouts(question, joined, most_devices, pools=pools)
+        priced = [pair for layouts in groups if (pair := question.deployer.priced(layouts))]
         joined *= 2
+    if question.fix and not groups:
+        words = ",".join(f"{name}={size}" for name, size in question.fix.items())
+        raise InputError("fix", words, f"is no layout of up to {most_devices} devices", "tp=2")
     return priced
+
+
+def _layouts(question: _Question, joined: int, most_devices: int, *, pools: bool) -> list[list[ServerLayout]]:
+    """The layouts with the sizes that are fixed, those of the same servers together."""
+    fix, server = question.fix, question.server
+    widths = sorted({*question.widths, *(fix[name] for name in ("tp", "prefill_tp") if name in fix)})
+    servers = servers_of(server, joined, widths, [fix["ep"]] if "ep" in fix else question.experts)
+    groups = [[ServerLayout(server=answers)] for answers in servers]
+    if pools:
+        firsts = [
+            prompts
+            for prompts in servers_of(server, joined, widths, question.experts)
+            if all(fix.get(f"prefill_{n}", getattr(prompts, n)) == getattr(prompts, n) for n in ("tp", "copies", "ep"))
+        ]
+        pairs = itertools.product(question.deployer.first_servers(firsts), servers)
+        groups += [with_pools(first, then, most_devices) for first, then in pairs]
+    fixed = ([layout for layout in group if fix.items() <= _sizes(layout).items()] for group in groups)
+    return [group for group in fixed if group]
+
+
+_SIZES = ("tp", "copies", "ep", "decode_workers", "prefill_workers", "prefill_tp", "prefill_copies", "prefill_ep")
+"""Sizes of a layout, by the names that `serving` has for them (it completes the last)."""
+
+
+def _sizes(layout: ServerLayout) -> dict[str, int]:
+    server, first = layout.server, layout.prefill
+    prompts = (first.tp, first.copies, first.ep) if first else (0, 0, 0)
+    workers = (layout.decode_workers, layout.prefill_workers)
+    return dict(zip(_SIZES, (server.tp, server.copies, server.ep, *workers, *prompts), strict=True))
+
+
+def _sizes_fixed(fix: JsonMap) -> dict[str, int]:
+    for name in fix:
+        if name not in _SIZES:
+            raise InputError("fix", name, "is not a size of a layout", ", ".join(_SIZES))
+    numbers = {name: int(size) if str(size).isdecimal() else size for name, size in fix.items()}
+    return {name: size_of(name, size, 1, least=int(name != "prefill_workers")) for name, size in numbers.items()}
 
 
 _Ranked = tuple[tuple[float, ...], _Question, PricedLayouts, int]
@@ -463,11 +527,12 @@ def _binding(deployer: Deployer, best: PricedLayouts, row: int) -> str:
     return over[0] if over else "probability"
 
 
-def _front(priced: Sequence[PricedLayouts], objective: LatencyGoal) -> Iterator[ServedPoint]:
+def _front(priced: Sequence[PricedLayouts], deployer: Deployer) -> Iterator[ServedPoint]:
     """Layouts and loads that no other beats in tokens/s per device and per request, of those where no request waits for
     room and the first token is in time; the fastest for a request first."""
     if not priced:
         return
+    objective = deployer.objective
     places = [(wide, row, column) for wide in priced for row, column in np.ndindex(*wide.in_flight.shape)]
     rates = np.concatenate(
         [
@@ -477,7 +542,7 @@ def _front(priced: Sequence[PricedLayouts], objective: LatencyGoal) -> Iterator[
     )
     seen = [wide.steady.quantile(objective.percentile) for wide in priced]
     first_s, tpot_s = (np.concatenate([np.ravel(pair[i]) for pair in seen]) for i in (0, 1))
-    waiting = np.concatenate([np.ravel(wide.steady.waiting) for wide in priced])
+    waiting = np.concatenate([np.ravel(_waiting(wide, deployer)) for wide in priced])
     in_time = np.flatnonzero((first_s <= max(objective.ttft_s, first_s.min())) & (waiting < 1))
     kept = in_time[is_pareto(np.stack([-rates[in_time], tpot_s[in_time]], axis=1))]
     _, first = np.unique(tpot_s[kept], return_index=True)  # layouts that are equal stand once
@@ -490,6 +555,17 @@ def _front(priced: Sequence[PricedLayouts], objective: LatencyGoal) -> Iterator[
             tokens_per_s_per_request=1 / float(tpot_s[index]),
             ttft_s=float(first_s[index]),
         )
+
+
+def _waiting(priced: PricedLayouts, deployer: Deployer) -> Floats:
+    """Requests that wait for room in memory or, where no time to the first token is stated, for each of the servers for
+    prompts: beyond one, more in flight mostly wait."""
+    steady, prompts = priced.steady, priced.layouts[0].prefill
+    if prompts is None or math.isfinite(deployer.objective.ttft_s):
+        return steady.waiting
+    servers = np.array([[layout.prefill_workers * prompts.copies] for layout in priced.layouts])
+    ttft_s, per_s = np.asarray(steady.ttft_s), np.asarray(steady.output_tokens_per_s) / deployer.output_len
+    return np.asarray(np.maximum(steady.waiting, per_s * (ttft_s - ttft_s.min(axis=1, keepdims=True)) / servers))
 
 
 def _assumed(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
@@ -48,11 +50,12 @@ from sartor.cost.uncertainty import covering
 from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import network_of
 from sartor.hardware.gpu import Gpu
-from sartor.json_types import JsonMap
+from sartor.interrupts import counted
+from sartor.json_types import JsonDict, JsonMap
 from sartor.model.lower import feasible, lower
 from sartor.model.lower.setting import undivided_words
 from sartor.model.plan import AXES
-from sartor.model.workload import AttentionKernel, ParallelDims, Phase
+from sartor.model.workload import AttentionKernel, ModelReading, ParallelDims, Phase
 from sartor.operators import Gemm, Layout, OperatorGraph, Part, Role
 from sartor.options import with_options
 from sartor.plans.next import divided_batches
@@ -66,10 +69,11 @@ from sartor.step.serving.engines import ENGINES
 from sartor.step.serving.inference import Serving, serving
 from sartor.step.serving.served import in_an_engine
 from sartor.step.stage_table import of_slowest_stage
-from sartor.units import Floats, format_bytes, format_seconds
+from sartor.units import Floats, format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
     from sartor.answers.grid import EstimateGrid
+    from sartor.answers.serving import DeploymentAnswer
     from sartor.model.shape import TransformerShape
     from sartor.rules.rule import Context, Finding, Fix
     from sartor.shapes.search import Candidate, CoDesign
@@ -613,6 +617,10 @@ def runnable(asked: Question) -> ModelEstimate:
     return answer_question(replace(asked, dims=split, held=held))
 
 
+SERVE = "serve"
+"""The objective of the cheapest deployment."""
+
+
 @with_options(RunOptions, FIELDS)
 def advise(
     model: Model | None = None,
@@ -638,7 +646,9 @@ def advise(
     objective, regret
         The phase to be fast in (train, prefill or decode), or several with weights (``train:0.7,decode:0.3``): then
         ``codesign`` is one shape for all of them on all GPUs, with the least ``regret`` (``weighted`` or ``worst``),
-        and the rest is about the phase with the largest weight.
+        and the rest is about the phase with the largest weight. ``serve:ttft=0.5,tpot=0.03,rate=20`` (words of
+        `deploy`) also prices the deployment of every candidate (``served``, the cheapest first); the rest is then
+        about the decoding step of the model's own cheapest.
     equal
         ``work``: shapes of the same size, their times at equal parameters and FLOPs. ``loss``: shapes whose loss is
         surely no higher, also somewhat smaller and larger ones, their times as they are.
@@ -668,16 +678,37 @@ def advise(
     >>> advise("pythia-2.8b", "a100", num_devices=8).search.smallest_edit.changed["num_heads"]
     (32, 20)
     """
-    from sartor.model.workload import phase_weights
     from sartor.shapes.quality import QualityGuard
-    from sartor.shapes.search import Regret, search_shapes
     from sartor.shapes.space import TOLERANCE, Equal
+
+    basis = word_of(Equal, "equal", equal)
+    tolerance = TOLERANCE[basis] if params_tolerance is None else params_tolerance
+    space = {"params_tolerance": tolerance, "guard": QualityGuard(width=evidence), "equal": basis}
+    space |= {"freeze": tuple(freeze), "free": tuple(free)}
+    asked = partial(_advice, top=top, tokens=tokens, space=space)
+    if objective.partition(":")[0] == SERVE:
+        return _served_advice(asked, model_asked(model, options, changed_by="advise"), gpu, objective, options)
+    return asked(model, gpu, objective, options, regret=regret)
+
+
+def _advice(
+    model: Model | None,
+    gpu: GpuLike | Sequence[GpuLike] | None,
+    objective: str,
+    options: RunOptions,
+    *,
+    top: int,
+    tokens: float | None,
+    space: JsonDict,
+    regret: str = "weighted",
+) -> Advice:
+    """As `advise`; ``space`` is what `search_shapes` takes of its space."""
+    from sartor.model.workload import phase_weights
+    from sartor.shapes.search import Regret, search_shapes
 
     weights = phase_weights(objective) if ":" in objective else {}
     objective = max(weights, key=lambda phase: weights[phase]).value if weights else objective
-    rule, guard = word_of(Regret, "regret", regret), QualityGuard(width=evidence)
-    basis = word_of(Equal, "equal", equal)
-    tolerance = TOLERANCE[basis] if params_tolerance is None else params_tolerance
+    rule = word_of(Regret, "regret", regret)
     first, *others = [gpu] if gpu is None or isinstance(gpu, (str, Path, Gpu)) else gpu
     context_len = options.get("context_len")
     if Phase.DECODE in weights and objective == Phase.TRAIN.value:  # of the decoding alone
@@ -685,37 +716,81 @@ def advise(
     reading = model_asked(model, options, changed_by="advise")
     words = {**options, "phase": options.get("phase") or (None if objective == Phase.TRAIN.value else objective)}
     asked = completed_question(reading, first, words, splits=True)
-    padded = asked.trained_shape.vocab_size != reading.shape.vocab_size
+    if asked.trained_shape.vocab_size != reading.shape.vocab_size:  # the trainer pads it: another width gains nothing
+        space = {**space, "freeze": (*space["freeze"], "vocab_size")}
     checked = lint_question(asked)
     base = divided_estimate(asked, first, words, checked.base) or _with_batches(checked.base)
-    findings = checked.findings
     asked = _that_splits(base.question)
     gpus = (asked.gpu, *(device_of(name) for name in others if name is not None))
     runs = _runs(base, gpus[1:], words)
-    stays = (*freeze, *(("vocab_size",) if padded else ()))  # the trainer pads it: another width gains nothing
     found = search_shapes(
         asked.workload,
         gpus,
         asked.dims,
         objective=asked.workload.phase,
-        params_tolerance=tolerance,
-        equal=basis,
-        freeze=stays,
-        free=tuple(free),
         top=top,
-        guard=guard,
         calibrations=(known := _calibrations(asked, gpus)),
         sigma_factor=asked.reading.interval_factor,
         runs=runs,
         kernels=asked.kernels,
+        **space,
     )
     best = found.smallest_edit or next(iter(found.candidates), None)
     after = None if best is None else _after(asked, best.shape, first, words)
-    space = {"rule": rule, "params_tolerance": tolerance, "guard": guard, "freeze": stays, "free": free}
-    space |= {"equal": basis}
-    common = _common(asked, runs, known, gpus, weights, context_len, options.get("microbatch_size"), space)
+    several = {"rule": rule, **space}
+    common = _common(asked, runs, known, gpus, weights, context_len, options.get("microbatch_size"), several)
     worth = None if best is None else _worth(base, best, tokens)
-    return Advice(base=base, gpus=gpus, findings=findings, search=found, after=after, worth=worth, codesign=common)
+    if tokens is not None and worth is None:
+        unused = f"tokens={format_count(tokens)} is for what a faster training run is worth: none is proposed"
+        base = replace(base, question=replace(base.question, assumptions=(*base.question.assumptions, unused)))
+    return Advice(
+        base=base, gpus=gpus, findings=checked.findings, search=found, after=after, worth=worth, codesign=common
+    )
+
+
+def _served_advice(
+    asked: Callable[..., Advice],
+    reading: ModelReading,
+    gpu: GpuLike | Sequence[GpuLike] | None,
+    objective: str,
+    options: RunOptions,
+) -> Advice:
+    """Advice on the decoding step of the cheapest deployment, with the deployment of every candidate: those with the
+    fastest decoding step and those with the fastest prompt, in turn."""
+    from sartor.answers.serving import ServedAdvice, ServedShape
+    from sartor.api.deployments import deploy, served_goal
+
+    stated: JsonDict = {name: word for name, word in options.items() if name != "set"}  # the model is read with it
+    price = partial(deploy, gpu=gpu, pools=False, **served_goal(objective), **stated)
+    usual = ServedShape(changed={}, deployment=price(model=reading))
+    if not usual.deployment.front:
+        must = f"no layout of up to {usual.deployment.most_devices} devices holds one request"
+        raise InputError("objective", objective, must, f"most_devices={2 * usual.deployment.most_devices}")
+    device, passes = _passes(usual.deployment)
+    stated = {name: word for name, word in stated.items() if name not in ("price", "ep")}
+    decoding, prompts = (asked(reading, device, phase, {**stated, **sizes}) for phase, sizes in passes.items())
+    pairs = itertools.zip_longest(decoding.search.candidates, prompts.search.candidates)
+    tried = {str(shape.changed): shape for shape in itertools.chain.from_iterable(pairs) if shape}
+    most = max(len(decoding.search.candidates), len(prompts.search.candidates))
+    others = [
+        ServedShape(changed=shape.changed, loss=shape.loss, deployment=price(model=replace(reading, shape=shape.shape)))
+        for shape in counted(list(tried.values())[:most], "pricing deployments")
+    ]
+    return replace(ServedAdvice.holding(decoding), served=(usual, *sorted(others, key=lambda shape: shape.cost)))
+
+
+def _passes(answer: DeploymentAnswer) -> tuple[Gpu, dict[str, JsonDict]]:
+    """The device of the cheapest deployment (of the fastest where none meets the objectives), and its decoding step
+    and prompt as `estimate` is asked for them."""
+    place = answer.best.deployment if answer.best else answer.front[0]
+    server, request = place.layout.server, answer.load.request
+    split = {"dtype": server.dtype.value, "kernels": server.engine.name, "tp": server.tp}
+    split |= {"ep": server.copies} if server.copies > 1 else {}
+    sequences = math.ceil(place.in_flight / server.copies)
+    return server.gpu, {
+        "decode": {**split, "microbatch_size": sequences, "context_len": int(request.middle)},
+        "prefill": {**split, "microbatch_size": 1, "seq_len": answer.load.input_len},
+    }
 
 
 def _after(asked: Question, shape: TransformerShape, gpu: GpuLike | None, words: Mapping[str, Any]) -> ModelEstimate:

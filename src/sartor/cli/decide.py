@@ -74,6 +74,8 @@ def advise(
     Exits with 3 if --tp or --ep do not divide the model: the answer is then about the largest degrees that do.
 
     Example: `sartor advise examples/pythia-2.8b/config.json --gpu a100 --gpu h100 --html advice.html`
+
+    Example: `sartor advise llama-3.1-8b --gpu h100 --objective serve:ttft=0.5,tpot=0.02,rate=200`
     """
     from sartor import api
 
@@ -114,7 +116,7 @@ def advise(
         from sartor.report.advice_document import advice_view
 
         c.show(advice_view(found, verbose=verbose))
-    if found.base.infeasible:
+    if found.infeasible:
         raise c.Exit(3)
 
 

@@ -138,7 +138,12 @@ TracedPhase = Annotated[str, PHASE(metavar="train|prefill", help="Forward and ba
 OBJECTIVE = partial(typer.Option, "--objective")
 PhaseToWin = Annotated[
     str,
-    OBJECTIVE("--phase", metavar="train|prefill|decode", help="Phase to optimize, or several: train:0.7,decode:0.3."),
+    OBJECTIVE(
+        "--phase",
+        metavar="train|prefill|decode|serve",
+        help="Phase to optimize, or several: train:0.7,decode:0.3; or the cheapest deployment: "
+        "serve:tpot=0.03,rate=20 (words of `sartor deploy`).",
+    ),
 ]
 
 SEQ_LEN = partial(typer.Option, "--seq-len")

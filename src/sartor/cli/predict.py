@@ -12,7 +12,7 @@ from sartor.cli import common as c
 from sartor.cli import options as o
 from sartor.cli.run_options import takes_run
 from sartor.errors import InputError
-from sartor.run.fields import NOT_OF_SERVERS, RunOptions
+from sartor.run.fields import NOT_OF_DEPLOYMENTS, NOT_OF_SERVERS, RunOptions
 
 if TYPE_CHECKING:
     from sartor.answers.serving import Choice, DeploymentAnswer
@@ -256,6 +256,8 @@ def serving(
 ) -> None:
     """Predict a served model: time to first token, time per token and throughput under continuous batching.
 
+    It is `sartor deploy --fix` of one layout, at the same price; `deploy` without --fix searches all.
+
     Example: `sartor serving llama-3.1-70b --gpu h100 --tp 4 --dtype fp8 --concurrency 8,64`
 
     Example: `sartor serving deepseek-v3 --gpu gb200 --dtype nvfp4 --copies 8 --ep 8 --prefill-workers 2 --prefill-tp 4`
@@ -285,8 +287,10 @@ def serving(
 
 
 @takes_run(
-    without=NOT_OF_SERVERS,
+    without=NOT_OF_DEPLOYMENTS,
     helps={
+        "fix": "Sizes that a layout must have, as `sartor serving` names them: tp=2,prefill_workers=1,prefill_tp=4. "
+        "With all of them this prices what `sartor serving` does.",
         "tp": "Tensor-parallel devices of a server. [default: searched]",
         "ep": "Devices over which whole experts are divided. [default: none or all]",
         "dtype": "Data types to compare, such as bf16,fp8. [default: bf16 if the device has it]",
@@ -371,8 +375,7 @@ def deploy(
             **options,
         )
     except InputError as error:
-        flags = {"requests_per_s": "--rate", "ttft_s": "--ttft", "tpot_s": "--tpot"}
-        raise InputError(flags.get(error.field, error.field), error.value, error.must, error.nearest) from None
+        raise InputError(_FLAGS.get(error.field, error.field), error.value, error.must, error.nearest) from None
     c.answer("deploy", found.to_dict, as_json=json, out=out)
     if not json:
         c.show(deploy_view(found))
@@ -384,6 +387,10 @@ def deploy(
         raise c.Exit(3)
     if write is not None:
         _write_servers(found, found.best, model, write)
+
+
+_FLAGS = {"requests_per_s": "--rate", "ttft_s": "--ttft", "tpot_s": "--tpot"}
+"""Flags of `deploy` that have another name in Python."""
 
 
 def _write_servers(found: DeploymentAnswer, best: Choice, model: str, folder: Path) -> None:

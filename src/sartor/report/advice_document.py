@@ -79,6 +79,15 @@ def _params(reading: ModelReading) -> str:
 
 
 def _blocks(advice: Advice) -> list[d.PageBlock]:
+    """Of a served model the deployments; the rest, of its decoding step, in full answers only."""
+    if not advice.served:
+        return _of_one_pass(advice)
+    from sartor.report.table_serving import served_blocks  # with the figures of deployments
+
+    return [*served_blocks(advice), *d.in_full(_of_one_pass(advice))]
+
+
+def _of_one_pass(advice: Advice) -> list[d.PageBlock]:
     base, search = advice.base, advice.search
     question, unread = base.question, base.question.reading.unread
     times = partial(operator_times, base.microbatch)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import RenderableType
 
-from sartor.answers.field import Field, Fields, columns_of
+from sartor.answers.field import Field, Fields, columns_of, number, text
 from sartor.answers.serving import CHOICE, FRONT_POINT, LOAD, pools_text
 from sartor.report.document import (
     Document,
@@ -29,11 +29,12 @@ from sartor.report.fit_words import tight_text
 from sartor.report.frame import FILE, Chart, Frame, Sheet, columns
 from sartor.report.grid import field_grid
 from sartor.report.plan_words import turn_lines
-from sartor.report.words import count_text, interval_text, three_digits, unread_text
+from sartor.report.words import change_text, count_text, interval_text, short_change, three_digits, unread_text
 from sartor.units import format_bytes, format_change, format_count, format_seconds
 
 if TYPE_CHECKING:
-    from sartor.answers.serving import Choice, DeploymentAnswer, ServingAnswer
+    from sartor.answers.advice import Advice
+    from sartor.answers.serving import Choice, DeploymentAnswer, ServedShape, ServingAnswer
     from sartor.step.serving.served import Server, Shortage
 
 
@@ -282,7 +283,11 @@ def _load_text(answer: DeploymentAnswer) -> str:
     lengths = f"{count_text(load.input_len, 'token')} in, {load.output_len:,} out"
     if load.users:
         return f"{count_text(load.users, 'request')} in flight of {lengths}"
-    return f"{load.requests_per_s:,.6g} requests/s of {lengths}" if load.requests_per_s else f"{lengths}, any load"
+    return (
+        f"{three_digits(load.requests_per_s)} requests/s of {lengths}"
+        if load.requests_per_s
+        else f"{lengths}, any load"
+    )
 
 
 def _goal_text(answer: DeploymentAnswer) -> str:
@@ -367,3 +372,79 @@ def _out_of_reach(answer: DeploymentAnswer) -> list[str]:
 def _refused(answer: DeploymentAnswer) -> PageBlock:
     words = [f"{name}: {why}" for name, why in answer.refused.items()]
     return bullets_block("Not possible", words)
+
+
+# -- shapes ------------------------------------------------------------------------------------------------------------
+
+
+def served_blocks(advice: Advice) -> list[PageBlock]:
+    """What the model's deployment costs, which shape of its size serves best, and every shape that was tried."""
+    usual, *others = advice.served
+    answer = usual.deployment
+    question = f"{answer.reading.shape.name or 'model'}, {_load_text(answer)}, {_goal_text(answer)}"
+    here = f"{_deployment_text(answer.best)}, {_cost_text(usual)}" if answer.best else "no deployment"
+    searched = f"{advice.search.evaluated:,} of this size"
+    lines = [
+        f"{question}: as it is {here}.",
+        *([] if answer.best else _out_of_reach(answer)),
+        _best_shape_text(usual, others),
+        f"Priced: the model and, of {searched}, {count_text(len(others), 'shape')} that surely gain most in the "
+        "decoding step or the prompt of this deployment; without servers for prompts only.",
+        *(_unsure_text(answer, answer.best) if answer.best else ()),
+    ]
+    most = f"most {'requests' if answer.load.users else 'requests/s'} on {answer.most_devices} devices"
+    columns = (
+        text("changed", "shape", path=lambda shape: short_change(shape.changed) if shape.changed else "as it is"),
+        text("deployment", "deployment", path=_shape_text),
+        text("first", "first token", path=lambda shape: _seconds_text(shape, "ttft_s")),
+        text("token", "per token", path=lambda shape: _seconds_text(shape, "tpot_s")),
+        text("cost", "cost", path=_cost_text),
+        number("most_load", most, path="deployment.most_load", form="{:,.3g}".format),
+        text(
+            "loss", "loss", path=lambda shape: f"{shape.loss.nats:+.3f}" if shape.loss else "", help="expected [nats]"
+        ),
+    )
+    return [
+        opening(lines, bad=advice.infeasible),
+        bullets_block("", lines, Place.PAGE),
+        section("Shapes of this size, the cheapest first"),
+        grid_block(field_grid("Shapes", columns, advice.served)),
+        bullets_block("Assumed", answer.assumptions, Place.REST),
+    ]
+
+
+def _best_shape_text(usual: ServedShape, others: Sequence[ServedShape]) -> str:
+    """The cheapest other shape against the model's; at the same cost, what more it takes."""
+    best = min(others, key=lambda shape: shape.cost, default=usual)
+    made, loss = best.deployment, f"; expected change of the loss {best.loss.nats:+.3f} nats" if best.loss else ""
+    cheaper = best.cost[0] / usual.cost[0] - 1 if made.best and usual.deployment.best else 0.0
+    more = made.most_load / usual.deployment.most_load - 1 if usual.deployment.most_load else 0.0
+    takes = f"on {made.most_devices} devices it takes {more:+.1%} load"
+    if made.best is not None and (cheaper < -0.001 or usual.deployment.best is None):
+        saved = f" ({format_change(cheaper)})" if cheaper else ""
+        change = change_text(best.changed)
+        return f"Change {change}: {_deployment_text(made.best)}, {_cost_text(best)}{saved}; {takes}{loss}."
+    if usual.deployment.best is None:
+        return "None of the other shapes meets the objectives either."
+    keep = f"Keep this shape: none of {count_text(len(others), 'other')} costs less at this load."
+    return keep if more < 0.001 or made.best is None else f"{keep} With {change_text(best.changed)} {takes}{loss}."
+
+
+def _shape_text(shape: ServedShape) -> str:
+    return _deployment_text(shape.deployment.best) if shape.deployment.best else "none meets the objectives"
+
+
+def _seconds_text(shape: ServedShape, name: str) -> str:
+    return format_seconds(getattr(shape.deployment.best, name)) if shape.deployment.best else ""
+
+
+def _cost_text(shape: ServedShape) -> str:
+    """``323k USD a year``; of no stated load ``0.5 USD per 1M tokens``; without prices ``3 GPUs``."""
+    best, load = shape.deployment.best, shape.deployment.load
+    if best is None:
+        return ""
+    if best.usd_per_year is None or best.usd_per_million_tokens is None:
+        return count_text(best.deployment.num_devices, "GPU")
+    if load.users or load.requests_per_s:
+        return f"{format_count(best.usd_per_year)} USD a year"
+    return f"{three_digits(best.usd_per_million_tokens)} USD per 1M tokens"

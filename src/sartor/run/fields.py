@@ -463,6 +463,7 @@ OF_ONE_PASS = {
 """Fields of a run that state one pass of it, and what a server has instead."""
 NOT_OF_SERVERS = (*OF_ONE_PASS, *(name for name, row in FIELDS.items() if not row.inference and name != "price"))
 """The price of a device-hour is of the server as a whole, not of one pass."""
+NOT_OF_DEPLOYMENTS = tuple(name for name in NOT_OF_SERVERS if name != "fix")
 
 
 def check_names(options: Mapping[str, Any], fields: type = RunOptions) -> None:
