@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 # Before numpy is loaded: on the two cores that two workers share, a thread that waits for another one spins.
@@ -33,6 +35,39 @@ def pytest_collection_finish() -> None:
     """What thousands of collected tests hold is looked through once, not at every full collection of garbage."""
     gc.collect()
     gc.freeze()
+
+
+MAY_SKIP = {
+    r"such a file of .+ does not say \w+": True,
+    "the superuser may read every file": True,
+    "an encoder does not decode": True,
+    "no accelerator here": True,
+    "a part of `make long`": True,
+    "needs llm-analysis from the package index": True,
+    "torch": find_spec("torch") is None,
+    "torchtitan": find_spec("torchtitan") is None,
+    "shared": not (REPO.parent / "shared" / "README.md").exists(),
+}
+"""Reasons for which CI lets a test skip, and whether they hold here; with ``SARTOR_CI`` another one fails the run."""
+
+
+def unknown_skips(reasons: list[str]) -> list[str]:
+    """The reasons that no row of `MAY_SKIP` allows here."""
+    allowed = [reason for reason, holds in MAY_SKIP.items() if holds]
+    return sorted({reason for reason in reasons if not any(re.search(known, reason) for known in allowed)})
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_sessionfinish(session: pytest.Session) -> object:
+    """A test that silently stops running is noticed: every skip of a run in CI has a reason of `MAY_SKIP`."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if os.environ.get("SARTOR_CI") and reporter and not hasattr(session.config, "workerinput"):
+        skipped = reporter.stats.get("skipped", [])
+        unknown = unknown_skips([str(report.longrepr[-1]) for report in skipped if isinstance(report.longrepr, tuple)])
+        if unknown:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            print("\nskipped for a reason that tests/conftest.py does not know:", *unknown, sep="\n  ")
+    return (yield)
 
 
 @pytest.fixture(autouse=True)
