@@ -120,7 +120,9 @@ def _study(path: Path) -> None:
         names = [row[1] for row in database.execute("PRAGMA table_info(points)")]
         columns = ",".join(name for name in names if name not in {"id", "row_sum", "candidate"})
         database.execute("BEGIN")
-        first, size = database.execute("SELECT max(candidate) + 1, avg(length(outcomes || bounds || schedules || architecture)) FROM points").fetchone()
+        first, size = database.execute(
+            "SELECT max(candidate) + 1, avg(length(outcomes || bounds || schedules || architecture)) FROM points"
+        ).fetchone()
         for turn in range(int(STUDY_BYTES / (1.1 * size))):
             copied = f"SELECT {columns}, {int(first) + turn} FROM points ORDER BY id LIMIT 1"
             database.execute(f"INSERT INTO points ({columns}, candidate) {copied}")

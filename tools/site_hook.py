@@ -26,6 +26,13 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
+def on_page_content(html: str, page: Any, **_: Any) -> str:
+    """Links of a notebook, which is rendered without them being looked at."""
+    if not page.file.src_uri.endswith(".ipynb"):
+        return html
+    return re.sub(r'href="\.\./([\w/-]+?)(?:/README)?\.md"', r'href="../../\1/"', html)
+
+
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     folder = PurePosixPath(page.file.src_uri).parent
 

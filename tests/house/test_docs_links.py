@@ -9,7 +9,12 @@ import pytest
 
 REPO = Path(__file__).resolve().parents[2]
 FOLDERS = ("docs", "examples", "lab")
-PAGES = sorted([*REPO.glob("*.md"), *(page for folder in FOLDERS for page in (REPO / folder).rglob("*.md"))])
+PAGES = sorted(
+    [
+        *REPO.glob("*.md"),
+        *(page for folder in FOLDERS for suffix in ("md", "ipynb") for page in (REPO / folder).rglob(f"*.{suffix}")),
+    ]
+)
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 
 

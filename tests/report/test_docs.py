@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -43,6 +44,18 @@ CONSOLES = [page for page in sorted((REPO / "docs").rglob("*.md")) if list(RUN.c
 def test_what_a_page_shows_of_a_command_is_what_it_prints(page: Path) -> None:
     stale = [line for command, lines in RUN.commands(page) for line in RUN.not_printed(command, lines)]
     assert not stale, "\n".join(stale)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("notebook", sorted((REPO / "docs").rglob("*.ipynb")), ids=lambda p: p.stem)
+def test_a_notebook_runs_from_its_first_cell_to_its_last_and_is_kept_without_output(notebook: Path) -> None:
+    pytest.importorskip("pandas", reason="pandas is not installed")
+    pytest.importorskip("altair", reason="extra report is not installed")
+    namespace: dict[str, object] = {}
+    for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), notebook.name, "exec"), namespace)
+            assert not cell["outputs"]
 
 
 def test_the_page_of_claims_shows_what_its_program_prints() -> None:
