@@ -29,9 +29,9 @@ help: ## list the targets
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch]' torch==2.13.0
 	@touch $@
 
-# The trainers whose meshes tests/step/test_trainer_meshes.py builds; ortools wants an older protobuf than they do.
+# The trainers whose meshes tests/step/test_trainer_meshes.py builds; ortools 9.15 wants an older protobuf than they do.
 .venv/trainers.stamp: .venv/torch.stamp
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check torchtitan==0.3.0 megatron-core==0.16.1 triton einops 'protobuf<6.32'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check torchtitan==0.3.0 megatron-core==0.16.1 triton einops 'protobuf<6.34'
 	@touch $@
 
 demo: .venv/user.stamp ## advise on a real config.json: terminal tables and out/pythia-2.8b.html

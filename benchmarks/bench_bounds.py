@@ -146,7 +146,7 @@ INPUTS: dict[str, Callable[[Path], None]] = {
         "gpu,dtype,m,n,k,latency_us",
         lambda i: f"h100_sxm,bf16,{1 + i % 9973},{64 + i % 8191},{64 + i % 4093},{20 + i % 887}.5",
     ),
-    "traffic.csv": _rows("arrival_s,input_len,output_len", lambda i: f"{i * 0.05:.2f},{100 + i % 1900},{50 + i % 450}"),
+    "traffic.csv": _rows("time,in,out", lambda i: f"{i * 0.05:.2f},{100 + i % 1900},{50 + i % 450}"),
     "run.log": _log,
     "trace.json": _trace,
     "study.db": _study,

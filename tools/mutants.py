@@ -39,6 +39,7 @@ class Room:
 
 
 STEP = "tests/step/test_price_terms.py"
+COST = "tests/cost/test_price_terms.py tests/cost/test_{}.py"
 ROOMS = (
     Room("schedules/problem.py", "violations _each_once _durations _order _alone _cores _shared",
          "tests/schedules/test_check.py tests/schedules/test_problem.py"),
@@ -55,6 +56,14 @@ ROOMS = (
          STEP),
     Room("step/mechanisms/pipeline_bubble.py", "_stage_limits _chunk_limits _ends_alone _batch_limits",
          STEP),
+    Room("cost/collective/collective.py", "network_time_s _members seconds _tier _innermost _between _core _crossing "
+         "_forwarded _capacity _launch _of_engine _direct", COST.format("network")),
+    Room("cost/collective/links.py", "", COST.format("network")),
+    Room("cost/gpu/memory_bound.py", "", COST.format("stream_law") + " tests/cost/test_kernels.py"),
+    Room("cost/gpu/grouped.py", "", COST.format("grouped")),
+    Room("cost/gpu/gemm.py", "", COST.format("laws") + " tests/cost/test_stream_k.py"),
+    Room("cost/chip/systolic.py", "", COST.format("systolic")),
+    Room("cost/chip/vector_core.py", "", COST.format("vector_core")),
     Room("plans/next.py", "divided_batches _near_batches", "tests/plans/test_batches.py"),
     Room("rules/lint.py", "_finding added_up", "tests/rules/test_price_of_a_finding.py tests/rules/test_rules.py"),
 )  # fmt: skip

@@ -13,6 +13,7 @@ import pytest
 
 from sartor import api
 from sartor.answers.field import Answer, MapOf, Scalar, field, mapping, number, rows, schema_of, to_json
+from sartor.designs.space import space_from
 from sartor.errors import InputError
 
 
@@ -30,6 +31,9 @@ def test_a_repr_is_one_line_with_the_headline(gemm: Answer) -> None:
 
 RUN: dict[str, Any] = {"num_devices": 8, "global_batch_size": 8}
 LOG = "examples/llama-3-8b/train.log"
+ONE_CHIP = space_from(
+    {"num_tensor_cores": 2, "num_vector_cores": 1, "array_rows": 128, "array_cols": 128, "global_buffer_mib": 32}
+)
 ANSWERS: dict[str, Callable[[], Answer]] = {
     "estimate": lambda: api.estimate("gpt2", **RUN),
     "a grid": lambda: api.estimate("gpt2", tp=[1, 2], **RUN),
@@ -45,7 +49,7 @@ ANSWERS: dict[str, Callable[[], Answer]] = {
     "schedule": lambda: api.schedule("examples/schedule/decoder_backward.json", time_limit=0),
     "operators": lambda: api.operators("gemm", {"m": 64, "n": 64, "k": 64}, gpu="h100"),
     "collective": lambda: api.collective("all_reduce", 1e6, 8),
-    "design": lambda: api.design("gpt2", **RUN, time_limit=600),
+    "design": lambda: api.design("gpt2", **RUN, space=ONE_CHIP),
     "diagnose": lambda: api.diagnose(LOG, model="llama-3-8b", gpu="h100", seq_len=8192, **RUN, best_plan=False),
     "compare": lambda: api.compare(LOG, LOG),
 }
@@ -94,7 +98,7 @@ def test_a_config_object_and_a_dictionary_are_models(
     monkeypatch.chdir(repo_dir)
     fields = json.loads((repo_dir / "examples" / "gpt2" / "config.json").read_text())
     config = SimpleNamespace(model_type="gpt2", to_dict=lambda: fields)
-    run = {} if command == "serving" else {**RUN, "time_limit": 1, "baselines": False} if command == "design" else RUN
+    run = {} if command == "serving" else {**RUN, "space": ONE_CHIP, "baselines": False} if command == "design" else RUN
     answers = [getattr(api, command)(model, **run).to_dict() for model in (fields, config)]
     for answer in answers:
         for name in ("wall_s", "evaluated_per_s", "seconds"):

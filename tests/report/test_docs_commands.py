@@ -22,12 +22,13 @@ from fuzz.readers import READERS
 from sartor.cli import app, run
 
 REPO = Path(__file__).resolve().parents[2]
-BLOCK = re.compile(r"^```(?:bash|console)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PAGES = [REPO / "README.md", REPO / "examples" / "README.md", *sorted((REPO / "docs").rglob("*.md"))]
 ELSEWHERE = {
     r"^sartor (page|serve)\b": "serves until it is stopped: tests/web",
     r"^sartor (extract|measure)\b": "wants torch: make test-torch",
     r"tcp://first-host": "wants a cluster: tests/engine/test_executors.py",
+    r"diagnose torchtitan.log": "reads a log of two runs: tests/traces",
     r"--num-devices 1024 .*--study gpt3.db": "takes hours",
     r"records\.csv|my-calibration\.toml|\bllama\.json|mine\.json|end_to_end/|measured/|gemm\.parquet": "reads what "
     "another command of its page, or the reader, measured: tests/validate",
@@ -39,7 +40,7 @@ def commands() -> Iterator[tuple[str, str]]:
     """The page and each of its `sartor` commands."""
     for page in PAGES:
         for block in BLOCK.finditer(page.read_text(encoding="utf-8")):
-            for line in block[1].replace("\\\n", " ").splitlines():
+            for line in block[2].replace("\\\n", " ").splitlines() if block[1] in {"", "bash", "console"} else ():
                 command = line.removeprefix("$ ").strip()
                 if re.match(r"sartor [a-z]", command) and "..." not in command:
                     yield str(page.relative_to(REPO)), " ".join(shlex.split(command, comments=True))
@@ -76,8 +77,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reader")
     shutil.copytree(REPO / "examples", folder / "examples")
     config = (REPO / "examples" / "pythia-2.8b" / "config.json").read_bytes()
-    launch, titan = READERS["megatron"].files()[0], READERS["torchtitan"].files()[0]
-    run_log = READERS["log"].files()[0]
+    launch, run_log = READERS["megatron"].files()[0], READERS["log"].files()[0]
     trace = (REPO / "examples" / "gpt2" / "trace.json.gz").read_bytes()
     training, records = READERS["training"].files()[0], READERS["measured"].files()[0]
     files = {
@@ -87,7 +87,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "my_gpu.toml": READERS["gpu"].files()[0],
         "h100.toml": READERS["calibration"].files()[0].replace(b"h200_sxm", b"h100_sxm"),
         "run.sh": launch,
-        "train.toml": titan,
+        "train.toml": b"[training]\nlocal_batch_size = 1\nseq_len = 4096\n[parallelism]\ntensor_parallel_degree = 8\n",
         **dict.fromkeys(("torchtitan.log", "baseline.log", "today.log"), run_log),
         **dict.fromkeys(("before.json.gz", "after.json.gz"), trace),
         **dict.fromkeys(("runs.csv", "rows.csv"), training),

@@ -1,7 +1,7 @@
 """Proved optima are optima: against enumeration, against the paper's program on HiGHS, against the references.
 
-OR-Tools 9.15 called values up to 3.2% above the optimum optimal on this very model; the fuzz here is what would
-notice (docs/dependencies.md).
+An early OR-Tools 9.15 called values up to 3.2% above the optimum optimal on this very model; the fuzz here is what
+notices such a release (docs/dependencies.md).
 """
 
 from __future__ import annotations

@@ -34,6 +34,8 @@ OTHERS = 24
 """Further sets of dims for which the plan with the best bound is tried."""
 TRIED = 96
 """Most plans whose layers are placed, those with the largest possible gain first."""
+TOGETHER = 1 << 17
+"""Ranks whose memory is counted in one array; with more the arrays leave the processor's caches."""
 WORTH = 1e-3
 """Smallest share of the step that an uneven split must save over an even one."""
 
@@ -196,28 +198,30 @@ def least_bottleneck(
 ) -> tuple[int, ...] | None:
     """Layers per stage with the smallest maximum load on ``pp`` stages, within each stage's memory if ``memory`` is
     given; None if nothing fits."""
-    counts, which = _pieces(chain)
+    counts, _ = _pieces(chain)
     pools = sorted(set(loads.pool_of[:pp].tolist()))
     stage_in = [int(np.flatnonzero(loads.pool_of[:pp] == pool)[0]) for pool in pools]
-    costs = np.stack([loads.of(counts, stage) for stage in stage_in])[np.searchsorted(pools, loads.pool_of[:pp])]
+    costs = np.stack([loads.of(counts, stage) for stage in stage_in])
+    if memory is None and len(pools) == 1:
+        cuts = _least_cuts_alike(chain, pp, costs, growing=loads.pools[pools[0]].grows)
+        return None if cuts is None else chain.layers_between(cuts)
+    costs = costs[np.searchsorted(pools, loads.pool_of[:pp])]
     if memory is not None:
         pricer, plan = memory
-        bytes_of = held_bytes(
-            pricer.job, plan, pricer.cluster, np.tile(counts, (pp, 1)), np.repeat(np.arange(pp), len(counts))
-        )
-        costs = np.where(bytes_of.reshape(pp, -1) <= pricer.limit_bytes, costs, np.inf)
-    alike = memory is None and len(pools) == 1
-    growing = alike and loads.pools[pools[0]].grows
-    cuts = _least_cuts(chain.size, pp, costs[:1] if alike else costs, which, growing=growing)
+        for some in np.array_split(np.arange(pp), ceil_div(pp * len(counts), TOGETHER)):
+            ranks = np.repeat(some, len(counts))
+            bytes_of = held_bytes(pricer.job, plan, pricer.cluster, np.tile(counts, (len(some), 1)), ranks)
+            costs[some] = np.where(bytes_of.reshape(len(some), -1) <= pricer.limit_bytes, costs[some], np.inf)
+    cuts = _least_cuts(chain, pp, costs)
     return None if cuts is None else chain.layers_between(cuts)
 
 
-@remembered
-def _least_cuts(size: int, pp: int, costs: Array, which: IntArray, *, growing: bool) -> tuple[int, ...] | None:
+def _least_cuts(chain: Chain, pp: int, costs: Array, *, growing: bool = False) -> tuple[int, ...] | None:
     """Cuts of a chain into ``pp`` stages with the smallest maximum of ``costs`` [stages, counts], of one stage where
-    all are alike; ``which`` counts a piece has. None if no maximum is finite."""
+    all are alike. None if no maximum is finite."""
+    size = chain.size
     index = np.full((size + 1, size + 1), costs.shape[1])
-    index[np.triu_indices(size + 1, k=1)] = which
+    index[np.triu_indices(size + 1, k=1)] = _pieces(chain)[1]
     costs = np.pad(costs, ((0, 0), (0, 1)), constant_values=np.inf)  # of a piece without a layer
 
     @lru_cache(maxsize=1)
@@ -228,6 +232,10 @@ def _least_cuts(size: int, pp: int, costs: Array, which: IntArray, *, growing: b
     found = least_bottlenecks([kind], np.arange(size + 1), pp, pp)
     first = found.first.get((pp,), np.full(1, np.inf))
     return None if np.isinf(first).all() else tuple(trace(found, (pp,), int(np.argmin(first)))[0])
+
+
+_least_cuts_alike = remembered(_least_cuts)
+"""`_least_cuts` of few costs; those of every stage are too many to be kept."""
 
 
 @lru_cache(maxsize=4)

@@ -23,8 +23,6 @@ from sartor.placement.problem import (
 )
 from sartor.schedules.problem import ScheduledOperator, ScheduleProblem
 
-"""Largest instance that is read; 1,024 layers at eight widths take about 2 MB."""
-
 FIXED = ("fixedPP", "fixedTMPC", "fixedDP", "numTransformerLayers")
 FIELDS = (
     "nodes", "edges", "maxMemoryPerDevice", "maxDevices", "bandwidth", "mbsInBatch", "activationRecomputation",
