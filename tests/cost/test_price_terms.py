@@ -1,1 +1,137 @@
-"""One number worked out by hand for terms of the price, as tools/mutants.py changes them one operator at a time."""
+"""One number worked out by hand for terms of a collective's price, with round coefficients; tools/mutants.py changes
+them one operator at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import sqrt
+
+import pytest
+
+from sartor.cost.collective.collective import DIRECT_MOST_BYTES, collective_cost, network_time_s
+from sartor.cost.collective.links import NetworkCoefficients
+from sartor.cost.correction.calibration import load_calibration
+from sartor.cost.correction.coefficients import CollectiveCoefficients
+from sartor.hardware.catalog import load_gpu
+from sartor.hardware.cluster import LinkTier
+from sartor.hardware.cluster_catalog import load_cluster
+from sartor.operators import Collective, CollectiveKind, CollectiveLibrary
+
+MIB = 2**20
+GPU = replace(load_gpu("h100"), link_bytes_per_s=400e9, link_latency_s=1e-6, hbm_bytes_per_s=4e12)
+INSIDE = CollectiveCoefficients(
+    link_share=0.7,
+    all_reduce_share=0.8,
+    small_group_loss=0.8,
+    hop_s=1e-6,
+    launch_s=5e-6,
+    pipeline=0.6,
+    direct=(("custom", 4.2e-6, 7e-8, 0.55, 3e-6, 0.6, 0.3),),
+    eager_s=0.0,
+)
+BETWEEN = NetworkCoefficients(shares={"infiniband": 0.9}, exposed_share=0.1, pipeline=0.5, peer_s=3e-7)
+CALIBRATION = replace(load_calibration(GPU), collective=INSIDE, network=BETWEEN)
+NODE = LinkTier(name="node", span=8, bytes_per_s=400e9, latency_s=1e-6, kind="nvlink")
+NET = LinkTier(name="network", span=0, bytes_per_s=50e9, latency_s=4e-6, kind="infiniband", rails=True)
+CLUSTER = replace(load_cluster("dgx-h100"), gpu=GPU, num_devices=16, tiers=(NODE, NET))
+ONE_SHOT_S = 4.2e-6 + 7 * 7e-8
+"""Launch and seven peers."""
+
+
+def engine_s(size: float, *, eager: bool = False, eager_s: float = 0.0) -> float:
+    op = Collective(
+        name="all_reduce",
+        kind=CollectiveKind.ALL_REDUCE,
+        group_size=8,
+        message_bytes=size,
+        library=CollectiveLibrary.CUSTOM,
+        eager=eager,
+    )
+    calibration = replace(CALIBRATION, collective=replace(INSIDE, eager_s=eager_s))
+    return float(collective_cost(op, GPU, calibration).time_s)
+
+
+def test_an_engines_small_all_reduce_reads_seven_buffers_in_one_shot() -> None:
+    read_s = 7 * 65536 / (0.55 * 400e9)
+    assert engine_s(65536) == pytest.approx(ONE_SHOT_S + read_s, rel=1e-9)
+
+
+def test_an_engines_large_all_reduce_reads_two_times_seven_eighths_and_waits_once_more() -> None:
+    read_s = 2 * 7 / 8 * MIB / (0.6 * 400e9)
+    assert engine_s(MIB) == pytest.approx(ONE_SHOT_S + 3e-6 + read_s, rel=1e-9)
+
+
+def test_an_engines_all_reduce_started_by_the_host_copies_its_buffer_and_has_a_least_time() -> None:
+    copied_s = 2 * MIB / (0.87 * 4e12)
+    assert engine_s(MIB, eager=True) == pytest.approx(engine_s(MIB) + copied_s, rel=1e-9)
+    assert engine_s(MIB, eager=True, eager_s=9e-5) == pytest.approx(9e-5, rel=1e-9)
+
+
+def test_above_eight_mib_an_engine_uses_the_ring() -> None:
+    launches_s = ONE_SHOT_S + 3e-6
+    read_s = 2 * 7 / 8 * DIRECT_MOST_BYTES / (0.6 * 400e9)
+    assert engine_s(DIRECT_MOST_BYTES) == pytest.approx(launches_s + read_s, rel=1e-9)
+    assert engine_s(DIRECT_MOST_BYTES + 1) == pytest.approx(ring_s(DIRECT_MOST_BYTES + 1), rel=1e-9)
+
+
+def ring_s(size: float, n: int = 8) -> float:
+    """2 (n - 1)/n of the buffer at 0.8 (1 - 0.8/n^2) of the links, a launch, 2 (n - 1) hops, and the filling of the
+    pipeline: 2 sqrt(0.6^2 x hops x time)."""
+    sent_s = 2 * (n - 1) / n * size / (0.8 * (1 - 0.8 / n**2) * 400e9)
+    hops_s = 2 * (n - 1) * 1e-6
+    return sent_s + 5e-6 + hops_s + 2 * sqrt(0.36 * hops_s * sent_s)
+
+
+@pytest.mark.parametrize("n", [2, 4, 8])
+def test_an_all_reduce_inside_a_node_is_its_ring(n: int) -> None:
+    cost = network_time_s(CollectiveKind.ALL_REDUCE, 64 * MIB, n, 1, CLUSTER, CALIBRATION)
+    assert cost.time_s == pytest.approx(ring_s(64 * MIB, n), rel=1e-9)
+
+
+def test_an_all_gather_over_two_nodes_is_a_ring_through_both() -> None:
+    """Inside: 15/16 of the buffer, and the 7 hops of a node 15 - 1 times over its 7 steps. Between: a sixteenth of 15
+    eighths, one hop more for each node."""
+    size = 64 * MIB
+    inside_s = 15 / 16 * size / (0.7 * (1 - 0.8 / 64) * 400e9)
+    between_s = 15 / 16 / 8 * size / (0.9 * 50e9)
+    hops_s = 7 / 7 * (16 - 16 / 8) * 1e-6 + (16 / 8 - 16 / 16) * 4e-6
+    filling_s = 2 * sqrt(0.36 * 7e-6 * inside_s) + 2 * sqrt(0.25 * 4e-6 * between_s)
+    slowest_s, rest_s = max(inside_s, between_s), min(inside_s, between_s)
+    cost = network_time_s(CollectiveKind.ALL_GATHER, size, 16, 1, CLUSTER, CALIBRATION)
+    assert cost.time_s == pytest.approx(slowest_s + 0.1 * rest_s + 5e-6 + hops_s + filling_s, rel=1e-9)
+
+
+def test_an_all_to_all_over_two_nodes_forwards_to_the_right_rail_first() -> None:
+    """Inside: 7/16 for the neighbours and 8/16 x 7/8 handed on. Between: 8/16 at 0.75 of the ring's rate, and 0.3 us
+    for each of 8 peers. One hop inside belongs to the launch."""
+    size = 64 * MIB
+    inside_s = (7 / 16 + 8 / 16 * 7 / 8) * size / (0.7 * (1 - 0.8 / 64) * 400e9)
+    between_s = 8 / 16 * size / (0.9 * 0.75 * 50e9)
+    hop_s = 4e-6 + 3e-7 * 8
+    filling_s = 2 * sqrt(0.36 * 1e-6 * inside_s) + 2 * sqrt(0.25 * hop_s * between_s)
+    slowest_s, rest_s = max(inside_s, between_s), min(inside_s, between_s)
+    cost = network_time_s(CollectiveKind.ALL_TO_ALL, size, 16, 1, CLUSTER, CALIBRATION)
+    assert cost.time_s == pytest.approx(slowest_s + 0.1 * rest_s + 5e-6 + 1e-6 + hop_s + filling_s, rel=1e-9)
+
+
+def test_a_transfer_to_the_next_node_takes_its_link_alone() -> None:
+    cost = network_time_s(CollectiveKind.SEND_RECV, MIB, 2, 8, CLUSTER, CALIBRATION)
+    assert cost.time_s == pytest.approx(MIB / (0.9 * 50e9) + 4e-6 + 5e-6, rel=1e-9)
+
+
+@pytest.mark.parametrize("size", [64 * 1024, 256 * MIB])
+def test_an_all_reduce_over_two_nodes_takes_the_ring_or_the_tree(size: int) -> None:
+    ring_inside_s = 30 / 16 * size / (0.8 * (1 - 0.8 / 64) * 400e9)
+    filling_s = 2 * sqrt(0.36 * 14e-6 * ring_inside_s)
+    ring_between_s, ring_hops_s = 30 / 16 / 8 * size / (0.9 * 50e9), 2 * 4e-6
+    tree_between_s, tree_hops_s = 2 / 8 * size / (0.9 * 0.9 * 50e9), 2 * 2 * 4e-6
+
+    def whole(between_s: float, hops_s: float, inside_hops_s: float) -> float:
+        slowest_s, rest_s = max(ring_inside_s, between_s), min(ring_inside_s, between_s)
+        filling = filling_s + 2 * sqrt(0.25 * hops_s * between_s)
+        return slowest_s + 0.1 * rest_s + 5e-6 + inside_hops_s + hops_s + filling
+
+    ring = whole(ring_between_s, ring_hops_s, 14 / 7 * (16 - 2) * 1e-6)
+    tree = whole(tree_between_s, tree_hops_s, 14e-6)
+    cost = network_time_s(CollectiveKind.ALL_REDUCE, size, 16, 1, CLUSTER, CALIBRATION)
+    assert cost.time_s == pytest.approx(min(ring, tree), rel=1e-9)
