@@ -159,12 +159,13 @@ def test_memory_forbids_stages_that_do_not_fit() -> None:
 
 def test_stages_within_memory_hold_the_times_of_one_stage_at_once() -> None:
     pp, size = 64, 400
-    start, _ = np.triu_indices(size + 1, k=1)
-    costs = np.random.default_rng(0).random((pp, len(start)))
+    chain = stages.Chain(passed=np.arange(size + 1)[:, None], is_layer=np.array([True]))
+    counts, _ = stages._pieces(chain)
+    costs = np.random.default_rng(0).random((pp, len(counts)))
     one_stage = 8 * (size + 1) ** 2
     tracemalloc.start()
     try:
-        assert stages._least_cuts(size, pp, costs, np.arange(len(start)), growing=False) is not None
+        assert stages._least_cuts(chain, pp, costs) is not None
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

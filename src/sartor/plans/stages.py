@@ -20,7 +20,7 @@ from sartor.placement.dynamic_programming import Kind, least_bottlenecks, trace
 from sartor.plans.evaluate import Evaluated, Pricer
 from sartor.plans.front import KEYS, chosen, keys_of, order
 from sartor.plans.result import PricedPlan
-from sartor.plans.space import plan_at, size_of, to_plan
+from sartor.plans.space import CHUNK, plan_at, size_of, to_plan
 from sartor.step.footprint import footprint_each
 from sartor.step.results import Footprint
 from sartor.step.stage_table import StageLoads, block_loads, held_bytes
@@ -34,8 +34,6 @@ OTHERS = 24
 """Further sets of dims for which the plan with the best bound is tried."""
 TRIED = 96
 """Most plans whose layers are placed, those with the largest possible gain first."""
-TOGETHER = 1 << 17
-"""Ranks whose memory is counted in one array; with more the arrays leave the processor's caches."""
 WORTH = 1e-3
 """Smallest share of the step that an uneven split must save over an even one."""
 
@@ -208,7 +206,7 @@ def least_bottleneck(
     costs = costs[np.searchsorted(pools, loads.pool_of[:pp])]
     if memory is not None:
         pricer, plan = memory
-        for some in np.array_split(np.arange(pp), ceil_div(pp * len(counts), TOGETHER)):
+        for some in np.array_split(np.arange(pp), ceil_div(pp * len(counts), CHUNK)):
             ranks = np.repeat(some, len(counts))
             bytes_of = held_bytes(pricer.job, plan, pricer.cluster, np.tile(counts, (len(some), 1)), ranks)
             costs[some] = np.where(bytes_of.reshape(len(some), -1) <= pricer.limit_bytes, costs[some], np.inf)
@@ -223,11 +221,7 @@ def _least_cuts(chain: Chain, pp: int, costs: Array, *, growing: bool = False) -
     index = np.full((size + 1, size + 1), costs.shape[1])
     index[np.triu_indices(size + 1, k=1)] = _pieces(chain)[1]
     costs = np.pad(costs, ((0, 0), (0, 1)), constant_values=np.inf)  # of a piece without a layer
-
-    @lru_cache(maxsize=1)
-    def table(stage: int) -> Array:
-        return np.asarray(costs[stage][index])
-
+    table = lru_cache(maxsize=1)(lambda stage: costs[stage][index])
     kind = Kind(devices=1, limit=pp, cost_at=lambda left: table((pp - sum(left)) % len(costs)), growing=growing)
     found = least_bottlenecks([kind], np.arange(size + 1), pp, pp)
     first = found.first.get((pp,), np.full(1, np.inf))

@@ -42,8 +42,6 @@ LATE = 10.0
 """Above this ratio one rank's collectives more likely wait for a late rank: links seldom lose so much."""
 STRAGGLES = 0.02
 """A rank is a straggler if it computes longer than the median rank by this share of the step."""
-SERIAL = 0.8
-"""A collective runs alone if nothing computes beside it for this share of its time."""
 ALIKE = 1.03
 """If nine of ten shapes take this many times their predicted time, the device is slow rather than a shape."""
 KNOWN = 0.5

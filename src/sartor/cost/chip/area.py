@@ -152,10 +152,6 @@ UM2_PER_MM2 = 1e6
 
 # ---------------------------------------------------------------------------------------------- the published model
 
-SCALE_45_TO_22NM = 760.041386 / (3632 + 16 * 0.104)
-"""Published area of a multiply-accumulator with its registers over the 45 nm table values (32-bit integer multiply and
-add 3632 um2, Horowitz, ISSCC 2014; register 0.104 um2 per 2 bytes, PHAZE's area files): 0.2091667."""
-
 MAC_UM2 = 760.041386
 """One multiply-accumulator with 16 registers of 2 bytes, 22 nm (PHAZE; reference/phaze.md sec. 3)."""
 LANE_UM2 = 759.823853
