@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -68,11 +69,16 @@ def _left_open(context: Context, suspicion: Suspicion) -> Suspicion:
 def that_divide(context: Context) -> Iterator[Fix]:
     """Changes with which a model divides over degrees that do not divide it, nearest first: two of its sizes, then
     degrees below and above."""
-    suspicions = [s for rule in RULES for s in rule.check(context) if s.blocking and s.axis]
-    of_sizes = [[fix for fix in s.fixes if not fix.keys() & set(DIMS_FIELDS)][:2] for s in suspicions]
+    suspicions = [(rule.name, s) for rule in RULES for s in rule.check(context)]
+    heard = {(name, s.grade.severity) for name, s in suspicions}
+    of_sizes = [
+        list(islice((fix for fix in _that_help(context, s, heard) if not fix.keys() & set(DIMS_FIELDS)), 2))
+        for _, s in suspicions
+        if s.blocking and s.axis
+    ]
     most = max(map(len, of_sizes), default=0) if all(of_sizes) else 0
     for fixes in ([fixes[min(i, len(fixes) - 1)] for fixes in of_sizes] for i in range(most)):
-        fix = as_set(context.shape, {name: value for fix in fixes for name, value in fix.items()})
+        fix = as_set(context.shape, {name: value for fix in reversed(fixes) for name, value in fix.items()})
         workload, dims, _ = changed(context.workload, context.dims, fix)
         if fix and feasible(workload.shape, dims):
             yield fix
@@ -260,7 +266,7 @@ def _choose(
     heard: set[tuple[str, int]],
 ) -> _Choice:
     if suspicion.blocking:
-        return replace(_NO_CHOICE, fix=_first_that_helps(context, suspicion, heard))
+        return replace(_NO_CHOICE, fix=next(_that_help(context, suspicion, heard), {}))
     if suspicion.remedy is not None:
         return _Choice(fix={}, offer=remedied[id(suspicion.remedy)])
     paced = offers.get(_key_of(suspicion.paced_by)) if suspicion.paced_by else None
@@ -296,10 +302,15 @@ def _placed(context: Context, suspicion: Suspicion, choice: _Choice) -> _Choice:
     return replace(choice, step_s=after_s / choice.offer.kept)
 
 
-def _first_that_helps(context: Context, suspicion: Suspicion, heard: set[tuple[str, int]]) -> Fix:
-    """Without a working baseline there is no gain: the nearest fix that breaks no other rule, or the first."""
-    clean = (fix for fix in suspicion.fixes if not _breaks(context, fix, suspicion, heard))
-    return next(clean, next(iter(suspicion.fixes), {}))
+def _that_help(context: Context, suspicion: Suspicion, heard: set[tuple[str, int]]) -> Iterator[Fix]:
+    """Without a working baseline there is no gain: the nearest fixes that break no other rule, then the others."""
+    others = []
+    for fix in suspicion.fixes:
+        if _breaks(context, fix, suspicion, heard):
+            others.append(fix)
+        else:
+            yield fix
+    yield from others
 
 
 def _breaks(context: Context, fix: Fix, suspicion: Suspicion, heard: set[tuple[str, int]]) -> bool:

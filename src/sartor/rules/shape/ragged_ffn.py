@@ -43,15 +43,16 @@ def ragged_ffn(context: Context) -> Iterator[Suspicion]:
         return
     near = {*around(width, multiple * tp), *within(width, context.alignment.preferred * tp)}
     good = {value for value in near if _grade(context, value, tp)[0] is None} or near
+    fixes = fixes_of("ffn_hidden_size", good, width)
+    use = sorted(fix["ffn_hidden_size"] for fix in fixes[:2]) if width % tp else around(width, multiple * tp)
     shard = f" / tp={tp} = {width / tp:g}" if tp > 1 else ""
     yield Suspicion(
         grade=grade,
-        message=f"{misaligned(context, f'ffn_hidden_size={width}{shard}', multiple)}."
-        f" Use {words(around(width, multiple * tp), width)}",
+        message=f"{misaligned(context, f'ffn_hidden_size={width}{shard}', multiple)}. Use {words(use, width)}",
         field="ffn_hidden_size",
         value=width,
         operator=context.operator(Role.FFN_DOWN),
-        fixes=fixes_of("ffn_hidden_size", good, width),
+        fixes=fixes,
         blocking=width % tp != 0,
         axis="tp",
     )
