@@ -586,6 +586,7 @@ def _assumed(
         )
     yield from dict.fromkeys(note for gpu, devices in servers for note in crossing_note(gpu, devices))
     yield "nothing is lost between replicas"
+    yield "the model's shape is as it is; `sartor advise --objective serve:...` prices others of its size"
     yield from dict.fromkeys(note for question in questions for note in question.notes)
     if len({question.server.dtype for question in questions}) > 1:
         yield "narrower weights change answers: what that costs in quality is not judged"
