@@ -155,9 +155,8 @@ def main() -> None:
         'source = "lab/records/h100_sxm and h200_sxm: sartor measure, torch 2.11, CUDA 13.0, 2026-11-27"',
         'measured = ["hopper"]',
         "",
-        "[share] # factor on the shares of peak: the same work per SM and cycle over each generation's FLOPs per cycle",
-        "hopper = 1.0",
-        "blackwell = 0.5 # assumed: nobody measured it",
+        "flops_per_sm_cycle = 4096 # of the tensor cores of which the tiles below reach their shares",
+        'runs_on = ["hopper", "blackwell", "blackwell_rtx", "ada", "ampere/8.6"] # at the same work per SM and cycle',
     ]
     OUT.write_text("\n".join(head + lines) + "\n", encoding="utf-8")
     print(f"wrote {OUT.relative_to(ROOT)}")

@@ -146,10 +146,6 @@ BAD_CALLS: dict[str, tuple[Callable[[], object], str]] = {
         lambda: api.design("gpt2", **TRAIN, pareto=["speed"]),
         "pareto=speed: must be an axis that can be a budget",
     ),
-    "a chip beside chips": (
-        lambda: api.design("gpt2", **TRAIN, against=["tpu_v4_like"]),
-        "against=tpu_v4_like: is an accelerator: name a catalogue GPU; nearest: h100_sxm",
-    ),
     "workers that are none": (
         lambda: api.design("gpt2", **TRAIN, executor="local", workers=0),
         "workers=0: must be at least 1",

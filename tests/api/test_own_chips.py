@@ -35,6 +35,8 @@ sustained_share = 0.75
 sustained_hbm_share = 0.89
 sustained_link_share = 0.76
 run_factor = 1.07
+softmax_overlap = 0
+operator_start_us = 4
 dataflow = "weight_stationary"
 """
 RUN = {"tp": 2, "num_devices": 2, "global_batch_size": 16}
@@ -154,3 +156,19 @@ def test_a_device_named_as_a_cluster_is_its_usual_cluster_and_said_so(device: st
     assert answer.best is not None
     assert answer.best.step_s == sartor.plan("gpt2", cluster, **sizes).best.step_s
     assert any(words.startswith(f"cluster={cluster}: the usual one of {device}") for words in answer.assumptions)
+
+
+def test_a_chip_of_ones_own_is_priced_beside_the_best_one(tmp_path: Path) -> None:
+    mine, catalogue = chip(tmp_path), "a100_like"
+    job = {"num_devices": 8, "global_batch_size": 64, "seq_len": 1024, "baselines": False}
+    found = sartor.design("gpt2", space="h100_like", against=[mine, catalogue, "h100_sxm"], **job)  # type: ignore[arg-type]
+    assert [against.gpu.name for against in found.against] == ["h100_sxm"]
+    beside = {line.name: line.ranked for line in found.result.baselines}
+    assert list(beside) == [
+        f"{name}, {way} placement" for name in ("mine", catalogue) for way in ("expert", "searched")
+    ]
+    alone = sartor.design("gpt2", space=catalogue, **job)  # type: ignore[arg-type]
+    drawn = beside[f"{catalogue}, searched placement"]
+    assert drawn is not None
+    assert alone.best is not None
+    assert drawn.objective == pytest.approx(alone.best.objective, rel=1e-9)

@@ -108,3 +108,27 @@ def test_what_misalignment_costs_is_no_less_certain_on_a_borrowed_calibration(gp
     assert off.stated_source is Source.ASSUMED or dtype is DType.BF16
     slowdown = np.log(off.time_s / even.time_s)
     assert off.log_sigma <= np.hypot(even.log_sigma, 1.0 + slowdown / 2)
+
+
+def test_odd_lengths_cost_little_where_tensor_cores_are_slow() -> None:
+    """The kernels do as much per SM and cycle on every GPU since Ampere: an RTX 4090 ran odd lengths at three quarters
+    of its aligned rate, 107 TFLOP/s (issue 50, 2026-11); the penalty of Hopper's tensor cores made that 30."""
+    known = load_gpu("rtx_4090")
+    costs = [
+        gemm_cost(Gemm(name="p", m=n, n=n, k=n), known, load_calibration(known), clock=Clock.BOOST)
+        for n in (4096, 4095)
+    ]
+    aligned, odd = (2e-12 * 4096**3 / float(cost.time_s) for cost in costs)
+    assert 0.65 < odd / aligned < 0.95
+    assert abs(np.log(odd / 107)) < 1.2816 * float(costs[1].log_sigma)
+
+
+def test_odd_lengths_run_at_one_rate_per_sm_and_cycle_on_hopper_and_on_slower_tensor_cores() -> None:
+    def per_sm_cycle(name: str) -> float:
+        gpu, gemm = load_gpu(name), Gemm(name="p", m=8191, n=8191, k=8191)
+        cost = gemm_cost(gemm, gpu, load_calibration(gpu), clock=Clock.BOOST)
+        return 2 * 8191**3 / float(cost.time_s) / gpu.num_sms / gpu.highest_clock_hz
+
+    hopper = per_sm_cycle("h100_sxm")
+    for name in ("h20", "l40s", "a40"):
+        assert per_sm_cycle(name) == pytest.approx(hopper, rel=0.25)

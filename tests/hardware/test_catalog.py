@@ -15,7 +15,7 @@ import pytest
 from sartor.errors import InputError
 from sartor.hardware import catalog
 from sartor.hardware.catalog import GPUS, canonical, gpu_entry, load_gpu
-from sartor.hardware.gpu import _contradictions, _flops_per_cycle, _flops_per_sm_cycle
+from sartor.hardware.gpu import _contradictions, _flops_per_cycle, flops_per_sm_cycle
 from sartor.operators import DType
 
 NAMES = GPUS.names()
@@ -119,7 +119,7 @@ def test_peaks_are_dense(name: str) -> None:
 
 def test_nearly_all_devices_are_checked_against_their_clock() -> None:
     """Where units or clock are not published there is nothing to check; those entries say so."""
-    unchecked = {name for name in NAMES if not _flops_per_sm_cycle(load_gpu(name))}
+    unchecked = {name for name in NAMES if not flops_per_sm_cycle(load_gpu(name))}
     assert unchecked == {"tpu_v6e", "tpu_v7", "trainium1", "trainium2", "inferentia2"}
     assert all(load_gpu(name).confidence != "high" for name in unchecked)
 
@@ -128,7 +128,7 @@ def test_every_stated_peak_of_a_gpu_is_in_the_table_of_its_generation() -> None:
     beyond = {DType.FP8_BLOCK, DType.FP64, DType.FP32}
     for name in NAMES:
         gpu = load_gpu(name)
-        table = _flops_per_sm_cycle(gpu)
+        table = flops_per_sm_cycle(gpu)
         if table and not gpu.generation.startswith("tpu"):
             assert set(gpu.peak_flops_per_s) - beyond <= set(table), name
     assert {key.split("/")[0] for key in _flops_per_cycle()} <= {load_gpu(name).generation for name in NAMES}

@@ -127,10 +127,10 @@ def test_a_peak_with_sparsity_is_called_by_its_name(name: str) -> None:
 @given(name=st.sampled_from(GPUS.names()), factor=st.sampled_from((0.25, 0.5, 1.2, 1.5, 2.0, 4.0)), data=st.data())
 def test_no_single_peak_can_be_changed_unnoticed(name: str, factor: float, data: st.DataObject) -> None:
     """Types that the generation's table lists; a change of the others is caught where it breaks a ratio."""
-    from sartor.hardware.gpu import _flops_per_sm_cycle
+    from sartor.hardware.gpu import flops_per_sm_cycle
 
     gpu = load_gpu(name)
-    listed = sorted(set(_flops_per_sm_cycle(gpu)) & set(gpu.peak_flops_per_s), key=lambda d: d.value)
+    listed = sorted(set(flops_per_sm_cycle(gpu)) & set(gpu.peak_flops_per_s), key=lambda d: d.value)
     if not listed:
         return
     dtype = data.draw(st.sampled_from(listed))

@@ -139,6 +139,7 @@ def test_trainers_without_narrow_moments_refuse_them(trainer: str) -> None:
         ({"deepep": "on"}, "the model has no experts"),
         ({"moments_dtype": "int3"}, "must be one of fp32, bf16, fp16, fp8, any"),
         ({"recipe": "nvfp4"}, "has no matrix units for it"),
+        ({"recipe": "mxfp4"}, "has no matrix units for it"),
         ({"document_len": "1000"}, "must divide seq_len=8192; nearest: 512 and 1024"),
         ({"document_len": "x"}, "must be one of all, 1 to 16777216"),
         ({"document_len": "any"}, "takes one number"),

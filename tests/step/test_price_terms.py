@@ -13,9 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import sartor
 from sartor.api.words import cluster_or_usual
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.gpu.rates import peak_flops_per_s
+from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.editing import edit
 from sartor.model.training import OffloadModule, Optimizer, Recompute, TrainingJob
@@ -290,3 +292,14 @@ def test_a_trainer_that_does_not_interleave_has_one_chunk_a_stage() -> None:
     job = replace(JOB, trainer=replace(MEGATRON, interleaves=False))
     assert allowed(pipeline_bubble._chunk_limits, job, pp=2)
     assert not allowed(pipeline_bubble._chunk_limits, job, pp=2, virtual_stages=2)
+
+
+def test_four_bits_of_microscaling_are_priced_by_their_own_tables() -> None:
+    """MI355X multiplies MXFP4 at twice the rate of MXFP8 and has no NVFP4."""
+    steps = {
+        name: sartor.estimate("llama-3.1-8b", "mi355x", dtype=name, dp=8, tp=1, pp=1).time_s
+        for name in ("bf16", "mxfp8", "mxfp4")
+    }
+    assert steps["mxfp4"] < steps["mxfp8"] < steps["bf16"]
+    with pytest.raises(InputError, match="no matrix units"):
+        sartor.estimate("llama-3.1-8b", "mi355x", dtype="nvfp4", dp=8, tp=1, pp=1)

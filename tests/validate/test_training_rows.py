@@ -84,6 +84,7 @@ def test_what_cannot_be_expressed_says_why(change: dict[str, Any], why: str) -> 
         ("fp8_rowwise", "torchtitan", Recipe.FP8_ROWWISE),
         ("mxfp8", "NeMo", Recipe.MXFP8),
         ("nvfp4", "NeMo", Recipe.NVFP4),
+        ("mxfp4", "Primus", Recipe.MXFP4),
     ],
 )
 def test_words_of_precision_are_recipes(word: str, framework: str, recipe: Recipe) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import isfinite
 from pathlib import Path
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from sartor.designs.shapes import ShapeDesign
     from sartor.designs.space import AcceleratorSpace
     from sartor.engine.run import Beside, EveryShape
+    from sartor.hardware.accelerator import Accelerator
 
 
 BESIDE = ("h100_sxm", "tpu_v5p")
@@ -76,6 +78,7 @@ def design(
     'optimal'
     """
     from sartor.designs.against import against, cluster_of
+    from sartor.designs.baselines import chip_baselines
     from sartor.designs.sensitivity import cautions, left_out, nearby
     from sartor.engine.run import run_whole
 
@@ -85,7 +88,8 @@ def design(
     question, phases, notes = _question(readings, space, size_of("num_devices", num_devices, 1), settings)
     if not 0 <= settings["tolerance"] < 1:
         raise InputError("tolerance", settings["tolerance"], "must be a share from 0 to below 1", "0.01")
-    gpus = [device_of(gpu) for gpu in settings["against"] or ()]
+    devices = [device_of(name) for name in settings["against"] or ()]
+    gpus = [device for device in devices if device.accelerator is None]
     for gpu in gpus:
         cluster_of(gpu, question.num_devices)
     whole = run_whole(
@@ -104,12 +108,14 @@ def design(
         question, notes = whole.joint.question, (*notes, *dict.fromkeys(shape_notes))
     if settings["against"] is None and settings["baselines"] and not whole.result.interrupted:
         gpus = [load_gpu(name) for name in BESIDE]
+    rivals = [_named(device.name, device.accelerator) for device in devices if device.accelerator is not None]
+    baselines = (*whole.result.baselines, *chip_baselines(question, rivals))
     beside, unpriced = against(question, whole.result.best, gpus, named=settings["against"] is not None)
     return DesignAnswer(
         readings=tuple(reading for reading in readings for _ in range(phases)),
         question=question,
         space=space,
-        result=whole.result,
+        result=replace(whole.result, baselines=baselines),
         proved_front=whole.front,
         shapes=whole.shapes,
         joint=whole.joint,
@@ -195,7 +201,6 @@ def _reading_notes(readings: Sequence[ModelReading]) -> tuple[str, ...]:
 
 def _fleet(fleet: Mapping[str, float]) -> list[tuple[NamedChip, float]]:
     """Existing accelerators with their weights. Raises ``InputError``."""
-    from sartor.designs.baselines import NamedChip
     from sartor.hardware.accelerator_catalog import load_accelerator
 
     chips = []
@@ -203,8 +208,15 @@ def _fleet(fleet: Mapping[str, float]) -> list[tuple[NamedChip, float]]:
         chip = load_accelerator(name)
         if not (weight > 0 and isfinite(weight)):
             raise InputError("fleet", f"{name}={weight:g}", "must have a weight above 0", f"{name}=1")
-        chips.append((NamedChip(name=name, accelerator=chip, hbm_bytes=(float(chip.hbm_bytes),)), weight))
+        chips.append((_named(name, chip), weight))
     return chips
+
+
+def _named(name: str, chip: Accelerator) -> NamedChip:
+    """An existing chip with its own memory."""
+    from sartor.designs.baselines import NamedChip
+
+    return NamedChip(name=name, accelerator=chip, hbm_bytes=(float(chip.hbm_bytes),))
 
 
 def _count(shapes: int | str) -> int:

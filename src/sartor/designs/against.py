@@ -123,8 +123,6 @@ def _on(question: DesignQuestion, best: Ranked | None, gpu: Gpu) -> Against:
 
 def cluster_of(gpu: Gpu, num_devices: int) -> Cluster:
     """The catalogue's first cluster of such devices, the vendor's own before others; else nodes on 400 Gbit/s each."""
-    if gpu.accelerator is not None:
-        raise InputError("against", gpu.name, "is an accelerator: name a catalogue GPU", "h100_sxm")
     names = sorted(CLUSTERS.names(), key=lambda name: (not name.startswith(("dgx", "gb")), name))
     for name in names:
         cluster = load_cluster(name)

@@ -146,7 +146,6 @@ def space_from(table: Mapping[str, Any]) -> AcceleratorSpace:
     }
     mesh = dict(zip(axes, (x.ravel() for x in np.meshgrid(*axes.values(), indexing="ij")), strict=True))
     mesh |= {LANES: mesh[TIED_LANES]} if tied else {}
-    shares = {name: single.get(name, 1.0) for name in IN_LONG_RUNS}
     return AcceleratorSpace(
         name=str(table.get("name", "own")),
         groups=tuple(_group({**single, **mesh, **words}, str(table.get("dtype", "bf16"))) for words in groups),
@@ -155,7 +154,7 @@ def space_from(table: Mapping[str, Any]) -> AcceleratorSpace:
         axes=tuple(axes),
         area_limit_mm2=float(_values("area_limit_mm2", table.get("area_limit_mm2", 0), lowest=0.0)[0]),
         area_model=AreaModel(_choice("area_model", table.get("area_model", "die"), tuple(AreaModel))),
-        assumptions=(_sustained_note(shares),),
+        assumptions=(_sustained_note(single),),
     )
 
 
@@ -165,14 +164,17 @@ def _group(numbers: JsonDict, dtype: str) -> Accelerator:
     return accelerator_from({**words, "dtype": dtype}, "", trusted=True)
 
 
-def _sustained_note(shares: Mapping[str, float]) -> str:
+def _sustained_note(single: Mapping[str, float]) -> str:
     """What long runs sustain, for people."""
-    if set(shares.values()) == {1.0}:
+    keys = {field: key for key, (field, _) in NUMBERS.items()}
+    shares = {name: single.get(keys[name], published) for name, published in IN_LONG_RUNS.items()}
+    if shares == IN_LONG_RUNS:
         return f"arrays, memory and links sustain all of their peak rates ({', '.join(SUSTAINED_SHARES)} of the space)"
     template = (
         "of their peak rates, arrays sustain {:.0%}, memory {:.0%}, links {:.0%}; a layer of a run takes {:.2f} times "
+        "its schedule; {:.0%} of attention's softmax runs beside its products; an operator starts in {:g} us"
     )
-    return template.format(*shares.values()) + "its schedule"
+    return template.format(*shares.values())
 
 
 def _list(value: object) -> list[Any]:

@@ -73,8 +73,13 @@ class Dataflow(Enum):
 SUSTAINED_SHARES = ("sustained_share", "sustained_hbm_share", "sustained_link_share")
 """What long work sustains of the peak rates of arrays, memory and links."""
 
-IN_LONG_RUNS = (*SUSTAINED_SHARES, "run_factor")
-"""Fields that part a chip in a long run from its datasheet; all 1 in the published template."""
+IN_LONG_RUNS = {
+    **dict.fromkeys(SUSTAINED_SHARES, 1.0),
+    "run_factor": 1.0,
+    "softmax_overlap": 1.0,
+    "operator_start_s": 0.0,
+}
+"""Fields that part a chip in a long run from its datasheet, with their values in the published template."""
 
 NODES_NM = (22, 16, 7, 5, 3)
 """Technology nodes of the area and energy models; 12 nm counts as 16 nm."""
@@ -152,6 +157,12 @@ class Accelerator:
     run_factor: float = 1.0
     """Seconds of a layer in a training run over those of its schedule: gaps between operators, unequal arrival. 1 in
     the published template."""
+    softmax_overlap: float = 1.0
+    """Share of fused attention's softmax that runs beside its products: a core that holds one block of scores at a time
+    has none, as softmax stands between two products. 1 in the published template, whose softmax is fused with none."""
+    operator_start_s: float = 0.0
+    """Time from one operator's end to the next one's first result: launch, first operands, last results. 0 in the
+    published template, which is scheduled ahead of time."""
     node_nm: int = 22
     dataflow: Dataflow = Dataflow.WEIGHT_STATIONARY
     title: str = ""
@@ -176,7 +187,7 @@ class Accelerator:
         if np.any((np.asarray(self.scale_up_devices) > 0) & (np.asarray(self.scale_out_bytes_per_s) <= 0)):
             must = f"must be above 0 where links join {np.max(self.scale_up_devices)} devices alone"
             raise InputError("scale_out_gb_per_s", 0, must, "50")
-        for name in SUSTAINED_SHARES:
+        for name in (*SUSTAINED_SHARES, "softmax_overlap"):
             if np.max(getattr(self, name)) > 1:
                 raise InputError(name, getattr(self, name), "must be at most 1", "1")
         _require("num_dies", self.num_dies, whole=True)
@@ -320,7 +331,8 @@ _RATES = (
     "accumulator_bytes",
     "bank_bytes_per_cycle",
     "control_share",
-    *IN_LONG_RUNS,
+    *SUSTAINED_SHARES,
+    "run_factor",
 )
 ARRAY_FIELDS = (
     *_COUNTS,
@@ -336,7 +348,7 @@ ARRAY_FIELDS = (
     "bank_bytes_per_cycle",
 )
 """Fields that may be arrays."""
-MAY_BE_NONE = tuple(name for name in ARRAY_FIELDS if name not in (*_COUNTS, *_RATES))
+MAY_BE_NONE = (*(n for n in ARRAY_FIELDS if n not in (*_COUNTS, *_RATES)), "softmax_overlap", "operator_start_s")
 """Fields that may be 0: none of it, or that of the memory's own stacks."""
 FIELD_NAMES = tuple(f.name for f in fields(Accelerator))
 

@@ -226,6 +226,7 @@ NUMBERS: dict[str, tuple[str, float]] = {
     "scale_out_latency_us": ("scale_out_latency_s", MICRO),
     **{name: (name, 1) for name in ("bank_bytes_per_cycle", "control_share", *IN_LONG_RUNS, "num_dies", "node_nm")},
 }
+NUMBERS["operator_start_us"] = (NUMBERS.pop("operator_start_s")[0], MICRO)
 """Key of a chip's file or of a space -> (field, factor to SI); an axis of a space counts in this order."""
 WHOLE = {field for field in ARRAY_FIELDS if field.startswith(("num_", "array_", "vector_lanes", "scale_up"))} | {
     "tensor_core_sram_bytes",

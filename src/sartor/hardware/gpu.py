@@ -221,7 +221,7 @@ def _contradictions(gpu: Gpu) -> Iterator[InputError]:
     yield from _ridge_out_of_range(gpu)
 
 
-def _flops_per_sm_cycle(gpu: Gpu) -> Mapping[DType, float]:
+def flops_per_sm_cycle(gpu: Gpu) -> Mapping[DType, float]:
     """Dense FLOPs of one SM (CU, core, matrix engine) per cycle, by type; empty for unknown generations."""
     key = f"{gpu.generation}/{gpu.compute_capability}"
     table = _flops_per_cycle().get(key, _flops_per_cycle().get(gpu.generation, {}))
@@ -243,7 +243,7 @@ def _clocks_apart(gpu: Gpu) -> Iterator[InputError]:
 
 def _peaks_off_the_clock(gpu: Gpu) -> Iterator[InputError]:
     low_hz, high_hz = gpu.boost_clock_hz, max(gpu.boost_clock_hz, gpu.max_clock_hz)
-    for dtype, rate in _flops_per_sm_cycle(gpu).items():
+    for dtype, rate in flops_per_sm_cycle(gpu).items():
         peak = gpu.peak_flops_per_s.get(dtype)
         if peak is None:
             continue

@@ -376,6 +376,7 @@ class Recipe(Enum):
     FP8_BLOCK = "fp8_block"
     MXFP8 = "mxfp8"
     NVFP4 = "nvfp4"
+    MXFP4 = "mxfp4"
 
     @property
     def dtype(self) -> DType:

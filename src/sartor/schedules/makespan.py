@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from sartor.cost.chip.operator_latency import Fused, OperatorFloor, operator_floor, operator_latencies
 from sartor.errors import InputError
-from sartor.hardware.accelerator import ARRAY_FIELDS, SUSTAINED_SHARES, Accelerator
+from sartor.hardware.accelerator import ARRAY_FIELDS, IN_LONG_RUNS, Accelerator
 from sartor.operators import Attention, Gemm, GroupedGemm, MemoryBound, MemoryBoundKind, Operator, OperatorGraph
 from sartor.schedules.problem import CoreType, ScheduledOperator, ScheduleProblem
 from sartor.schedules.solve import ScheduleCache, solve
@@ -88,7 +88,7 @@ def _known_in_turn(block: _Block) -> float:
 def timing_fields(a: Accelerator) -> tuple[object, ...]:
     """Fields that the time of an operator depends on: all but the memory's capacity."""
     numbers = (getattr(a, name) for name in ARRAY_FIELDS if name != "stack_bytes")
-    shares = (getattr(a, name) for name in SUSTAINED_SHARES)
+    shares = (getattr(a, name) for name in IN_LONG_RUNS if name != "run_factor")
     return (*numbers, a.memory, a.dtype, a.packed_dtype, a.dataflow, a.accumulator_bytes, *shares)
 
 

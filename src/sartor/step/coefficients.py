@@ -173,7 +173,7 @@ def _constant_names(values: object) -> Iterator[str]:
 
 def _precision_class(recipe: Recipe) -> str:
     """``32bit``, ``16bit``, ``fp8`` or ``fp4``: the precisions that a section of constants can name."""
-    bits = {Recipe.FP32: "32bit", Recipe.TF32: "32bit", Recipe.NVFP4: "fp4"}
+    bits = {Recipe.FP32: "32bit", Recipe.TF32: "32bit", Recipe.NVFP4: "fp4", Recipe.MXFP4: "fp4"}
     return bits.get(recipe, "16bit" if recipe in (Recipe.FP16, Recipe.BF16) else "fp8")
 
 

@@ -44,6 +44,7 @@ _PER_TENSOR = frozenset({Recipe.FP8_DELAYED, Recipe.FP8_CURRENT})
 
 _NEXT = {
     Recipe.NVFP4: (Recipe.MXFP8, Recipe.FP8_BLOCK, Recipe.BF16, Recipe.FP16, Recipe.FP32),
+    Recipe.MXFP4: (Recipe.NVFP4, Recipe.MXFP8, Recipe.BF16, Recipe.FP16, Recipe.FP32),
     Recipe.MXFP8: (Recipe.FP8_BLOCK, Recipe.BF16, Recipe.FP16, Recipe.FP32),
     Recipe.BF16: (Recipe.FP16, Recipe.FP32),
     Recipe.FP16: (Recipe.BF16, Recipe.FP32),

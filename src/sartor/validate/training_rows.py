@@ -86,7 +86,7 @@ class TrainingCase:
         if self.job is None:
             return ""
         wide = {Recipe.FP32: "32-bit", Recipe.TF32: "32-bit", Recipe.FP16: "16-bit", Recipe.BF16: "16-bit"}
-        return wide.get(self.job.recipe, "fp4" if self.job.recipe is Recipe.NVFP4 else "fp8")
+        return wide.get(self.job.recipe, "fp4" if self.job.recipe in (Recipe.NVFP4, Recipe.MXFP4) else "fp8")
 
     @property
     def experts(self) -> str:

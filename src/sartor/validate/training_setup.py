@@ -135,7 +135,6 @@ _RECIPES: Mapping[str, Recipe] = {
     "fp8_blockwise": Recipe.FP8_BLOCK,
     "fp8_mx": Recipe.MXFP8,
     "fp4": Recipe.NVFP4,
-    "mxfp4": Recipe.NVFP4,
 }
 
 

@@ -82,14 +82,15 @@ _USES: dict[type, tuple[str, ...]] = {
 
 def _operator_time_s(op: Operator | Fused, accelerator: Accelerator) -> Floats:
     """Time of one execution on all cores [s]; shapes broadcast. Collectives run on the links."""
+    start_s = accelerator.operator_start_s
     if isinstance(op, Fused):
-        return product_time_s(_fused_product(op, accelerator), accelerator)
+        return product_time_s(_fused_product(op, accelerator), accelerator) + start_s
     if isinstance(op, Gemm | GroupedGemm):
-        return product_time_s(product_of(op, accelerator), accelerator)
+        return product_time_s(product_of(op, accelerator), accelerator) + start_s
     if isinstance(op, Attention):
-        return attention_cost(op, accelerator).time_s
+        return attention_cost(op, accelerator).time_s + start_s
     if isinstance(op, MemoryBound):
-        return vector_cost(op, accelerator).time_s
+        return vector_cost(op, accelerator).time_s + start_s
     return link_time_s(op, accelerator)
 
 
@@ -165,7 +166,8 @@ def _priced(
         if names := [name for name in named_ops if isinstance(name, tuple) and name[0] is kind]:
             column = _column([product for _, product in names])
             group = distinct.setdefault(_USES[kind], _Distinct(accelerator, _USES[kind], shape))
-            latencies |= zip(names, group.spread(product_time_s(column, group.candidates)), strict=True)
+            seconds = product_time_s(column, group.candidates) + accelerator.operator_start_s
+            latencies |= zip(names, group.spread(seconds), strict=True)
     for name, op in named_ops.items():
         if isinstance(name, str):
             latencies[name] = np.asarray(np.broadcast_to(_operator_time_s(op, accelerator), shape), np.float64)
@@ -234,7 +236,15 @@ class OperatorFloor:
 
 def operator_floor(op: Operator | Fused, accelerator: Accelerator) -> OperatorFloor:
     """The floor of one operator; shapes broadcast over candidates. ``count`` is not applied."""
-    a = accelerator
+    floor, start_s = (
+        _floor_of_work(op, accelerator),
+        0.0 if isinstance(op, Collective) else accelerator.operator_start_s,
+    )
+    return replace(floor, least_s=floor.least_s + start_s) if start_s else floor
+
+
+def _floor_of_work(op: Operator | Fused, a: Accelerator) -> OperatorFloor:
+    """The floor without what starts the operator."""
     if isinstance(op, Gemm | GroupedGemm | Fused):
         product = _fused_product(op, a) if isinstance(op, Fused) else product_of(op, a)
         outputs = 1.0 * product.batch * product.m * product.n
@@ -318,26 +328,28 @@ def chip_cost(op: Operator, gpu: Gpu, calibration: Calibration, cluster: Cluster
 def chip_alternatives(op: Gemm, accelerator: Accelerator) -> tuple[Cost, ...]:
     """Every core tile and split considered for one GEMM of scalar sizes, fastest first."""
     return tuple(
-        _of_product(alternative) for alternative in product_alternatives(product_of(op, accelerator), accelerator)
+        _of_product(alternative, accelerator.operator_start_s)
+        for alternative in product_alternatives(product_of(op, accelerator), accelerator)
     )
 
 
 def _cost(op: Gemm | GroupedGemm | Attention | MemoryBound, a: Accelerator) -> Cost:
     if isinstance(op, (Gemm, GroupedGemm)):
-        return _of_product(product_cost(product_of(op, a), a))
+        return _of_product(product_cost(product_of(op, a), a), a.operator_start_s)
     if isinstance(op, Attention):
         attention = attention_cost(op, a)
         on_cores = np.maximum(attention.tensor_s, attention.vector_s)
-        return _of_terms(on_cores, attention.memory_s, attention.time_s)
+        return _of_terms(on_cores, attention.memory_s, attention.time_s + a.operator_start_s)
     stream = vector_cost(op, a)
-    return _of_terms(np.maximum(stream.compute_s, stream.buffer_s), stream.memory_s, stream.time_s)
+    on_cores = np.maximum(stream.compute_s, stream.buffer_s)
+    return _of_terms(on_cores, stream.memory_s, stream.time_s + a.operator_start_s)
 
 
-def _of_product(product: ProductCost) -> Cost:
+def _of_product(product: ProductCost, start_s: float) -> Cost:
     on_cores = np.maximum(np.maximum(product.compute_s, product.buffer_s), product.epilogue_s)
     details = {name: np.asarray(getattr(product, name)).astype(np.int64)[()] for name in COUNTS}
     details |= {name: getattr(product, name) for name in SHARES}
-    return replace(_of_terms(on_cores, product.memory_s, product.time_s), details=details)
+    return replace(_of_terms(on_cores, product.memory_s, product.time_s + start_s), details=details)
 
 
 COUNTS = ("tile_m", "tile_n", "split_k", "waves")

@@ -131,7 +131,7 @@ NEVER_BINDS = 1e30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AttentionCost:
-    """Predicted time and its terms, which overlap."""
+    """Predicted time and its terms, which overlap (``vector_s`` by ``Accelerator.softmax_overlap``)."""
 
     time_s: Floats
     tensor_s: Floats
@@ -168,8 +168,9 @@ def attention_cost(op: Attention, accelerator: Accelerator) -> _AttentionCost:
     vector = np.ceil(op.batch * op.num_heads * np.asarray(op.pairs) / lanes) * cycles / a.clock_hz
     moved = np.asarray(op.bytes_moved) + _read_again(op, a)
     memory = moved / a.streamed_bytes_per_s
+    on_cores = np.maximum(tensor, vector) + (1 - a.softmax_overlap) * np.minimum(tensor, vector)
     return _AttentionCost(
-        time_s=plain(np.maximum(np.maximum(tensor, vector), memory)),
+        time_s=plain(np.maximum(on_cores, memory)),
         tensor_s=plain(tensor),
         vector_s=plain(vector),
         memory_s=plain(memory),

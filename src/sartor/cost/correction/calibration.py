@@ -47,7 +47,7 @@ from sartor.cost.correction.relatives import (
     sdpa_measured,
     section_coefficients,
 )
-from sartor.hardware.gpu import Gpu
+from sartor.hardware.gpu import Gpu, flops_per_sm_cycle
 from sartor.json_types import JsonDict, JsonMap
 from sartor.operators import DType
 from sartor.units import GIGA, FloatArray, Floats, remembered
@@ -368,16 +368,16 @@ MISALIGNED = ("narrow", "odd", "odd_result")
 
 
 def _misaligned(gpu: Gpu) -> tuple[GemmCoefficients, ...]:
-    """Kernels whose loads are narrower than the 16 bytes that bulk copies want (``misaligned.toml``). Where nobody
-    measured them, their cost is assumed."""
+    """Kernels whose loads are narrower than the 16 bytes that bulk copies want (``misaligned.toml``). Their loads pass
+    through registers, so they do as much per SM and cycle whatever the tensor cores could. Where nobody measured them,
+    their cost is assumed."""
     file = table_of("misaligned.toml") or {}
-    share = file.get("share", {}).get(gpu.generation, 0.0)
-    if not share:
+    if not {gpu.generation, f"{gpu.generation}/{gpu.compute_capability}"} & set(file.get("runs_on", ())):
         return ()
+    share = file["flops_per_sm_cycle"] / flops_per_sm_cycle(gpu)[DType.BF16]
     assumed = () if gpu.generation in file["measured"] else ("penalty_log_sigma",)
     tables = [{key: value for key, value in file[name].items() if key not in assumed} for name in MISALIGNED]
     fits = (coefficients(GemmCoefficients, table) for table in tables)
-    share /= gpu.tensor_core_rate  # where these are slowed (H20), loads that wait for memory and registers are not
     return tuple(replace(c, tiles=tuple((m, n, min(1.0, share * s)) for m, n, s in c.tiles)) for c in fits)
 
 

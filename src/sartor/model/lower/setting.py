@@ -59,6 +59,7 @@ NARROWING: Mapping[Recipe, Narrowing] = MappingProxyType(
         Recipe.FP8_BLOCK: Narrowing(reads=1, copies=2, kernels=1),
         Recipe.MXFP8: Narrowing(reads=1, copies=2, kernels=1),
         Recipe.NVFP4: Narrowing(reads=2, copies=2, kernels=3),
+        Recipe.MXFP4: Narrowing(reads=1, copies=2, kernels=1),
     }
 )
 """Transformer Engine's cast kernels: current scaling and NVFP4 (its outer fp32 scale) need the largest value before
@@ -66,7 +67,8 @@ they quantize, hence a second read. Two copies: Hopper multiplies FP8 in layout 
 transpose; block and row scales run along the contracted dimension, so it needs a copy of its own on every device.
 Row-wise scales take one pass for the largest value and one to quantize in each direction, and torchao gathers 16 bits.
 NVFP4's copy for the weight gradient goes through a Hadamard transform in a separate kernel (NVIDIA, arXiv 2509.25149,
-sec. 4). Kernels recalled from transformer_engine/common (2.8), 2026-11-21."""
+sec. 4); MXFP4, whose blocks have no outer scale, is taken as MXFP8. Kernels recalled
+from transformer_engine/common (2.8), 2026-11-21."""
 
 
 def usual_narrowing(dtype: DType) -> Narrowing | None:
