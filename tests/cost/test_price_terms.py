@@ -1,4 +1,4 @@
-"""One number worked out by hand for terms of a collective's price, with round coefficients; tools/mutants.py changes
+"""One number worked out by hand for terms of a price, with round coefficients; tools/mutants.py changes
 them one operator at a time."""
 
 from __future__ import annotations
@@ -6,16 +6,32 @@ from __future__ import annotations
 from dataclasses import replace
 from math import sqrt
 
+import numpy as np
 import pytest
 
+from accelerators import TPU
 from sartor.cost.collective.collective import DIRECT_MOST_BYTES, collective_cost, network_time_s
-from sartor.cost.collective.links import NetworkCoefficients
+from sartor.cost.collective.links import NetworkCoefficients, link_time_s, torus_terms
 from sartor.cost.correction.calibration import load_calibration
-from sartor.cost.correction.coefficients import CollectiveCoefficients
+from sartor.cost.correction.coefficients import (
+    CollectiveCoefficients,
+    GroupedCoefficients,
+    MemoryBoundCoefficients,
+    TorchStreams,
+)
+from sartor.cost.gpu.grouped import grouped_terms
+from sartor.cost.gpu.memory_bound import memory_bound_cost, name_of, torch_stream_cost
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.cluster import LinkTier
 from sartor.hardware.cluster_catalog import load_cluster
-from sartor.operators import Collective, CollectiveKind, CollectiveLibrary
+from sartor.operators import (
+    Collective,
+    CollectiveKind,
+    CollectiveLibrary,
+    GroupedGemm,
+    MemoryBound,
+    MemoryBoundKind,
+)
 
 MIB = 2**20
 GPU = replace(load_gpu("h100"), link_bytes_per_s=400e9, link_latency_s=1e-6, hbm_bytes_per_s=4e12)
@@ -135,3 +151,55 @@ def test_an_all_reduce_over_two_nodes_takes_the_ring_or_the_tree(size: int) -> N
     tree = whole(tree_between_s, tree_hops_s, 14e-6)
     cost = network_time_s(CollectiveKind.ALL_REDUCE, size, 16, 1, CLUSTER, CALIBRATION)
     assert cost.time_s == pytest.approx(min(ring, tree), rel=1e-9)
+
+
+# ------------------------------------------------------------------------------------------- links of a chip's own
+
+
+def test_a_small_all_reduce_between_chips_goes_whole_along_a_tree() -> None:
+    """8 chips: a ring of 14 hops with 7/4 of the buffer, or a tree of 6 hops with all of it in each."""
+    rate, hop_s = (float(value) for value in TPU.reach(8))
+    for size, steps, sent in ((1024, 6, 6), (64 * MIB, 14, 7 / 4)):
+        op = Collective(name="all_reduce", kind=CollectiveKind.ALL_REDUCE, group_size=8, message_bytes=size)
+        assert link_time_s(op, TPU) == pytest.approx(steps * hop_s + sent * size / rate, rel=1e-9)
+
+
+def test_an_all_reduce_over_two_whole_axes_of_a_torus_uses_all_links_and_goes_half_round_each_twice() -> None:
+    tier = LinkTier(name="torus", span=16, bytes_per_s=100e9, latency_s=1e-6, kind="ici", torus_axes=2)
+    part, rate, hops = torus_terms(CollectiveKind.ALL_REDUCE, np.array(16.0), np.array(1.0), tier, 16)
+    assert (float(part), float(rate), float(hops)) == pytest.approx((2 * 15 / 16, 100e9, 2 * (2 * 4 / 2)))
+
+
+# ------------------------------------------------------------------------------------------- streams and experts
+
+
+def test_several_kernels_that_the_host_waits_for_read_their_bytes_each() -> None:
+    measured = MemoryBoundCoefficients(eager_kinds=(("gelu", 2.0, 1e-6, 3e-6, 0.5, 0.1),))
+    calibration = replace(CALIBRATION, memory_bound=measured, torch_streams=None)
+    op = MemoryBound(
+        name="gelu", kind=MemoryBoundKind.ACTIVATION, rows=4096, cols=8192, bytes_moved=1e8, kernels=3, kernel="gelu"
+    )
+    cost = memory_bound_cost(op, GPU, calibration, eager=True)
+    read_s = 1e8 / (0.5 * 4e12)
+    assert (cost.time_s, cost.memory_s) == pytest.approx((3 * (3e-6 + read_s), 3 * read_s), rel=1e-9)
+
+
+def test_a_torch_kernel_takes_the_root_of_the_squares_of_its_bytes_and_its_cycles() -> None:
+    law = TorchStreams(
+        hbm_share=0.8, launch_s=2e-6, again_from=0.5, again_span=1.0, kinds=(("plain", 4.0, 100.0, 1e-6, 0.1),)
+    )
+    op = MemoryBound(name="add", kind=MemoryBoundKind.RESIDUAL, rows=1000, cols=2000, bytes_moved=1.2e7)
+    memory_s = 1.2e7 / (0.8 * 4e12)
+    cycles_s = (4 * 1000 * 2000 + 100 * 1000) / (GPU.num_sms * GPU.highest_clock_hz)
+    cost = torch_stream_cost(
+        op, GPU, replace(law, kinds=(*law.kinds, (name_of(op), 4.0, 100.0, 1e-6, 0.1))), fused=False
+    )
+    assert cost.memory_s == pytest.approx(sqrt(memory_s**2 + cycles_s**2), rel=1e-9)
+    assert cost.overhead_s == pytest.approx(2e-6 + 1e-6, rel=1e-9)
+
+
+def test_experts_read_their_weights_and_rows_write_results_and_a_share_of_masked_rows() -> None:
+    c = GroupedCoefficients(hbm_share=0.5, masked=0.25)
+    op = GroupedGemm(name="experts", groups=4, rows=512, n=1024, k=2048, masked_rows=256)
+    moved = 2 * (4 * 1024 * 2048 + 512 * 2048) + 2 * 512 * 1024 + 0.25 * 2 * 256 * (1024 + 2048)
+    assert float(grouped_terms(op, GPU, c)["memory_s"]) == pytest.approx(moved / (0.5 * 4e12), rel=1e-9)
