@@ -15,12 +15,14 @@ from sartor.cost.collective.links import NetworkCoefficients, link_time_s, torus
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.correction.coefficients import (
     CollectiveCoefficients,
+    GemmCoefficients,
     GroupedCoefficients,
     MemoryBoundCoefficients,
     TorchStreams,
 )
+from sartor.cost.gpu.gemm import FRESH_BYTES, _packed_bytes
 from sartor.cost.gpu.grouped import grouped_terms
-from sartor.cost.gpu.memory_bound import memory_bound_cost, name_of, torch_stream_cost
+from sartor.cost.gpu.memory_bound import _left_l2, memory_bound_cost, name_of, torch_stream_cost
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.cluster import LinkTier
 from sartor.hardware.cluster_catalog import load_cluster
@@ -28,7 +30,9 @@ from sartor.operators import (
     Collective,
     CollectiveKind,
     CollectiveLibrary,
+    Gemm,
     GroupedGemm,
+    Layout,
     MemoryBound,
     MemoryBoundKind,
 )
@@ -203,3 +207,23 @@ def test_experts_read_their_weights_and_rows_write_results_and_a_share_of_masked
     op = GroupedGemm(name="experts", groups=4, rows=512, n=1024, k=2048, masked_rows=256)
     moved = 2 * (4 * 1024 * 2048 + 512 * 2048) + 2 * 512 * 1024 + 0.25 * 2 * 256 * (1024 + 2048)
     assert float(grouped_terms(op, GPU, c)["memory_s"]) == pytest.approx(moved / (0.5 * 4e12), rel=1e-9)
+
+
+def test_a_second_read_of_a_row_comes_from_memory_as_far_as_rows_in_flight_fill_l2() -> None:
+    """Two blocks of 1,024 threads on an SM: of a million rows, twice the SMs are in flight."""
+    law = TorchStreams(hbm_share=0.8, launch_s=2e-6, again_from=0.1, again_span=4.0, kinds=())
+    op = MemoryBound(name="softmax", kind=MemoryBoundKind.SOFTMAX, rows=10**6, cols=20_000, bytes_moved=1.0)
+    filled = 2 * GPU.num_sms * 20_000 * 2 / GPU.l2_bytes
+    assert float(_left_l2(op, GPU, law, "softmax")) == pytest.approx(np.log(filled / 0.1) / 4, rel=1e-9)
+
+
+def test_a_host_copies_both_operands_of_a_transposed_product_and_touches_fresh_pages() -> None:
+    c = GemmCoefficients(
+        tiles=((128, 128, 1.0),), pack_nn=0.5, pack_tn=0.25, pack_nt=0.125, pack_columns=512.0, fresh_cost=3.0
+    )
+    gemm = Gemm(name="wgrad", m=1000, n=4096, k=2048, layout=Layout.NT)
+    shared = {"batch": 1.0, "m": 1000.0, "n": 4096.0, "k": 2048.0}
+    written = 1000 * 4096 * 2
+    fresh = 3 * written if written > FRESH_BYTES else 0
+    second = 4096 * 2048 * (0.25 if Layout.NT.second_along_k else 0.5)
+    assert float(_packed_bytes(gemm, c, **shared)) == pytest.approx(second + 1000 * 2048 * 0.125 * 8 + fresh, rel=1e-9)
