@@ -156,6 +156,15 @@ def test_advice_on_serving_has_the_deployment_of_every_shape() -> None:
     assert body[1]["loss"]["nats"] == others[0].loss.nats
 
 
+def test_experts_are_split_over_devices_that_do_not_divide_the_heads() -> None:
+    """20 heads on two copies of tp 4, whose eight devices split every expert."""
+    sizes = {"num_heads": 20, "num_kv_heads": 4, "head_dim": 128}
+    layout = {"concurrency": 16, "tp": 4, "copies": 2}
+    uneven = api.serving("mixtral-8x7b", "h100", **layout, set=sizes).loads[0]
+    even = api.serving("mixtral-8x7b", "h100", **layout, set={**sizes, "num_heads": 24}).loads[0]
+    assert 0.9 * even.tpot_s < uneven.tpot_s < even.tpot_s
+
+
 @pytest.mark.parametrize(
     ("objective", "words"),
     [

@@ -399,7 +399,7 @@ def served_blocks(advice: Advice) -> list[PageBlock]:
         text("first", "first token", path=lambda shape: _seconds_text(shape, "ttft_s")),
         text("token", "per token", path=lambda shape: _seconds_text(shape, "tpot_s")),
         text("cost", "cost", path=_cost_text),
-        number("most_load", most, path="deployment.most_load", form="{:,.3g}".format),
+        number("most_load", most, path="deployment.most_load", form=three_digits),
         text(
             "loss", "loss", path=lambda shape: f"{shape.loss.nats:+.3f}" if shape.loss else "", help="expected [nats]"
         ),

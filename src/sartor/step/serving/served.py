@@ -15,6 +15,7 @@ from sartor.cost.price import Estimate, price
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import network_of
 from sartor.hardware.gpu import Gpu
+from sartor.model.editing import edit
 from sartor.model.lower import lower
 from sartor.model.lower.setting import feasible
 from sartor.model.shape import TransformerShape
@@ -197,9 +198,16 @@ def _experts(server: Server, workload: Workload) -> list[GroupedGemm]:
     """Expert GEMMs of one device: all copies' tokens, on its share of the experts and of each expert."""
     if workload.shape.moe_ffn is None:
         return []
-    split = server.num_devices // server.ep
-    tokens = ceil_div(workload.microbatch_size * server.copies, server.ep)
-    graph = lower(replace(workload, microbatch_size=tokens), ParallelDims(tp=split, ep=server.ep))
+    dims = ParallelDims(tp=server.num_devices // server.ep, ep=server.ep)
+    shape, tokens = workload.shape, ceil_div(workload.microbatch_size * server.copies, server.ep)
+    if not feasible(
+        shape, dims
+    ):  # attention is split over fewer devices than the experts: other heads change no expert
+        heads = {
+            name: dims.tp * int(n) for name, n in shape.fields().items() if name.endswith(("num_heads", "kv_heads"))
+        }
+        shape = padded(edit(shape, **heads), int(dims.tp))
+    graph = lower(replace(workload, shape=shape, microbatch_size=tokens), dims)
     return [op for op in graph.operators if isinstance(op, GroupedGemm)]
 
 
