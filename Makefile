@@ -109,7 +109,8 @@ scoreboard: .venv/peers.stamp ## other predictors beside ours: docs/scoreboard.m
 	.venv/site/bin/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
 	@touch $@
 
-site: .venv/site.stamp ## build the documentation into out/site, every link checked; URL=https://... is the repository's address
+URL ?= $(shell sed -n 's/^Repository = "\(.*\)"/\1/p' pyproject.toml)
+site: .venv/site.stamp ## build the documentation into out/site, every link checked and every notebook run
 	URL=$(URL) .venv/site/bin/mkdocs build --strict --quiet
 
 .venv/sbom.stamp: .venv/pip.stamp

@@ -1,7 +1,8 @@
 """Hook of mkdocs.yml: links that leave docs/ lead to the repository, links to folders to their README, and one page
 has the Python API.
 
-``URL=https://... make site`` says where the repository is; without it such links are plain text.
+``[project.urls]`` of pyproject.toml (or ``URL=https://... make site``) says where the repository is; without it such
+links are plain text.
 """
 
 from __future__ import annotations
@@ -44,4 +45,4 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
             return f"[{words}]({path.rstrip('/')}/README.md{anchor})" if readme.exists() else link[0]
         return f"[{words}]({config.repo_url}/blob/main/{whole}{anchor})" if config.repo_url else words
 
-    return LINK.sub(target, markdown)
+    return LINK.sub(target, markdown.replace("URL-OF-THIS-REPOSITORY", config.repo_url or "URL-OF-THIS-REPOSITORY"))
