@@ -385,7 +385,7 @@ def test_the_first_sentence_has_a_noun_beside_each_number(open_page: Callable[..
     said = page.locator("#headline").inner_text()
     assert said.startswith("A training step of Llama 3.1 8B on 8 x h100_sxm takes ")
     assert "(80%: " in said
-    assert "It fits: " in said
+    assert "It fits, " in said
     held = page.locator(".story .stackbar").last.get_attribute("aria-label")
     assert "parameters" in held
     assert "activations" in held

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -43,10 +44,20 @@ def test_a_sweeps_times_are_those_of_single_questions(model: str) -> None:
 
 
 def microbatch_s(answer: Any) -> float:
-    """Seconds of a microbatch of the shape as it is written through all stages of the plan."""
+    """Seconds of a microbatch of the shape as its trainer pads it through all stages of the plan."""
     question, run = answer.question, answer.run
-    graph = lower(question.workload, question.dims, run.kernels)
+    graph = lower(replace(question.workload, shape=question.trained_shape), question.dims, run.kernels)
     return float(price(graph, question.gpu, run.calibration).time_s)
+
+
+def test_a_vocabulary_that_the_trainer_pads_has_no_better_value_and_takes_as_long_as_the_whole_shape() -> None:
+    """Megatron pads 50,257 to 50,304; torchtitan does not."""
+    pads, pads_not = (shape_body(asked(model="gpt3-2.7b", gpu="a100", framework=name)) for name in ("megatron", "fsdp"))
+    for body in (pads, pads_not):
+        (vocab,) = (one for one in body["sweeps"] if one["field"] == "vocab_size")
+        now = vocab["time_s"][vocab["values"].index(50_257)]
+        assert now == pytest.approx(body["totals"]["microbatch_s"], rel=1e-6)
+        assert bool(vocab["better"]) == (body is pads_not)
 
 
 def test_all_sweeps_of_a_drag_go_through_the_cost_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +107,7 @@ def test_offers_are_faster_at_equal_work_and_nearly_the_best_of_their_side() -> 
 
 
 def test_a_ragged_vocabulary_is_offered_the_next_round_one() -> None:
-    sweeps = {one["field"]: one for one in shape_body(asked(model="gpt2-xl"))["sweeps"]}
+    sweeps = {one["field"]: one for one in shape_body(asked(model="gpt2-xl", framework="torchtitan"))["sweeps"]}
     up = [offer for offer in sweeps["vocab_size"]["better"] if offer["value"] > 50257]
     assert up
     assert up[0]["value"] % 8 == 0

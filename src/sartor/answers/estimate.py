@@ -39,7 +39,7 @@ from sartor.model.workload import ModelReading, ParallelDims, Phase, Workload
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, MemoryBound, Operator, OperatorGraph, kind_name
 from sartor.run.fields import Run, Turn
 from sartor.step.footprint import fit_probability, in_doubt, usable_of
-from sartor.step.question import as_trained
+from sartor.step.question import padded_vocab
 from sartor.step.results import step_source
 from sartor.step.run_cost import RunCost, run_cost
 from sartor.units import Floats
@@ -270,8 +270,13 @@ class Question(Answer):
     @property
     def trained_shape(self) -> TransformerShape:
         """The shape with the vocabulary that the trainer pads for the stated degrees."""
-        shape = self.workload.shape
-        return shape if self.held is None else as_trained(replace(self.held.job, shape=shape), self.dims)
+        return self.trained(self.workload.shape)
+
+    def trained(self, shape: TransformerShape) -> TransformerShape:
+        """Another shape, or an array of them, with the vocabulary that the trainer pads for the stated degrees."""
+        if self.held is None:
+            return shape
+        return replace(shape, vocab_size=padded_vocab(shape, self.held.job.trainer, self.dims.tp))
 
     def with_shape(self, shape: TransformerShape) -> Question:
         """The same question about another shape."""

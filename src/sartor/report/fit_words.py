@@ -79,10 +79,11 @@ def _unsaid(answer: ModelEstimate) -> str:
 
 
 def memory_words(answer: ModelEstimate) -> str:
-    """``It does not fit: 89.3 GiB of 79.2 GiB per device.``"""
-    verdict = "It fits" if answer.fits else "It may not fit" if answer.near_limit else "It does not fit"
-    sizes, _, likely = _of_room(answer).partition(", ")
-    return f"{verdict}: {sizes} per device{likely and ', '}{likely}."
+    """``It does not fit, 89.3 GiB of 79.2 GiB.``, with the value that would turn it where that was not stated."""
+    if answer.fits:
+        return f"It {_fits(answer)}"
+    turned = if_turned(answer.question.depends_on, fits=False, memory=_of_room(answer), unsaid=_unsaid(answer))
+    return f"It {'may' if answer.near_limit else 'does'} not fit{turned}."
 
 
 def _of_room(answer: ModelEstimate) -> str:

@@ -24,11 +24,15 @@ from sartor.model.counts import count_params
 from sartor.model.editing import EDITABLE, edit
 from sartor.model.lower import feasible, lower
 from sartor.model.lower.setting import Kernels
+from sartor.model.shape import TransformerShape
 from sartor.model.workload import ParallelDims, Phase, Workload
 from sartor.operators import Operator, OperatorGraph
 from sartor.shapes.space import Points, is_coupled
 from sartor.step.coefficients import InRun
 from sartor.units import FloatArray
+
+Trained = Callable[[TransformerShape], TransformerShape]
+"""A shape as its trainer pads it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,14 +163,16 @@ def sweep(
     values: Sequence[int] | npt.NDArray[np.int64],
     calibrations: Mapping[str, Calibration] | None = None,
     kernels: Kernels | None = None,
+    trained: Trained | None = None,
 ) -> Sweep:
     """Times of a workload for every one of ``values`` of one field of its shape, or of the workload itself.
 
     Derived sizes follow: if heads x head_dim is the hidden size, it stays so (the head dimension adapts, and values
-    without a valid one are infeasible); key/value heads of a multi-head model stay equal to its heads. Raises
-    ``InputError`` for an unknown field.
+    without a valid one are infeasible); key/value heads of a multi-head model stay equal to its heads. ``trained`` says
+    how a trainer pads a shape. Raises ``InputError`` for an unknown field.
     """
-    return price_sweeps([lay(workload, dims, field=field, values=values, kernels=kernels)], gpus, calibrations)[0]
+    laid = lay(workload, dims, field=field, values=values, kernels=kernels, trained=trained)
+    return price_sweeps([laid], gpus, calibrations)[0]
 
 
 def lay(
@@ -176,6 +182,7 @@ def lay(
     field: str,
     values: Sequence[int] | npt.NDArray[np.int64],
     kernels: Kernels | None = None,
+    trained: Trained | None = None,
 ) -> Laid:
     """A sweep before pricing; arguments as in ``sweep``. Raises ``InputError``."""
     numbers = np.asarray(values, dtype=np.int64)
@@ -183,13 +190,14 @@ def lay(
         raise InputError("values", values, "must be a list of positive integers")
     split = dims or ParallelDims()
     varied, possible, baseline = _varied(workload, field, numbers)
+    priced = replace(varied, shape=trained(varied.shape)) if trained else varied
     return Laid(
         field=field,
         baseline=baseline,
         values=numbers,
-        possible=possible & np.asarray(feasible(varied.shape, split)),
+        possible=possible & np.asarray(feasible(priced.shape, split)),
         workload=varied,
-        graph=lower(varied, split, kernels),
+        graph=lower(priced, split, kernels),
     )
 
 

@@ -22,6 +22,7 @@ from sartor.json_types import JsonDict, JsonMap, plain, record
 from sartor.model.editing import LARGEST
 from sartor.model.plan import UNEVEN_CHUNKS
 from sartor.report.fit_words import memory_words
+from sartor.report.plan_words import turn_lines
 from sartor.report.points import roofline_points
 from sartor.report.verdict import takes
 from sartor.rules.rule import largest_split
@@ -58,12 +59,13 @@ def shape_body(body: JsonMap) -> JsonDict:
     runs = split == question.dims
     checked = None if body["moving"] and runs else api.lint_question(question)
     answer = replace(api.answer_question(question), question=question) if checked is None else checked.base
+    own = _own(body) if body["set"] else None
     return {
         "model": to_json(answer.question, MODEL),
         "workload": to_json(answer, WORKLOAD),
-        "says": {"takes": takes(answer), "memory": memory_words(answer)},
+        "says": _says(answer, own),
         "totals": to_json(answer, TOTALS_WITHOUT_REMEDIES if body["moving"] else TOTALS),
-        "baseline": _baseline(body) if body["set"] else _unchanged(answer) if runs else None,
+        "baseline": _unchanged(own) if own else _unchanged(answer) if runs and not body["set"] else None,
         "runs": runs,
         "split": {"tp": int(split.tp), "ep": int(split.ep)},
         "operators": to_json(answer.pairs, ListOf(OPERATOR)),
@@ -72,6 +74,19 @@ def shape_body(body: JsonMap) -> JsonDict:
         "roofline": record(roofline_points(answer.microbatch)),
         "gpu": {"name": gpu.name, "num_sms": gpu.num_sms, "hbm_bytes": plain(gpu.hbm_bytes)},
     }
+
+
+def _says(answer: ModelEstimate, own: ModelEstimate | None) -> JsonDict:
+    """The answer in words; ``turns``: what another value of something that was not stated would change, which was asked
+    of the model as it is (``own``) where its sizes were changed."""
+    question, held = answer.question, answer.question.held
+    turns = [*turn_lines((own or answer).question.depends_on)]
+    if own:
+        turns = [memory_words(own)] * any(turn.of_memory for turn in own.question.depends_on) + turns
+        turns = [f"Of the model's own sizes: {line[0].lower()}{line[1:]}" for line in turns]
+        answer = replace(answer, question=replace(question, depends_on=()))
+    trainer = None if held is None else held.job.trainer.name
+    return {"takes": takes(answer), "memory": memory_words(answer), "trainer": trainer, "turns": turns}
 
 
 _COMPLETED: OrderedDict[str, Question] = OrderedDict()
@@ -103,10 +118,10 @@ def _as_it_is(body: JsonMap) -> Question:
     return _COMPLETED[key]
 
 
-def _baseline(body: JsonMap) -> JsonDict | None:
-    """The model before its sizes were changed; None if it does not split over the devices."""
+def _own(body: JsonMap) -> ModelEstimate | None:
+    """The answer about the model before its sizes were changed; None if it does not split over the devices."""
     try:
-        return _unchanged(api.answer_question(_as_it_is(body)))
+        return api.answer_question(_as_it_is(body))
     except InputError:
         return None
 
@@ -147,7 +162,8 @@ def _laid(question: Question, field: str, around: object, run: InRun | None) -> 
 def _placed(question: Question, field: str, values: Integers, run: InRun | None) -> Laid:
     """A sweep under the question's plan, whose chunks need a layer each, and equally many if they are many."""
     kernels, held = run.kernels if run else question.kernels, question.held
-    laid = lay(question.workload, question.dims, field=field, values=values, kernels=kernels)
+    asked, dims = question.workload, question.dims
+    laid = lay(asked, dims, field=field, values=values, kernels=kernels, trained=question.trained)
     if held is None or field != "num_layers":
         return laid
     chunks = held.axes["pp"] * held.axes["virtual_stages"]

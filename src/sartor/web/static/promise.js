@@ -93,12 +93,15 @@ export function promise({ apply }) {
   /** What the best shape of the same size would give. */
   function promised() {
     const [best] = found.candidates;
-    put(head, best ? [big(best.efficiency_gain), " faster at the same size"] : h("strong", {}, "Well cut."));
+    put(
+      head,
+      best ? [big(best.efficiency_gain), ` faster at the same size${trained()}`] : h("strong", {}, "Well cut."),
+    );
     put(
       under,
       best
         ? fromTo(answer.totals.time_s, best.time_s, best.params_change)
-        : `Of ${whole(found.evaluated)} shapes of the same size none is surely faster.`,
+        : `Of ${whole(found.evaluated - 1)} others of the same size none is surely faster${trained()}.`,
     );
   }
 
@@ -111,12 +114,13 @@ export function promise({ apply }) {
       Math.abs(size) > SAME_SIZE
         ? "per parameter"
         : `${same ? "as fast as" : gain > 1 ? "faster than" : "as fast as"} the model's own sizes`;
-    put(head, big(same ? 1 : gain), ` ${words}`);
+    put(head, big(same ? 1 : gain), ` ${words}${trained()}`);
     put(under, fromTo(baseline.time_s, totals.time_s, size));
   }
 
   const fromTo = (before, after, size) =>
     `${seconds(before)} → ${seconds(after)}${answer.workload.phase === "train" ? " a step" : ""}, ${parameters(size)}`;
+  const trained = () => (answer.says.trainer ? `, trained with ${answer.says.trainer}` : "");
   const parameters = (size) => (Math.abs(size) < 5e-4 ? "as many parameters" : `${change(size)} parameters`);
   const big = (gain) => h("strong", { "data-term": "equal_work", tabindex: "0" }, times(gain));
 

@@ -85,6 +85,7 @@ export function shapeView({ banner, status }) {
         found.sweeps = answer.sweeps;
         found.findings = answer.findings;
         found.totals.would_fit = answer.totals.would_fit;
+        found.says.turns = answer.says.turns;
       }
       answer = found;
       moving = asked.moving;

@@ -26,6 +26,7 @@ export function drawStory(story, ticker, answer, moved) {
       h("span", { class: fits, id: "fit" }, says.memory),
       totals.would_fit.length ? ` It would with ${totals.would_fit.map(settings).join(", or with ")}.` : "",
     ),
+    says.turns.map((line) => h("p", { class: "muted turn" }, line)),
     h("h2", {}, term("step", "Time"), ` ${seconds(totals.time_s)}`),
     parts(spent, { ...SPENT, [answer.workload.phase]: "operators" }, totals.time_s, seconds),
     h("h2", {}, term("peak_bytes", "Memory"), ` ${held}`),
