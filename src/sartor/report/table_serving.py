@@ -212,33 +212,15 @@ def deploy_page(answer: DeploymentAnswer) -> str:
 
 
 def _deploy_blocks(answer: DeploymentAnswer) -> list[PageBlock]:
-    best, question = answer.best, f"{answer.reading.shape.name or 'model'}, {_load_text(answer)}, {_goal_text(answer)}"
+    best, lines = answer.best, deploy_lines(answer)
     if best is None:
-        return [
-            opening([f"{question}: no deployment.", *_out_of_reach(answer)], bad=True),
-            bullets_block("", _out_of_reach(answer), Place.PAGE),
-            _refused(answer),
-        ]
-    first = interval_text(best.ttft_s, *map(float, best.ttft_interval))
-    each = interval_text(best.tpot_s, *map(float, best.tpot_interval))
-    lines = [
-        f"{question}: {_deployment_text(best)}, the {'cheapest' if answer.of_price else f'fewest {answer.unit}'} of "
-        f"{count_text(answer.num_layouts, 'layout')}{'' if answer.of_price else ' (not every GPU has a price)'}.",
-        f"First token {first}, then a token in {each}; for {best.percentile:g}% of requests within "
-        f"{' and '.join(map(format_seconds, best.quantiles_s))}{_likely_text(answer, best)}; "
-        f"{best.deployment.output_tokens_per_s:,.0f} tokens/s{_money_text(best)}. A replica takes "
-        f"{count_text(best.deployment.most_in_flight, 'request')} in flight: {_BINDING[best.binding]}.",
-        *_simpler_text(answer),
-        *_unsure_text(answer, best),
-    ]
-    if unread := unread_text(answer.reading):
-        lines.insert(1, unread)
+        return [opening(lines, bad=True), bullets_block("", lines[1:], Place.PAGE), _refused(answer)]
     front = answer.front[:: max(len(answer.front) // _MOST_POINTS, 1)]
     return [
         opening(lines),
         bullets_block("", lines, Place.PAGE),
         figure_block("front"),
-        section("The cheapest of each layout" if answer.of_price else f"The fewest {answer.unit} of each layout"),
+        section(layouts_title(answer)),
         grid_block(field_grid("Layouts", _columns(CHOICE, answer.choices), answer.choices)),
         section(f"Speed of a request against throughput{_first_text(answer)}"),
         grid_block(field_grid("Front", _columns(FRONT_POINT, front), front)),
@@ -246,6 +228,32 @@ def _deploy_blocks(answer: DeploymentAnswer) -> list[PageBlock]:
         _refused(answer),
         bullets_block("Assumed", answer.assumptions),
     ]
+
+
+def deploy_lines(answer: DeploymentAnswer) -> list[str]:
+    """The answer in sentences, what was asked first; why nothing meets it where nothing does."""
+    best, question = answer.best, f"{answer.reading.shape.name or 'model'}, {_load_text(answer)}, {_goal_text(answer)}"
+    if best is None:
+        return [f"{question}: no deployment.", *_out_of_reach(answer)]
+    first = interval_text(best.ttft_s, *map(float, best.ttft_interval))
+    each = interval_text(best.tpot_s, *map(float, best.tpot_interval))
+    unread = unread_text(answer.reading)
+    return [
+        f"{question}: {_deployment_text(best)}, the {'cheapest' if answer.of_price else f'fewest {answer.unit}'} of "
+        f"{count_text(answer.num_layouts, 'layout')}{'' if answer.of_price else ' (not every GPU has a price)'}.",
+        *([unread] if unread else []),
+        f"First token {first}, then a token in {each}; for {best.percentile:g}% of requests within "
+        f"{' and '.join(map(format_seconds, best.quantiles_s))}{_likely_text(answer, best)}; "
+        f"{best.deployment.output_tokens_per_s:,.0f} tokens/s{_money_text(best)}. A replica takes "
+        f"{count_text(best.deployment.most_in_flight, 'request')} in flight: {_BINDING[best.binding]}.",
+        *_simpler_text(answer),
+        *_unsure_text(answer, best),
+    ]
+
+
+def layouts_title(answer: DeploymentAnswer) -> str:
+    """What the table of layouts ranks them by."""
+    return "The cheapest of each layout" if answer.of_price else f"The fewest {answer.unit} of each layout"
 
 
 def _columns(fields: Fields, records: Sequence[object]) -> list[Field]:

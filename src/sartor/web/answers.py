@@ -35,9 +35,14 @@ def serving(body: Body) -> Reply:
 
 
 def deploy(body: Body) -> Reply:
+    from sartor.report.table_serving import deploy_lines, layouts_title
+
     names = [name.rpartition(".")[2] for name in GROUPS["requests"]]
     words = {name: body[name] for name in names if body.get(name) is not None}
-    return answered("deploy", api.deploy(model_of(body), devices_of(body), **words, **question_of(body)).to_dict())
+    answer = api.deploy(model_of(body), devices_of(body), **words, **question_of(body))
+    start = [*answer.best.commands, answer.best.to_replace()] if answer.best else []
+    says = {"lines": deploy_lines(answer), "layouts": layouts_title(answer), "start": "\n".join(start).strip()}
+    return answered("deploy", {**answer.to_dict(), "says": says})
 
 
 def gemm(body: Body) -> Reply:

@@ -3,8 +3,8 @@
 import { ask, catalog, Refused } from "./api.js";
 import { deviceGroups } from "./bar.js";
 import { axes, box, COLOURS, figure, legend, log, logTicks } from "./charts.js";
-import { card, h, put, s, sized, table, term } from "./dom.js";
-import { chance, count, interval, seconds, whole } from "./format.js";
+import { card, h, put, s, sized, table } from "./dom.js";
+import { chance, count, seconds, whole } from "./format.js";
 import { question, state, update } from "./state.js";
 import { worker } from "./work.js";
 
@@ -19,14 +19,6 @@ const NUMBERS = {
   most_devices: "at most devices",
 };
 const KERNELS = ["vllm", "sglang", "trtllm", "any"];
-const BINDING = {
-  ttft_s: "with more, the first token would be late",
-  tpot_s: "with more, tokens would be late",
-  probability: "with more, the objectives would be less likely than asked",
-  memory: "its memory has room for no more",
-  max_num_seqs: "as many as --max-num-seqs",
-};
-
 export function deployView({ banner, status }) {
   const inputs = new Map(),
     results = h("div", { class: "results" }),
@@ -143,89 +135,37 @@ export function deployView({ banner, status }) {
   return { element, refresh };
 }
 
-function draw(results, found) {
-  const { best, simpler } = found;
-  if (!best) {
-    put(
-      results,
-      card("No deployment meets this", h("p", { class: "lead", id: "deploy-headline" }, reach(found)), front(found)),
-    );
-    return;
-  }
+/** The words are those of the terminal. */
+function draw(results, { best, says, model, ...found }) {
   put(
     results,
     card(
-      null,
+      best ? null : "No deployment meets this",
+      best
+        ? h(
+            "p",
+            { class: "promise-head" },
+            h("strong", {}, `${whole(best.num_devices)} × ${best.gpu}`),
+            best.replicas > 1 ? ` as ${whole(best.replicas)} replicas` : "",
+          )
+        : null,
       h(
-        "p",
-        { class: "promise-head", id: "deploy-headline" },
-        h("strong", {}, `${whole(best.num_devices)} × ${best.gpu}`),
-        ` ${layout(best)}`,
+        "div",
+        { id: "deploy-headline" },
+        says.lines.map((line) => h("p", {}, line)),
       ),
-      h("p", { class: "lead" }, meets(found)),
-      h(
-        "p",
-        { class: "muted" },
-        `A replica takes ${whole(best.most_in_flight)} requests in flight: ${BINDING[best.binding]}. `,
-        simpler ? `Simpler: ${whole(simpler.num_devices)} × ${simpler.gpu} ${layout(simpler)}, ${money(simpler)}.` : "",
-      ),
-      tiles(best),
     ),
-    card("Start", h("pre", { tabindex: "0" }, best.commands.join("\n"))),
-    card(
-      best.usd_per_million_tokens ? "The cheapest of each layout" : "The fewest GPUs of each layout",
-      choices(found),
-    ),
+    best ? card("Start", h("pre", { tabindex: "0" }, says.start)) : null,
+    best ? card(says.layouts, choices(found)) : null,
     front(found),
     card(
       "Assumed",
       h(
         "ul",
         { class: "plain" },
-        found.model.assumptions.map((line) => h("li", {}, line)),
+        model.assumptions.map((line) => h("li", {}, line)),
       ),
     ),
-  );
-}
-
-const layout = (one) =>
-  `as ${one.replicas > 1 ? `${whole(one.replicas)} replicas of ` : ""}${one.layout} (${one.dtype}, ${one.kernels})`;
-const dollars = (value) => Number(value.toPrecision(3));
-const money = (one) =>
-  one.usd_per_million_tokens ? `${dollars(one.usd_per_million_tokens)} USD per 1M tokens` : "no price is known";
-
-function meets({ best, objective, load }) {
-  const limits = [objective.ttft_s, objective.tpot_s].filter((limit) => limit !== null).length,
-    likely = limits ? `, ${chance(best.probability)} likely to meet ${limits > 1 ? "both" : "it"}` : "";
-  const under = load.users
-    ? `${whole(load.users)} requests in flight`
-    : `${load.requests_per_s || "any number of"} requests/s`;
-  const times = `the first token comes after ${seconds(best.ttft_s)} and then a token every ${seconds(best.tpot_s)}`;
-  return `Under ${under} ${times}${likely}; ${money(best)}.`;
-}
-
-function reach({ most_load: most, objective, front: points }) {
-  if (most) return `At most ${count(most)} requests/s within the devices allowed.`;
-  const fast = points[0];
-  if (!fast) return "No layout holds the model.";
-  const speed = `a first token after ${seconds(fast.ttft_s)} and ${count(fast.tokens_per_s_per_request)} tokens/s`;
-  const words = `the fastest layout (${fast.layout}) gives ${speed}`;
-  return `Asked: first token ${seconds(objective.ttft_s)}, then a token in ${seconds(objective.tpot_s)}; ${words}.`;
-}
-
-function tiles(best) {
-  const facts = [
-    ["", "first token (80%)", interval(best.ttft_low_s, best.ttft_high_s)],
-    ["", "per token (80%)", interval(best.tpot_low_s, best.tpot_high_s)],
-    ["tokens_per_s", "tokens/s", count(best.output_tokens_per_s)],
-    ["", "USD per hour", best.usd_per_hour ? whole(best.usd_per_hour) : "—"],
-    ["", "in flight", whole(best.in_flight)],
-    ["tp", "tp", whole(best.tp)],
-  ];
-  return h(
-    "dl",
-    { class: "tiles" },
-    facts.map(([key, label, value]) => h("div", {}, h("dt", {}, key ? term(key, label) : label), h("dd", {}, value))),
   );
 }
 
@@ -235,7 +175,7 @@ function choices(found) {
     one.layout,
     `${one.gpu} ${one.dtype}`,
     whole(one.num_devices),
-    one.usd_per_million_tokens ? dollars(one.usd_per_million_tokens) : "—",
+    one.usd_per_million_tokens ? Number(one.usd_per_million_tokens.toPrecision(3)) : "—",
     seconds(one.ttft_s),
     seconds(one.tpot_s),
     chance(one.probability) || "—",
