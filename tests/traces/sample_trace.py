@@ -1,5 +1,5 @@
-"""The trace in ``examples/gpt2``: made up, of a small GPT on an H100 whose attention is not fused and whose data comes
-late. ``python tests/traces/sample_trace.py`` writes it again."""
+"""The trace in ``examples/gpt2``, on which the page opens too: made up, of a small GPT on an H100 whose attention is
+not fused and whose data comes late. ``python tests/traces/sample_trace.py`` writes it again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 
 from traces.kineto_hand import Hand
 
-PATH = Path(__file__).resolve().parents[2] / "examples" / "gpt2" / "trace.json.gz"
+REPO = Path(__file__).resolve().parents[2]
+PATH = REPO / "examples" / "gpt2" / "trace.json.gz"
+OF_PAGE = REPO / "src" / "sartor" / "web" / "static" / "example.json.gz"
 BATCH, LENGTH, HIDDEN, HEADS, HEAD, FFN, VOCAB, LAYERS = 8, 1024, 1024, 16, 64, 4096, 50304, 4
 TOKENS = BATCH * LENGTH
 FLOPS_PER_US, BYTES_PER_US = 0.72e9, 2.4e6
@@ -95,4 +97,5 @@ def _pointwise(
 
 
 if __name__ == "__main__":
-    PATH.write_bytes(sample())
+    for path in (PATH, OF_PAGE):
+        path.write_bytes(sample())

@@ -15,7 +15,7 @@ from sartor.step.measured_run import JobKind, PartKind
 from sartor.traces.attribute import attribute
 from sartor.traces.kernel_trace import HostOperator, Recorded, kernel_trace
 from traces.kineto_hand import steps
-from traces.sample_trace import PATH, sample
+from traces.sample_trace import OF_PAGE, PATH, sample
 
 TOKENS, HIDDEN, FFN = 8192, 4096, 14336
 Product = tuple[int, int, int]
@@ -127,7 +127,7 @@ def test_a_device_that_contradicts_the_trace_is_refused_and_a_relative_is_said(t
 
 def test_the_sample_trace_is_the_one_that_its_script_makes_and_has_the_two_losses_put_into_it() -> None:
     made = gzip.decompress(sample())
-    assert gzip.decompress(PATH.read_bytes()) == made
+    assert [gzip.decompress(path.read_bytes()) for path in (PATH, OF_PAGE)] == [made, made]
     found = diagnosed(PATH)
     assert [part.kind for part in found.losses] == [PartKind.UNFUSED_ATTENTION, PartKind.DATA]
     assert found.kind.trained == "all"

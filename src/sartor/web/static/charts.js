@@ -1,7 +1,7 @@
 // Figures as SVG: scales, axes, and the marks that more than one view draws.
 
-import { h, s } from "./dom.js";
-import { seconds, share } from "./format.js";
+import { h, put, s, sized } from "./dom.js";
+import { share } from "./format.js";
 
 export const COLOURS = [
   "var(--blue)",
@@ -171,7 +171,43 @@ export function timeUnit(largest) {
 }
 
 export const secondsTicks = (unit) => (at) => String(Number((at / unit).toPrecision(4)));
-export { seconds };
+
+/** A line each of `rows` {name, tip, low, high, colour, dots}: an interval [s] as a bar, and `dots` [s, radius, colour]
+ * on it; from 0 where `zero`. */
+export function whiskers({ label, title, rows, zero = false }) {
+  const holder = h("div", {}),
+    all = rows.flatMap(({ low, high, dots }) => [low, high, ...dots.map(([at]) => at)]),
+    [least, most] = [zero ? 0 : 0.97 * Math.min(...all), 1.02 * Math.max(...all)],
+    letters = Math.max(...rows.map(({ name }) => name.length)),
+    [unit, word] = timeUnit(most);
+  sized(holder, (width) => {
+    const em = rem(),
+      row = 1.7 * em,
+      height = row * rows.length + 3 * em,
+      frame = box(width, height, { left: Math.min(0.42 * letters + 1, (0.4 * width) / em), top: 0.4 }),
+      shown = Math.floor((frame.left / em - 1) / 0.42),
+      x = linear([least, most], [frame.left, frame.right]),
+      across = { scale: x, ticks: ticks(least, most, width > 500 ? 8 : 4), text: secondsTicks(unit) };
+    const line = ({ name, tip, low, high, colour, dots }, i) => {
+      const y = frame.top + row * (i + 0.5),
+        bar = { stroke: colour, "stroke-width": 6, "stroke-linecap": "round", opacity: 0.45 },
+        words = name.length > shown ? `${name.slice(0, shown - 1)}…` : name;
+      return s(
+        "g",
+        { "data-tip": tip },
+        s("line", { class: "faintline", x1: frame.left, x2: frame.right, y1: y, y2: y }),
+        s("line", { x1: x(low), x2: x(high), y1: y, y2: y, ...bar }),
+        dots.map(([at, r, fill]) => s("circle", { cx: x(at), cy: y, r, fill })),
+        s("text", { class: "tick", x: frame.left - 8, y: y + 0.25 * em, "text-anchor": "end" }, words),
+      );
+    };
+    put(
+      holder,
+      figure(width, height, label, axes(frame, { ...across, title: `${title} [${word}]` }, null), rows.map(line)),
+    );
+  });
+  return holder;
+}
 
 /** A whole as its parts: one bar, and the parts with their numbers; a `limit` as a mark. */
 export function parts(values, words, whole, form, limit = null) {

@@ -2,27 +2,31 @@
 
 import { ask, catalog, Refused } from "./api.js";
 import { deviceGroups } from "./bar.js";
-import { axes, box, COLOURS, figure, linear, rem, secondsTicks, ticks, timeUnit } from "./charts.js";
-import { card, h, put, s, sized, table, term } from "./dom.js";
-import { chance, change, count, gainOf, interval, seconds, share, times, whole } from "./format.js";
+import { COLOURS, whiskers } from "./charts.js";
+import { card, h, put, table, term } from "./dom.js";
+import { chance, change, count, counted, gainOf, interval, seconds, share, times, whole } from "./format.js";
 import { scenarioTable } from "./scenarios.js";
 import { question, state, update } from "./state.js";
 import { nameIn } from "./upload.js";
+import { worker } from "./work.js";
 
 export function compareView({ banner, status }) {
   const chips = h("div", { class: "row wrap", role: "group", "aria-label": "Devices" });
   const shapes = h("div", {}),
     results = h("div", { class: "results" });
-  const scenarios = scenarioTable();
+  const scenarios = scenarioTable(),
+    progress = h("div", {}),
+    work = worker(progress);
   const element = h(
     "div",
     { class: "stack" },
     card("Saved scenarios", scenarios.element),
-    card("Shapes of the model above", shapes),
+    card("Shapes of the model above", shapes, progress),
     card("Devices", chips),
     results,
   );
   let asking = 0,
+    about = "",
     example = true; // the view opens on something to compare
 
   function wanted() {
@@ -44,7 +48,10 @@ export function compareView({ banner, status }) {
     if (example && !state.pins.length && !Object.keys(state.q.set).length) advised();
     example = false;
     const turn = ++asking,
-      list = wanted();
+      list = wanted(),
+      now = JSON.stringify([question({ set: {} }), gpus()]);
+    if (now !== about) put(progress); // what was said of another question
+    about = now;
     element.classList.add("waiting");
     drawShapes(list, null);
     try {
@@ -57,7 +64,7 @@ export function compareView({ banner, status }) {
         results,
         found.times.map((one) => device(found, one)),
       );
-      status(`${found.shapes.length} shapes on ${found.gpus.length} devices`);
+      status(`${counted(found.shapes.length, "shape")} on ${counted(found.gpus.length, "device")}`);
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
       if (turn === asking) banner(error.message);
@@ -194,18 +201,22 @@ export function compareView({ banner, status }) {
   }
 
   async function advised() {
-    const enabled = (on) => document.getElementById("advised")?.toggleAttribute("disabled", !on);
-    enabled(false);
+    const { gpu: _, phase, ...rest } = question({ set: {} });
     try {
-      const { gpu, phase, ...rest } = question({ set: {} });
-      const found = await ask("/api/advise", { ...rest, gpus: gpus(), objective: phase, top: 3 });
+      const found = await work.run("Searching shapes of the same size", (signal) =>
+        ask("/api/advise", { ...rest, gpus: gpus(), objective: phase, top: 3 }, { signal }),
+      );
+      if (found === null) return;
       const take = [
         ["smallest edit", found.smallest_edit],
         ["suits all", found.minimax],
         ...found.candidates.map((c, i) => [`advised ${i + 1}`, c]),
       ].filter(([, c]) => c);
       if (!take.length) {
-        status("Well cut: none of the same size is surely faster.");
+        put(
+          progress,
+          h("p", { class: "muted", id: "well-cut" }, "Well cut: no shape of the same size is surely faster."),
+        );
         return;
       }
       update((s) => {
@@ -217,8 +228,6 @@ export function compareView({ banner, status }) {
     } catch (error) {
       if (error instanceof Refused) banner(error.message);
       else throw error;
-    } finally {
-      enabled(true);
     }
   }
 
@@ -227,8 +236,18 @@ export function compareView({ banner, status }) {
 
 function device(found, one) {
   const names = found.shapes.map((shape) => shape.name);
-  const bars = h("div", {});
-  sized(bars, (width) => put(bars, whiskers(one, names, width)));
+  const bars = whiskers({
+    label: `Predicted times on ${one.gpu}: ${names.map((n, i) => `${n} ${seconds(one.totals[i].time_s)}`).join("; ")}`,
+    title: "predicted time",
+    rows: one.totals.map((t, i) => ({
+      name: names[i],
+      tip: `${names[i]}: ${seconds(t.time_s)}, ${interval(t.low_s, t.high_s)}`,
+      low: t.low_s,
+      high: t.high_s,
+      colour: COLOURS[i % COLOURS.length],
+      dots: [[t.time_s, 6, COLOURS[i % COLOURS.length]]],
+    })),
+  });
   const shapeAt = (i) => ({ ...found.shapes[i], ...one.totals[i] });
   const gains = (t, i) => {
     if (!i) return ["1", ""];
@@ -261,53 +280,6 @@ function device(found, one) {
     bars,
     table(`Times on ${one.gpu}`, head, rows),
     names.length > 1 ? beats(one, names) : null,
-  );
-}
-
-function whiskers(one, names, width) {
-  const least = Math.min(...one.totals.map((t) => t.low_s)) * 0.97,
-    most = Math.max(...one.totals.map((t) => t.high_s)) * 1.02,
-    em = rem(),
-    row = 1.7 * em,
-    height = row * names.length + 3 * em;
-  const frame = box(width, height, { left: 7, top: 0.4 });
-  const [unit, word] = timeUnit(most),
-    x = linear([least, most], [frame.left, frame.right]);
-  return figure(
-    width,
-    height,
-    `Predicted times on ${one.gpu}: ${names.map((n, i) => `${n} ${seconds(one.totals[i].time_s)}`).join("; ")}`,
-    axes(
-      frame,
-      {
-        scale: x,
-        ticks: ticks(least, most, width > 500 ? 8 : 4),
-        text: secondsTicks(unit),
-        title: `predicted time [${word}]`,
-      },
-      null,
-    ),
-    one.totals.map((t, i) => {
-      const y = frame.top + row * (i + 0.5),
-        colour = COLOURS[i % COLOURS.length];
-      return s(
-        "g",
-        { "data-tip": `${names[i]}: ${seconds(t.time_s)}, ${interval(t.low_s, t.high_s)}` },
-        s("line", { class: "faintline", x1: frame.left, x2: frame.right, y1: y, y2: y }),
-        s("line", {
-          x1: x(t.low_s),
-          x2: x(t.high_s),
-          y1: y,
-          y2: y,
-          stroke: colour,
-          "stroke-width": 6,
-          "stroke-linecap": "round",
-          opacity: 0.45,
-        }),
-        s("circle", { cx: x(t.time_s), cy: y, r: 6, fill: colour }),
-        s("text", { class: "tick", x: frame.left - 8, y: y + 0.25 * em, "text-anchor": "end" }, names[i].slice(0, 14)),
-      );
-    }),
   );
 }
 

@@ -1,8 +1,8 @@
 // The diagnose view: a log or trace of a real run, compared with the prediction.
 
 import { ask, Refused } from "./api.js";
-import { axes, box, figure, legend, linear, paint, rem, secondsTicks, ticks, timeUnit } from "./charts.js";
-import { card, h, put, s, sized, table } from "./dom.js";
+import { legend, paint, whiskers } from "./charts.js";
+import { card, h, put, table } from "./dom.js";
 import { seconds, share } from "./format.js";
 import { keep, kept } from "./kept.js";
 import { question, state, update } from "./state.js";
@@ -289,63 +289,26 @@ function lasting(line) {
 
 /** Measured time per call beside the predicted one with its interval. */
 function slow(ops) {
-  const holder = h("div", {}),
-    most = 1.05 * Math.max(...ops.measured_s, ...ops.high_s);
-  sized(holder, (width) => {
-    const em = rem(),
-      row = 1.6 * em,
-      height = row * ops.names.length + 3 * em,
-      frame = box(width, height, { left: Math.min(16, (0.4 * width) / em), top: 0.4 });
-    const [unit, word] = timeUnit(most),
-      x = linear([0, most], [frame.left, frame.right]);
-    put(
-      holder,
-      figure(
-        width,
-        height,
-        ops.title,
-        axes(
-          frame,
-          {
-            scale: x,
-            ticks: ticks(0, most, width > 500 ? 8 : 4),
-            text: secondsTicks(unit),
-            title: `time per call [${word}]`,
-          },
-          null,
-        ),
-        ops.names.map((name, i) => {
-          const y = frame.top + row * (i + 0.5);
-          return s(
-            "g",
-            { "data-tip": `${name}: ${seconds(ops.measured_s[i])}, predicted ${seconds(ops.predicted_s[i])}` },
-            s("line", {
-              x1: x(ops.low_s[i]),
-              x2: x(ops.high_s[i]),
-              y1: y,
-              y2: y,
-              stroke: "var(--blue)",
-              "stroke-width": 6,
-              "stroke-linecap": "round",
-              opacity: 0.45,
-            }),
-            s("circle", { cx: x(ops.predicted_s[i]), cy: y, r: 4, fill: "var(--blue)" }),
-            s("circle", { cx: x(ops.measured_s[i]), cy: y, r: 5, fill: "var(--vermillion)" }),
-            s(
-              "text",
-              { class: "tick", x: frame.left - 8, y: y + 0.25 * em, "text-anchor": "end" },
-              name.length > 36 ? `${name.slice(0, 35)}…` : name,
-            ),
-          );
-        }),
-      ),
-    );
-  });
   return [
     legend([
       ["measured", "var(--vermillion)"],
       ["predicted, 80% interval", "var(--blue)"],
     ]),
-    holder,
+    whiskers({
+      label: ops.title,
+      title: "time per call",
+      zero: true,
+      rows: ops.names.map((name, i) => ({
+        name,
+        tip: `${name}: ${seconds(ops.measured_s[i])}, predicted ${seconds(ops.predicted_s[i])}`,
+        low: ops.low_s[i],
+        high: ops.high_s[i],
+        colour: "var(--blue)",
+        dots: [
+          [ops.predicted_s[i], 4, "var(--blue)"],
+          [ops.measured_s[i], 5, "var(--vermillion)"],
+        ],
+      })),
+    }),
   ];
 }

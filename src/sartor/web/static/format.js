@@ -40,6 +40,8 @@ export const count = (value, digits = 3) => scaled(value, COUNTS, digits).replac
 export const bytes = (value) => scaled(value, BYTES);
 export const whole = (value) => (value == null ? "—" : Math.round(value).toLocaleString("en"));
 
+export const counted = (n, noun) => `${whole(n)} ${noun}${n === 1 ? "" : "s"}`;
+
 export function share(value, digits = 1) {
   return value === null || value === undefined || !Number.isFinite(value) ? "—" : `${(100 * value).toFixed(digits)}%`;
 }

@@ -2,7 +2,7 @@
 
 import { linear, path, rem, secondsTicks, ticks, timeUnit } from "./charts.js";
 import { h, put, s, sized, term } from "./dom.js";
-import { change, count, seconds, times, whole } from "./format.js";
+import { change, seconds, times, whole } from "./format.js";
 
 const TOP = 1.1,
   BOTTOM = 1.05; // room for words above and below the curve, in rem
@@ -408,7 +408,6 @@ export const fixWords = (fix) =>
   Object.entries(fix)
     .map(([field, to]) => `${field} = ${whole(to)}`)
     .join(", ");
-export const paramsWords = (n) => count(n, 4);
 
 /** The step of a sweep's grid: the most frequent distance between neighbours, where it is a power of two. */
 function commonStep(values) {

@@ -10,13 +10,13 @@ import { nameIn } from "./upload.js";
 const MOST = 8;
 
 const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
-export const nameOf = (q) => q.name || q.model || "config.json";
+const nameOf = (q) => q.name || q.model || "config.json";
 const deviceOf = (q) => (q.gpu_toml ? nameIn(q.gpu_toml) : q.gpu);
 
-/** Save what the bar and the sizes ask now; false where it is saved already. */
-export function saveScenario() {
+/** Save what the bar and the sizes ask now, where it is not saved already. */
+function saveScenario() {
   const { q, scenarios } = state;
-  if (scenarios.some((one) => same(one.q, q)) || scenarios.length >= MOST) return false;
+  if (scenarios.some((one) => same(one.q, q)) || scenarios.length >= MOST) return;
   const taken = new Set(scenarios.map((one) => one.name)),
     stem = `${nameOf(q)} on ${deviceOf(q)}`;
   let name = stem;
@@ -24,7 +24,6 @@ export function saveScenario() {
   update((s) => {
     s.scenarios = [...s.scenarios, { name, q: JSON.parse(JSON.stringify(q)) }];
   });
-  return true;
 }
 
 /** The table of scenarios: the question on screen first. */

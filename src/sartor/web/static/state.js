@@ -247,11 +247,9 @@ export function devices() {
 }
 
 /** The fields of a request that the question bar says; empty ones left out. */
-export function question({ q = state.q, set = q.set, without = [] } = {}) {
+export function question({ q = state.q, set = q.set } = {}) {
   const { model, config, name, ...rest } = q;
   if (rest.phase !== "train") delete rest.framework; // of training alone
   const asked = config !== null ? { config, name: name || null, ...rest, set } : { model, ...rest, set };
-  return Object.fromEntries(
-    Object.entries(asked).filter(([key, value]) => value !== null && value !== "" && !without.includes(key)),
-  );
+  return Object.fromEntries(Object.entries(asked).filter(([, value]) => value !== null && value !== ""));
 }

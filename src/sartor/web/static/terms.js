@@ -1,6 +1,6 @@
 // Glossary entries with formulas, shown on hover and focus of elements with data-term.
 
-export const TERMS = {
+const TERMS = {
   hidden_size: [
     "Hidden size h",
     "Width of the residual stream: every layer reads and writes vectors of h numbers.",
@@ -110,27 +110,11 @@ export const TERMS = {
       "favours less), so that a smaller model is not faster just for being smaller.",
     "1 − (T′/T) / min(F′/F, N′/N)",
   ],
-  wave: [
-    "Wave efficiency",
-    "Tiles of a GEMM run in waves, one tile per core; the last wave may be nearly empty.",
-    "tiles / (waves · SMs)",
-  ],
-  tile: [
-    "Tile efficiency",
-    "Useful share of the computed tiles; the rest is padding at the edges.",
-    "m·n / (⌈m/tm⌉·tm · ⌈n/tn⌉·tn)",
-  ],
-  bound: [
-    "Bound by",
-    "The longest of compute, memory traffic, network, and fixed overheads.",
-    "argmax(compute, memory, network, overhead)",
-  ],
   roofline: [
     "Roofline",
     "Bandwidth times intensity, up to the peak. Points are GEMMs; the nearer to the roof, the better.",
     "min(peak, intensity · bandwidth)",
   ],
-  intensity: ["Arithmetic intensity", "GEMM FLOPs per byte moved from or to memory.", "FLOPs / bytes"],
   finding: [
     "Finding",
     "A rule that this shape violates on this device, and the time the fix saves at equal work.",
@@ -191,7 +175,6 @@ export const TERMS = {
     "Memory of the fullest device: parameters, gradients, optimizer state, activations, workspace, allocator reserve.",
     "M = parameters + gradients + states + activations + workspace",
   ],
-  bubble: ["Pipeline bubble", "Idle time of stages while the pipeline fills and drains.", "(p − 1) / (m·v + p − 1)"],
   pareto: [
     "Pareto front",
     "Points that no other point beats in all respects.",

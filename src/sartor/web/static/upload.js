@@ -7,7 +7,7 @@ import { state, update } from "./state.js";
 
 const MOST = 900_000;
 
-export function useConfig(text, name, { banner }) {
+function useConfig(text, name, { banner }) {
   if (text.length > MOST) {
     banner(`config.json of ${text.length} characters: must be at most ${MOST}; nearest: without its id2label tables`);
     return false;
