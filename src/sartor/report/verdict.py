@@ -14,7 +14,7 @@ from sartor.shapes.space import Equal
 from sartor.units import format_change, format_count, format_share
 
 if TYPE_CHECKING:
-    from sartor.answers.advice import Advice
+    from sartor.answers.advice import Advice, Worth
     from sartor.answers.estimate import ModelEstimate
     from sartor.rules.rule import Finding
     from sartor.shapes.quality import LossChange, Quality
@@ -101,7 +101,7 @@ def _what_to_change(advice: Advice, *, brief: bool = False) -> list[str]:
     best, first = search.candidates[0], search.smallest_edit or search.candidates[0]
     if advice.worth is not None and float(first.loss.low_nats) > advice.worth.gained_nats:
         tried = f"the fastest tried, {change_text(first.changed)}, is {_gain_words(first, search.equal)}"
-        buys = f"{advice.worth.gained_nats:.3f} nats over {format_count(advice.worth.tokens)} tokens"
+        buys = f"{advice.worth.gained_nats:.3f} nats over {_length(advice.worth)}"
         return [f"Keep this shape: {tried}; its speed buys {buys}, less than that costs."]
     sentences = [f"Change first: {change_text(first.changed)}; this is {_gain_words(first, search.equal)}."]
     if search.minimax is not None and search.minimax.changed != first.changed:
@@ -194,17 +194,20 @@ def worth_words(advice: Advice) -> Iterator[str]:
     worth, edit = advice.worth, advice.search.smallest_edit or next(iter(advice.search.candidates), None)
     if worth is None or edit is None or advice.codesign is not None:  # the latter has a shape of its own
         return
-    length = format_count(worth.tokens)
-    run = f"{length} tokens" if worth.stated else f"{length} tokens (20 per parameter; yours: --tokens)"
     money = "" if worth.usd is None else f", {worth.usd:,.0f} USD"
     hours = f"{three_digits(worth.device_hours)} device-hours{money}"
     dear = float(edit.loss.high_nats) > worth.gained_nats
     but = ", which the shape may cost" if dear else ""
     yield (
-        f"Over {run} the smallest edit saves {format_share(worth.share)} of the run: {hours}, or "
+        f"Over {_length(worth)} the smallest edit saves {format_share(worth.share)} of the run: {hours}, or "
         f"{worth.gained_nats:.3f} nats of loss if spent on more tokens{but}. A run that has begun is worth restarting "
         f"only before {format_count(worth.restart_tokens)} tokens."
     )
+
+
+def _length(worth: Worth) -> str:
+    """``161B tokens (20 per parameter; yours: --tokens)``: the training run, and how its length is known."""
+    return f"{format_count(worth.tokens)} tokens{'' if worth.stated else ' (20 per parameter; yours: --tokens)'}"
 
 
 def _evidence(quality: Quality) -> str:
