@@ -18,6 +18,7 @@ from sartor.errors import InputError
 from sartor.step.measured_run import _student, run_change
 from sartor.traces.kernel_trace import kernel_seconds, operator_seconds
 from sartor.traces.read import read_kineto
+from traces.kineto_hand import SIDE, Hand
 from traces.kineto_made import Made, strength_for, write
 from traces.logs_made import dump, megatron, torchtitan
 
@@ -182,8 +183,28 @@ def test_two_healthy_traces_raise_no_alarm(traces: dict[str, Path], sartor: Call
 def test_the_operator_that_changed_is_the_first_part(traces: dict[str, Path], sartor: Callable[..., Ran]) -> None:
     done = sartor("compare", traces["a"], traces["ragged"], "--json")
     assert done.code == 1
-    assert "128257" in done.body["parts"][0]["name"]
+    first = done.body["parts"][0]
+    assert first["name"] == "aten::mm 8192x4096 4096x128256 -> 8192x4096 4096x128257"
+    assert (first["in_a"]["sizes"], first["in_b"]["sizes"]) == ("8192x4096 4096x128256", "8192x4096 4096x128257")
+    assert first["in_a"]["calls"] == first["in_b"]["calls"] == 1
+    assert first["ratio"] == pytest.approx(1.36, abs=0.05)
     assert done.body["total"]["ratio"] == pytest.approx(1.05, abs=0.01)
+
+
+def test_other_kernels_and_other_counts_of_an_operator_are_said(tmp_path: Path, sartor: Callable[..., Ran]) -> None:
+    paths = tmp_path / "a.json", tmp_path / "b.json"
+    for path, kernel, adds in zip(paths, ("old", "newer"), (1, 2), strict=True):
+        hand = Hand()
+        for number in range(4):
+            begin = hand.at
+            hand.kernel("aten::mm", kernel, 1000)
+            for _ in range(adds):
+                hand.kernel("aten::add", "plus", 500, dims=((SIDE, SIDE),))
+            hand.mark(number, begin)
+        hand.write(path)
+    said = " ".join(sartor("compare", *paths).out.split())
+    assert "aten::mm 8192x8192 8192x8192: by old only in A; by newer only in B" in said
+    assert "aten::add 8192x8192: 1 -> 2 calls per step" in said
 
 
 def test_seconds_of_the_operators_sum_to_the_kernels(traces: dict[str, Path]) -> None:

@@ -542,7 +542,24 @@ _NAME = text(
 )
 
 
-CHANGED_TIME: Fields = (_NAME, *_change("s"))
+_OPERATOR_CALLS: Fields = (
+    number("calls", help="per step; of the whole trace where no step is marked"),
+    text("sizes", help="of its inputs"),
+    rows("kernels", Scalar.TEXT),
+)
+CHANGED_TIME: Fields = (
+    _NAME,
+    *_change("s"),
+    *through(
+        lambda pair: pair[0],
+        (
+            field(
+                "in_a", _OPERATOR_CALLS, null=True, help="an operator of a trace, as A does it; null where it does not"
+            ),
+            field("in_b", _OPERATOR_CALLS, null=True),
+        ),
+    ),
+)
 CHANGED_BYTES: Fields = (_NAME, *_change("bytes"))
 """A part's seconds or bytes in two runs; read pairs (`RunChange`, threshold)."""
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -24,7 +25,7 @@ from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import usual_cluster
 from sartor.options import with_options
 from sartor.run.fields import FIELDS, check_names
-from sartor.step.measured_run import LEAST_STEPS, RunChange, run_change, step_series, sum_of
+from sartor.step.measured_run import LEAST_STEPS, OperatorCalls, RunChange, run_change, step_series, sum_of
 from sartor.step.results import step_source
 from sartor.units import format_share
 
@@ -310,18 +311,19 @@ def _there(path: str | Path, name: str) -> Path:
 
 
 def _compare_traces(a: str | Path, b: str | Path, threshold: float) -> RunComparison:
-    from sartor.traces.kernel_trace import kernel_seconds, operator_seconds, step_seconds
+    from sartor.traces.kernel_trace import kernel_seconds, operator_calls, operator_seconds, step_seconds
     from sartor.traces.read import read_traces
 
     one, other = read_traces(a, "A")[0], read_traces(b, "B")[0]
     steps = step_seconds(one), step_seconds(other)
+    calls = operator_calls(one), operator_calls(other)
     warnings = [f"A is of {one.gpu}, B of {other.gpu}"] if one.gpu != other.gpu else []
     if min(each.size for each in steps) >= LEAST_STEPS:
-        parts = tuple(_operators(operator_seconds(one), operator_seconds(other), whole=False))
+        parts = tuple(_operators(operator_seconds(one), operator_seconds(other), calls, whole=False))
         total = run_change("step", *steps)
     else:
         warnings.append(f"fewer than {LEAST_STEPS} marked steps: noise is that of the single kernels of an operator")
-        parts = tuple(_operators(kernel_seconds(one), kernel_seconds(other), whole=True))
+        parts = tuple(_operators(kernel_seconds(one), kernel_seconds(other), calls, whole=True))
         total = sum_of("kernels", parts)
     return RunComparison(
         kind="trace",
@@ -334,22 +336,63 @@ def _compare_traces(a: str | Path, b: str | Path, threshold: float) -> RunCompar
     )
 
 
-def _operators(a: Mapping[str, FloatArray], b: Mapping[str, FloatArray], *, whole: bool) -> Iterator[RunChange]:
+_Called = tuple[Mapping[str, OperatorCalls], Mapping[str, OperatorCalls]]
+"""The operators of both traces."""
+
+
+def _operators(
+    a: Mapping[str, FloatArray], b: Mapping[str, FloatArray], calls: _Called, *, whole: bool
+) -> Iterator[RunChange]:
     """The change of every operator: of its seconds per step or, with ``whole``, of all its kernels together."""
     none = np.zeros(0)
-    for name in dict.fromkeys((*a, *b)):
-        one, other = a.get(name, none), b.get(name, none)
+    for name, renamed in _pairs(*calls):
+        one, other = a.get(name, none), b.get(renamed, none)
         enough = min(one.size, other.size) >= LEAST_STEPS and one.all() and other.all()
         if enough:
             found = run_change(name, one, other, tests=1 if whole else len(a))
             counts = (one.size, other.size) if whole else (1, 1)
             share = counts[1] / counts[0]
-            yield replace(
+            found = replace(
                 found, a=counts[0] * found.a, b=counts[1] * found.b, low=share * found.low, high=share * found.high
             )
         else:
             sums = [float(each.sum()) / (1 if whole else max(each.size, 1)) for each in (one, other)]
-            yield _unsure(name, sums[0], sums[1])
+            found = _unsure(name, sums[0], sums[1])
+        in_a, in_b = calls[0].get(name), calls[1].get(renamed)
+        if in_a is not None and in_b is not None and name != renamed:
+            found = replace(found, name=f"{name} -> {in_b.sizes}")
+        yield replace(found, in_a=in_a, in_b=in_b)
+
+
+def _pairs(a: Mapping[str, OperatorCalls], b: Mapping[str, OperatorCalls]) -> Iterator[tuple[str, str]]:
+    """Each operator of A with the same one of B. One whose sizes B does not have is that of the same name in B whose
+    sizes A does not have and of which fewest differ, if most are the same."""
+    new = [key for key in b if key not in a]
+    for name, calls in a.items():
+        if name in b:
+            yield name, name
+            continue
+        same = [key for key in new if key.partition(" ")[0] == name.partition(" ")[0]]
+        nearest = min(same, key=lambda key: _differ(calls.sizes, b[key].sizes), default="")
+        if nearest and _differ(calls.sizes, b[nearest].sizes) <= MOST_DIFFERENT:
+            new.remove(nearest)
+            yield name, nearest
+        else:
+            yield name, name
+    yield from ((key, key) for key in new)
+
+
+MOST_DIFFERENT = 0.5
+"""Share of an operator's sizes that may differ between two runs for it to be the same one."""
+
+
+def _differ(a: str, b: str) -> float:
+    """Share of two operators' sizes that differ; 1 where they have other dimensions."""
+    one, other = ([dims.split("x") for dims in sizes.split()] for sizes in (a, b))
+    if [len(dims) for dims in one] != [len(dims) for dims in other]:
+        return 1.0
+    pairs = list(zip(chain(*one), chain(*other), strict=True))
+    return sum(x != y for x, y in pairs) / max(len(pairs), 1)
 
 
 def _unsure(name: str, a: float, b: float) -> RunChange:

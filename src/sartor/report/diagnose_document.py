@@ -17,6 +17,7 @@ from sartor.answers.diagnosis import (
     LogDiagnosis,
 )
 from sartor.answers.field import Level, columns_of, text
+from sartor.errors import visible
 from sartor.operators import Gemm
 from sartor.plans.explain import AGREES, nearest
 from sartor.report import document as d
@@ -24,13 +25,14 @@ from sartor.report.diagnose_words import diagnose_answer
 from sartor.report.grid import Grid, field_grid, grid_of
 from sartor.report.plan_words import plan_words
 from sartor.report.run_points import MOST_OPERATORS, run_points, worst_first
-from sartor.report.words import count_text
+from sartor.report.words import count_text, three_digits
 from sartor.units import format_bytes, format_change, format_seconds, format_share
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from sartor.answers.diagnosis import RunComparison, TraceDiagnosis
+    from sartor.step.measured_run import RunChange
 
 COMPARED = 15
 """Operators of two runs that are listed."""
@@ -190,9 +192,25 @@ def compare_view(answer: RunComparison) -> RenderableType:
     for name, (fields, changes) in tables.items():
         grid = field_grid(name, columns_of(fields), [(change, answer.threshold) for change in changes])
         blocks += [d.section(name), d.grid_block(grid)] if changes else []
+    operators = [line for change in answer.parts[:COMPARED] if (line := _done_otherwise(change))]
+    blocks.append(d.bullets_block("What changed of these operators", operators))
     facts = [f"{name}: {a} in A, {b} in B" for name, (a, b) in answer.facts.items()]
     blocks += [d.bullets_block("Facts that differ", facts), d.bullets_block("Warnings", answer.warnings)]
     return d.document_text(blocks)
+
+
+def _done_otherwise(change: RunChange) -> str:
+    """``aten::mm 64x64 64x64: 1 -> 2 calls per step; by cutlass only in A``; empty where only one run has it, or both
+    call it as often and by the same kernels."""
+    a, b = change.in_a, change.in_b
+    if a is None or b is None:
+        return ""
+    calls = [three_digits(one.calls) for one in (a, b)]
+    lines = [f"{' -> '.join(calls)} calls per step"] if calls[0] != calls[1] else []
+    for run, here, there in (("A", a, b), ("B", b, a)):
+        if only := [name for name in here.kernels if name not in there.kernels]:
+            lines.append(f"by {', '.join(only)} only in {run}")
+    return f"{visible(change.name)}: {'; '.join(lines)}" if lines else ""
 
 
 def _verdict(answer: RunComparison) -> str:

@@ -172,6 +172,15 @@ LEAST_NOISE = 1e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorCalls:
+    """How a run does an operator: its calls per step, the sizes of its inputs, and the kernels that they start."""
+
+    calls: float
+    sizes: str
+    kernels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunChange:
     """One quantity in run A and in run B, with the interval of their ratio."""
 
@@ -181,6 +190,9 @@ class RunChange:
     low: float
     high: float
     """Bounds of B over A, at ``LEVEL`` jointly for all parts of a comparison."""
+    in_a: OperatorCalls | None = None
+    """Of an operator in a trace; None where the run does not have it."""
+    in_b: OperatorCalls | None = None
 
     @property
     def ratio(self) -> float:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from sartor.step.measured_run import OperatorCalls
 from sartor.units import FloatArray, IntArray
 
 T = TypeVar("T")
@@ -358,6 +359,23 @@ def kernel_seconds(trace: KernelTrace) -> Mapping[str, FloatArray]:
     order = np.argsort(key_index, kind="stable")
     ends = np.searchsorted(key_index[order], np.arange(len(keys) + 1))
     return {key: took[order[ends[i] : ends[i + 1]]] for i, key in enumerate(keys)}
+
+
+def operator_calls(trace: KernelTrace) -> Mapping[str, OperatorCalls]:
+    """Calls per step of each operator (over the whole trace where no step is marked), its sizes and its kernels."""
+    keys, key_index = _keys(trace)
+    inside = trace.step >= 0 if (trace.step >= 0).any() else np.ones(trace.step.size, dtype=bool)
+    num_steps = np.unique(trace.step[inside]).size
+    own = np.where(trace.operator >= 0, trace.operator, -1 - np.arange(trace.operator.size))  # without one: the kernel
+    called = np.unique(np.stack([key_index, own])[:, inside], axis=1)
+    calls = np.bincount(called[0], minlength=len(keys)) / num_steps
+    kernels: dict[int, dict[str, None]] = {}
+    for key, name in np.unique(np.stack([key_index, trace.name]), axis=1).T.tolist():
+        kernels.setdefault(key, {})[short_kernel(trace.names[name])] = None
+    return {
+        key: OperatorCalls(calls=float(calls[i]), sizes=key.partition(" ")[2], kernels=tuple(kernels[i]))
+        for i, key in enumerate(keys)
+    }
 
 
 def _keys(trace: KernelTrace) -> tuple[list[str], IntArray]:
