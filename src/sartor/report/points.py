@@ -237,7 +237,7 @@ def published_points(title: str, unit: str, rows: Sequence[tuple[str, float, flo
     columns: list[Any] = list(zip(*rows, strict=True)) if rows else [()] * 5
     numbers = [np.asarray([np.nan if v is None else v for v in column], dtype=float) for column in columns[1:]]
     return Published(
-        title=title,
+        title=f"{title}: {_agreement(unit, *numbers)}",
         unit=unit,
         cases=tuple(columns[0]),
         predicted=numbers[0],
@@ -245,3 +245,13 @@ def published_points(title: str, unit: str, rows: Sequence[tuple[str, float, flo
         high=numbers[2],
         published=numbers[3],
     )
+
+
+def _agreement(unit: str, predicted: Numbers, low: Numbers, high: Numbers, published: Numbers) -> str:
+    """How near the predictions are to the published values; without any, what they span."""
+    known = np.isfinite(published)
+    if not known.any():
+        return f"{predicted.min():.2g} to {predicted.max():.2g} {unit} predicted" if predicted.size else "no case"
+    error = float(np.median(np.abs(predicted[known] / published[known] - 1)))
+    inside = int(((low <= published) & (published <= high)).sum())
+    return f"{format_share(error)} off at the median, {inside} of {known.sum()} published within the 80% interval"
