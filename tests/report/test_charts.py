@@ -88,15 +88,18 @@ def test_no_product_lies_above_the_roofline(advice: Advice) -> None:
 
 
 def test_the_sweep_agrees_with_the_step_at_the_models_own_value(advice: Advice) -> None:
-    swept = sweep_field(advice.base, "vocab_size")
+    question = advice.base.question
+    ask = (question.workload, question.dims, question.gpu)
+    swept = sweep_field(*ask, "vocab_size", run=advice.base.run, trained=question.trained)
     assert swept is not None
     at = swept.values == swept.now
     assert swept.time_s[at] == pytest.approx(float(advice.base.microbatch.time_s), rel=1e-9)
 
 
 def test_a_field_that_cannot_be_swept_is_refused(advice: Advice) -> None:
+    question = advice.base.question
     with pytest.raises(InputError, match="not a size of this model"):
-        sweep_field(advice.base, "name")
+        sweep_field(question.workload, question.dims, question.gpu, "name")
 
 
 def test_nothing_found_means_no_figure_rather_than_an_empty_one(advice: Advice) -> None:

@@ -10,18 +10,20 @@ import numpy as np
 import numpy.typing as npt
 
 from sartor.files import write_atomic
+from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap
 from sartor.model.layer import AttentionMixer
 from sartor.model.shape import TransformerShape
+from sartor.model.workload import ParallelDims, Workload
 from sartor.report.charts import FILE, Frame, draw, to_png
 from sartor.report.points import Gains, Pareto, Sawtooth, operator_times, roofline_points
 from sartor.report.words import change_text, printable, short_change, speedup_text
-from sartor.shapes.evaluate import sweep
+from sartor.shapes.evaluate import Trained, sweep
+from sartor.step.coefficients import InRun
 from sartor.units import format_share
 
 if TYPE_CHECKING:
     from sartor.answers.advice import Advice
-    from sartor.answers.estimate import ModelEstimate
     from sartor.rules.rule import Finding
     from sartor.shapes.search import Candidate, ShapeSearch
 
@@ -40,13 +42,15 @@ PREFERRED = ("num_heads", "ffn_hidden_size", "vocab_size", "expert_ffn_hidden_si
 def _sawtooth_points(advice: Advice) -> tuple[Sawtooth | None, Sawtooth | None]:
     """Sweeps of the most important field and of the width that quantizes into waves; None if the model has no such
     field (or it is the first one)."""
+    question, run = advice.base.question, advice.base.run
+    ask = (question.workload, question.dims, question.gpu)
     field, after = _what_matters(advice)
-    own = advice.base.question.workload.shape.fields()
+    own = question.workload.shape.fields()
     width = next((name for name in WIDTHS if name in own and name != field), "")
-    first = sweep_field(advice.base, field, after=after) if field else None
+    first = sweep_field(*ask, field, after=after, run=run, trained=question.trained) if field else None
     if field in WIDTHS or not width:
         return first, None
-    return first, sweep_field(advice.base, width, after=_new_value(advice, width))
+    return first, sweep_field(*ask, width, after=_new_value(advice, width), run=run, trained=question.trained)
 
 
 def _what_matters(advice: Advice) -> tuple[str, int | None]:
@@ -72,26 +76,28 @@ def _new_value(advice: Advice, field: str) -> int | None:
 
 
 def sweep_field(
-    base: ModelEstimate,
+    workload: Workload,
+    dims: ParallelDims,
+    gpu: Gpu,
     field: str,
     *,
     values: Iterable[int] | None = None,
     after: int | None = None,
+    run: InRun | None = None,
+    trained: Trained | None = None,
 ) -> Sawtooth | None:
-    """Time of the answer's microbatch or inference pass for each of ``values`` of ``field`` (default: near the model's
-    own), other fields unchanged.
+    """Time of a microbatch (of ``run``, in training) or an inference pass for each of ``values`` of ``field`` (default:
+    near the model's own), other fields unchanged.
 
-    Derived sizes follow the field (``shapes.sweep``). Invalid values are left out; None if fewer than three remain.
-    Raises ``InputError`` for an unknown field.
+    Derived sizes follow the field (``shapes.sweep``); ``trained`` says how the trainer pads a shape. Invalid values are
+    left out; None if fewer than three remain. Raises ``InputError`` for an unknown field.
     """
-    question, run = base.question, base.run
-    workload, gpu = question.workload, question.gpu
     now = int(workload.shape.fields().get(field, 1))
     wanted = _values(workload.shape, field, now, after) if values is None else np.unique(np.asarray([*values]))
     known = {gpu.name: run.calibration} if run else None
     found = sweep(
-        workload, [gpu], question.dims, field=field, values=wanted, calibrations=known,
-        kernels=run.kernels if run else None, trained=question.trained,
+        workload, [gpu], dims, field=field, values=wanted, calibrations=known,
+        kernels=run.kernels if run else None, trained=trained,
     )  # fmt: skip
     time_s = found.time_s[gpu.name]
     runs = np.isfinite(time_s)

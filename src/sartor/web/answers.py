@@ -40,6 +40,8 @@ def deploy(body: Body) -> Reply:
     names = [name.rpartition(".")[2] for name in GROUPS["requests"]]
     words = {name: body[name] for name in names if body.get(name) is not None}
     answer = api.deploy(model_of(body), devices_of(body), **words, **question_of(body))
+    if not body["says"]:
+        return answered("deploy", answer.to_dict())
     start = [*answer.best.commands, answer.best.to_replace()] if answer.best else []
     says = {"lines": deploy_lines(answer), "layouts": layouts_title(answer), "start": "\n".join(start).strip()}
     return answered("deploy", {**answer.to_dict(), "says": says})

@@ -2,7 +2,7 @@
 
 import { ask, catalog, Refused } from "./api.js";
 import { deviceGroups } from "./bar.js";
-import { axes, box, COLOURS, figure, legend, log, logTicks } from "./charts.js";
+import { axes, box, COLOURS, figure, legend, log } from "./charts.js";
 import { card, h, put, s, sized, table } from "./dom.js";
 import { chance, count, seconds, whole } from "./format.js";
 import { question, state, update } from "./state.js";
@@ -113,7 +113,9 @@ export function deployView({ banner, status }) {
     element.classList.add("waiting");
     mark(null);
     try {
-      const found = await work.run("Pricing all layouts", (signal) => ask("/api/deploy", body(), { signal }));
+      const found = await work.run("Pricing all layouts", (signal) =>
+        ask("/api/deploy", { ...body(), says: true }, { signal }),
+      );
       if (found === null) return;
       banner("");
       draw(results, found);
@@ -212,11 +214,7 @@ function front(found) {
         width,
         height,
         `Tokens per second of a device over tokens per second of a request: ${points.length} points`,
-        axes(
-          frame,
-          { scale: x, ticks: logTicks(xs[0], xs[1], [1, 2, 5]), text, title: "tokens/s of a request" },
-          { scale: y, ticks: logTicks(ys[0], ys[1], [1, 2, 5]), text, title: "tokens/s of a GPU" },
-        ),
+        axes(frame, { scale: x, text, title: "tokens/s of a request" }, { scale: y, text, title: "tokens/s of a GPU" }),
         points.map((p, i) => {
           const [a, b] = [across[i], up[i]];
           const tip = `${p.layout} on ${p.gpu}, ${whole(p.in_flight)} in flight: ${count(a)} and ${count(b)}`;
