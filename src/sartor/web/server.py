@@ -98,15 +98,18 @@ def _api_page() -> bytes:
 
 def _theme() -> str:
     """The colours of the reports, light and dark, as the page's variables."""
-    light = css_variables(LIGHT) + "--orange-text:#8a5f00;--green-text:#00694d;--red-text:#a84300;color-scheme:light;"
+    light = (
+        css_variables(LIGHT) + "--orange-text:#8a5f00;--green-text:#00694d;--red-text:#a84300;"
+        "--button:var(--blue);color-scheme:light;"
+    )
     dark = (
-        css_variables(DARK)
-        + f"--orange-text:{DARK.orange};--green-text:{DARK.green};--red-text:{DARK.vermillion};color-scheme:dark;"
+        css_variables(DARK) + f"--orange-text:{DARK.orange};--green-text:{DARK.green};--red-text:{DARK.vermillion};"
+        "--button:#1d6fa8;color-scheme:dark;"
     )
     return (
         f":root{{{light}{css_meanings()}}}\n"
-        f"@media (prefers-color-scheme:dark){{:root:not([data-theme=light]){{{dark}}}}}\n"
-        f":root[data-theme=dark]{{{dark}}}\n"
+        f"@media screen and (prefers-color-scheme:dark){{:root:not([data-theme=light]){{{dark}}}}}\n"
+        f"@media screen{{:root[data-theme=dark]{{{dark}}}}}\n"
     )
 
 

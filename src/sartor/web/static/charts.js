@@ -2,6 +2,9 @@
 
 import { h, put, s, sized } from "./dom.js";
 import { share } from "./format.js";
+import "./d3-scale.js"; // vendored, see d3.LICENSE
+
+const { scaleLinear, scaleLog } = globalThis.d3;
 
 export const COLOURS = [
   "var(--blue)",
@@ -50,40 +53,17 @@ export const paint = (name) => `var(--of-${name.toLowerCase().replaceAll(/[^a-z0
 /** One rem in px: figures keep their proportions where letters are larger. */
 export const rem = () => parseFloat(getComputedStyle(document.documentElement).fontSize);
 
-/** @param {number[]} domain @param {number[]} range */
-export function linear([d0, d1], [r0, r1]) {
-  const k = d1 === d0 ? 0 : (r1 - r0) / (d1 - d0);
-  const scale = (value) => r0 + (value - d0) * k;
-  scale.invert = (at) => (k ? d0 + (at - r0) / k : d0);
-  return scale;
-}
+export const linear = (domain, range) => scaleLinear(domain, range);
+export const log = (domain, range) => scaleLog(domain, range);
 
-/** @param {number[]} domain @param {number[]} range */
-export function log([d0, d1], [r0, r1]) {
-  const inner = linear([Math.log(d0), Math.log(d1)], [r0, r1]);
-  const scale = (value) => inner(Math.log(value));
-  scale.invert = (at) => Math.exp(inner.invert(at));
-  return scale;
-}
-
-/** Round values between two, about `many` of them. */
-export function ticks(low, high, many = 5) {
-  if (!(high > low)) return [low];
-  const raw = (high - low) / many,
-    power = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 5, 10].map((m) => m * power).find((m) => m >= raw);
-  const out = [];
-  for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-9; at += step)
-    out.push(Number(at.toPrecision(12)));
-  return out;
-}
-
-export function logTicks(low, high, digits = [1, 3]) {
-  const out = [];
-  for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++) {
-    for (const digit of digits) out.push(Number((digit * 10 ** power).toPrecision(6)));
-  }
-  return out.filter((at) => at >= low && at <= high);
+/** Round values of an axis {scale, text}, about `many` of them (in multiples of `unit`): [px, words]. */
+export function ticks({ scale, text, many = 5, unit = 1 }) {
+  const inUnit = scale.copy().domain(scale.domain().map((value) => value / unit)),
+    words = scale.base ? scale.tickFormat(many, text) : text; // of a logarithmic axis those that have room
+  return inUnit
+    .ticks(many)
+    .map((value) => [inUnit(value), words(value * unit)])
+    .filter(([, word]) => word);
 }
 
 /** A figure of a size, named for who cannot see it. */
@@ -95,20 +75,22 @@ export function figure(width, height, label, ...children) {
   );
 }
 
-/** Axes with grid lines: `x` and `y` are {scale, ticks, text, title}; `box` is {left, right, top, bottom} in px. */
+/** Axes with grid lines: `x` and `y` are {scale, text, title, many, unit}, see `ticks`; `box` is {left, right, top,
+ * bottom} in px. */
 export function axes(box, x, y) {
   const out = [],
-    em = rem();
-  for (const at of y?.ticks ?? []) {
+    em = rem(),
+    many = box.right - box.left > 30 * em ? 8 : 4;
+  for (const [at, words] of y ? ticks(y) : []) {
     out.push(
-      s("line", { class: "grid", x1: box.left, x2: box.right, y1: y.scale(at), y2: y.scale(at) }),
-      s("text", { class: "tick", x: box.left - 6, y: y.scale(at) + 0.27 * em, "text-anchor": "end" }, y.text(at)),
+      s("line", { class: "grid", x1: box.left, x2: box.right, y1: at, y2: at }),
+      s("text", { class: "tick", x: box.left - 6, y: at + 0.27 * em, "text-anchor": "end" }, words),
     );
   }
-  for (const at of x?.ticks ?? []) {
+  for (const [at, words] of x ? ticks({ many, ...x }) : []) {
     out.push(
-      s("line", { class: "grid", x1: x.scale(at), x2: x.scale(at), y1: box.top, y2: box.bottom }),
-      s("text", { class: "tick", x: x.scale(at), y: box.bottom + em, "text-anchor": "middle" }, x.text(at)),
+      s("line", { class: "grid", x1: at, x2: at, y1: box.top, y2: box.bottom }),
+      s("text", { class: "tick", x: at, y: box.bottom + em, "text-anchor": "middle" }, words),
     );
   }
   if (x?.title)
@@ -187,7 +169,7 @@ export function whiskers({ label, title, rows, zero = false }) {
       frame = box(width, height, { left: Math.min(0.42 * letters + 1, (0.4 * width) / em), top: 0.4 }),
       shown = Math.floor((frame.left / em - 1) / 0.42),
       x = linear([least, most], [frame.left, frame.right]),
-      across = { scale: x, ticks: ticks(least, most, width > 500 ? 8 : 4), text: secondsTicks(unit) };
+      across = { scale: x, text: secondsTicks(unit) };
     const line = ({ name, tip, low, high, colour, dots }, i) => {
       const y = frame.top + row * (i + 0.5),
         bar = { stroke: colour, "stroke-width": 6, "stroke-linecap": "round", opacity: 0.45 },

@@ -1,7 +1,7 @@
 // The design view: a search for a chip, started here, or the study file of `sartor design`, loaded or watched.
 
 import { ask, catalog, Refused } from "./api.js";
-import { axes, box, figure, legend, linear, paint, parts, path, ticks } from "./charts.js";
+import { axes, box, figure, legend, linear, paint, parts, path } from "./charts.js";
 import { card, download, h, put, s, sized, table, term } from "./dom.js";
 import { bytes, count, interval, seconds, share, whole } from "./format.js";
 import { keep, kept } from "./kept.js";
@@ -369,7 +369,7 @@ export function designView({ banner, status }) {
     status(
       best
         ? `Best ${rate(best.objective)} ${unit}` +
-            (found.gap ? `, nothing more than ${share(found.gap)} better` : ", proved")
+            (found.gap ? `, nothing more than ${share(found.gap)} better` : found.gap === 0 ? ", proved" : "")
         : "",
     );
   }
@@ -491,8 +491,8 @@ function convergence(found, unit) {
         `Bound and best over ${seconds(end)}`,
         axes(
           frame,
-          { scale: x, ticks: ticks(0, end, width > 500 ? 8 : 4), text: (v) => String(v), title: "seconds of search" },
-          { scale: y, ticks: ticks(0, top, 5), text: (v) => count(v), title: unit },
+          { scale: x, text: (v) => String(v), title: "seconds of search" },
+          { scale: y, text: (v) => count(v), title: unit },
         ),
         s("path", { class: "track", d: stairs(c.bound), stroke: "var(--vermillion)", "stroke-dasharray": "6 4" }),
         s("path", { class: "track", d: stairs(c.incumbent), stroke: "var(--blue)" }),
@@ -537,8 +537,8 @@ function cloud(found, unit) {
         `${p.labels.length} evaluated points by area`,
         axes(
           frame,
-          { scale: x, ticks: ticks(...xs, width > 500 ? 8 : 4), text: (v) => String(v), title: "area [mm²]" },
-          { scale: y, ticks: ticks(...ys, 5), text: (v) => count(v, 4), title: unit },
+          { scale: x, text: (v) => String(v), title: "area [mm²]" },
+          { scale: y, text: (v) => count(v, 4), title: unit },
         ),
         p.labels.map((label, i) =>
           s("circle", {

@@ -1,20 +1,7 @@
 // What the plan view draws of an answer: its figures, tables, timeline and launch files.
 
 import { ask, Refused } from "./api.js";
-import {
-  axes,
-  box,
-  COLOURS,
-  figure,
-  legend,
-  linear,
-  paint,
-  path,
-  rem,
-  secondsTicks,
-  ticks,
-  timeUnit,
-} from "./charts.js";
+import { axes, box, COLOURS, figure, legend, linear, paint, path, rem, secondsTicks, timeUnit } from "./charts.js";
 import { card, download, h, put, s, sized, table, term } from "./dom.js";
 import { bytes, count, interval, seconds, share, whole } from "./format.js";
 import { state } from "./state.js";
@@ -71,13 +58,12 @@ export function cloud(c, choose) {
           frame,
           {
             scale: x,
-            ticks: ticks(...xs, width > 500 ? 8 : 4),
             text: secondsTicks(unit),
             title: `step [${word}]${away ? `; ${away} slower plans not drawn` : ""}`,
           },
           {
             scale: y,
-            ticks: ticks(...ys.map((v) => v / GIB), 6).map((v) => v * GIB),
+            unit: GIB,
             text: (v) => String(Math.round(v / GIB)),
             title: "fullest device [GiB]",
           },
@@ -191,10 +177,11 @@ function track(m, width, left, [from, end], unit, word) {
       m.title,
       axes(
         frame,
-        { scale: x, ticks: ticks(from, end, width > 500 ? 8 : 4), text: secondsTicks(unit), title: `time [${word}]` },
+        { scale: x, text: secondsTicks(unit), title: `time [${word}]` },
         {
           scale: y,
-          ticks: ticks(0, most / GIB, 3).map((v) => v * GIB),
+          many: 3,
+          unit: GIB,
           text: (v) => String(Math.round(v / GIB)),
           title: "held [GiB]",
         },

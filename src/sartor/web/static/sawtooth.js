@@ -2,7 +2,7 @@
 
 import { linear, path, rem, secondsTicks, ticks, timeUnit } from "./charts.js";
 import { h, put, s, sized, term } from "./dom.js";
-import { change, seconds, times, whole } from "./format.js";
+import { change, counted, seconds, times, whole } from "./format.js";
 
 const TOP = 1.1,
   BOTTOM = 1.05; // room for words above and below the curve, in rem
@@ -196,7 +196,8 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
     const span = `${field} ${whole(low)} to ${whole(high)}`;
     const xs = shown.map((i) => x(data.values[i])),
       at = data.values.indexOf(value),
-      marks = ticks(least - room, most + room, 3);
+      real = (v) =>
+        shown.reduce((near, i) => (Math.abs(data.values[i] - v) < Math.abs(near - v) ? data.values[i] : near), low);
     xOf = x;
     cross = s("g", {});
     readout = s("text", { class: "tick readout", x: 2, y: 0.75 * em }, readOff(pointed ?? value));
@@ -210,9 +211,9 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
           role: "img",
           "aria-label": `Time of a microbatch at equal work from ${span}: ${seconds(least)} to ${seconds(most)}`,
         },
-        marks.map((t) => [
-          s("line", { class: "grid", x1: 0, x2: w, y1: y(t), y2: y(t) }),
-          s("text", { class: "tick", x: 1, y: y(t) < 1.6 * em ? y(t) + 0.8 * em : y(t) - 2 }, secondsTicks(unit)(t)),
+        ticks({ scale: y, many: 3, text: secondsTicks(unit) }).map(([t, words]) => [
+          s("line", { class: "grid", x1: 0, x2: w, y1: t, y2: t }),
+          t > 1.6 * em && s("text", { class: "tick", x: 1, y: t - 2 }, words), // clear of what is read off
         ]),
         s("text", { class: "tick", x: w - 2, y: 0.75 * em, "text-anchor": "end" }, word),
         readout,
@@ -236,7 +237,7 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
         aligned(field, [low, high], x, bottom, w),
         steps(field, data, equal, x, y),
         s("line", { class: "base", x1: 0, x2: w, y1: bottom, y2: bottom }),
-        ticks(low, high, Math.min(4, high - low)).map((v) =>
+        [...new Set(x.ticks(4).map(real))].map((v) =>
           s(
             "text",
             { class: "tick", x: Math.min(Math.max(x(v), em), w - em), y: height - 2, "text-anchor": "middle" },
@@ -298,9 +299,7 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
     news(at, found) {
       const chip = offers.querySelector(`[data-value="${at}"]`);
       if (!chip) return;
-      chip.querySelector(".news").textContent = found.length
-        ? `, new finding: ${found.map((f) => f.rule).join(", ")}`
-        : ", no new finding";
+      chip.querySelector(".news").textContent = found.length ? `, ${counted(found.length, "finding")}` : ", clean";
       if (found.length) chip.dataset.tip += ` ${found.map((f) => f.message).join(" ")}`;
     },
     /** Move the mark at once, before the server has answered. */
@@ -326,7 +325,7 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
               "div",
               { class: `finding ${f.grade}` },
               h("span", { class: "grade" }, f.grade),
-              h("span", { class: "what", "data-tip": f.message, tabindex: "0" }, f.message),
+              h("span", { class: "what", "data-tip": f.message, tabindex: "0" }, f.rule),
               Object.keys(f.fix).length
                 ? h(
                     "button",

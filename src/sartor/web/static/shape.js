@@ -42,9 +42,8 @@ export function shapeView({ banner, status }) {
     actions = h("div", { class: "actions" });
   const operators = h("div", { class: "operators" }),
     roof = h("div", { class: "roofline" });
-  const scrolls = (name, label) => h("div", { class: name, tabindex: "0", role: "region", "aria-label": label });
-  const findings = scrolls("findings", "Findings"),
-    notes = scrolls("notes", "Assumptions");
+  const findings = h("div", { class: "findings" }),
+    notes = h("div", {});
   const get = downloads(() => answer, { banner, status });
   const advice = promise({ apply: applyShape });
   const story = h("section", { class: "card story", "aria-label": "Summary" }, advice.element, said);
@@ -53,13 +52,13 @@ export function shapeView({ banner, status }) {
     { class: "side" },
     h("section", { class: "card summary", "aria-label": "Shape" }, total, actions),
     card(term("finding", "Findings"), findings),
-    card("From the file, and assumptions", notes),
   );
   const middle = h(
     "div",
     { class: "middle" },
     card("Operators by time", operators),
     card(term("roofline", "Roofline"), roof),
+    card("From the file, and assumptions", notes),
   );
   const element = h(
     "div",

@@ -1,6 +1,6 @@
 // What the shape view draws of an answer: its sentence with time and memory, findings, operators, the roofline.
 
-import { axes, BOUND, box, figure, HELD, legend, log, logTicks, parts, SPENT } from "./charts.js";
+import { axes, BOUND, box, figure, HELD, legend, log, parts, SPENT } from "./charts.js";
 import { h, put, s, term } from "./dom.js";
 import { bytes, count, gainOf, interval, seconds, share, times, whole } from "./format.js";
 import { fixWords } from "./sawtooth.js";
@@ -103,7 +103,12 @@ export function drawOperators(operators, answer) {
         h(
           "li",
           { "data-tip": explain(op), tabindex: "0" },
-          h("span", { class: "name" }, op.name.replace(/^layer\./, ""), h("small", {}, ` ${op.pass}`)),
+          h(
+            "span",
+            { class: "name" },
+            op.name.replace(/^layer\./, ""),
+            op.name.endsWith(op.pass) ? null : h("small", {}, ` ${op.pass}`),
+          ),
           h("span", { class: "bar" }, bar(op)),
           h("span", { class: "number" }, seconds(op.total)),
           h("span", { class: "number share" }, share(op.total / all)),
@@ -142,8 +147,8 @@ export function drawRoof(roof, width, r) {
     x = log(xs, [frame.left, frame.right]),
     y = log(ys, [frame.bottom, frame.top]);
   const foot = [Math.max(xs[0], ys[0] / r.hbm_bytes_per_s), Math.max(ys[0], xs[0] * r.hbm_bytes_per_s)];
-  const across = { scale: x, ticks: logTicks(xs[0], xs[1], width > 420 ? [1, 3] : [1]), text: (v) => count(v) };
-  const up = { scale: y, ticks: logTicks(ys[0], ys[1], [1]), text: (v) => count(v / 1e12) };
+  const across = { scale: x, text: (v) => count(v) };
+  const up = { scale: y, text: (v) => count(v / 1e12) };
   const roofs = [foot, [ridge, peak], [xs[1], peak]].map(([a, b]) => `${x(a)} ${y(b)}`).join("L");
   put(
     roof,

@@ -1,6 +1,6 @@
-// Bars in time, into which one can look: d3-zoom (vendored, see d3-zoom.LICENSE) keeps the window.
+// Bars in time, into which one can look: d3-zoom (vendored, see d3.LICENSE) keeps the window.
 
-import { axes, box, figure, linear, rem, secondsTicks, ticks, timeUnit } from "./charts.js";
+import { axes, box, figure, linear, rem, secondsTicks, timeUnit } from "./charts.js";
 import { h, put, s, sized } from "./dom.js";
 import { interval } from "./format.js";
 import "./d3-zoom.js";
@@ -84,7 +84,6 @@ export function gantt({ label, lines, bars, tallest = 1.6, below = null, zooms =
           frame,
           {
             scale: x,
-            ticks: ticks(...at, width > 500 ? 8 : 4),
             text: secondsTicks(unit[0]),
             title: `time [${unit[1]}]`,
           },
