@@ -434,7 +434,7 @@ def _communication(
         kind=PartKind.STRAGGLER,
         seconds=waited,
         evidence=straggler,
-        fix="compare that rank's clock, power and data with the others'" if waited else "",
+        fix=f"{straggler[0]}: compare its clock, power and data with the others'" if waited else "",
         gain_s=waited,
     )
     ratio, link_words = _link(seen, where, ranks, predicted_s)
