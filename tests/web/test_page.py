@@ -168,19 +168,26 @@ def test_a_pasted_config_is_read_and_its_findings_stand_beside_their_fields(
     page.locator("[data-field=head_dim] .finding button").click()
     settled(page)
     assert page.locator("#field-num_heads").input_value() != "32"
-    assert page.locator("#promise").inner_text().endswith("\u00d7 faster than the model's own sizes")
+    assert (
+        page.locator("#promise")
+        .inner_text()
+        .endswith("\u00d7 faster than the model's own sizes, trained with megatron")
+    )
 
 
-def test_a_dropped_file_is_read(open_page: Callable[..., Any], pythia: dict[str, Any]) -> None:
+@pytest.mark.parametrize("place", ["header.top", "#promise", "[data-field=num_heads] svg", "footer"])
+def test_a_file_dropped_anywhere_is_read(open_page: Callable[..., Any], pythia: dict[str, Any], place: str) -> None:
     page = open_page()
-    page.evaluate(
+    data = page.evaluate_handle(
         """text => {
           const data = new DataTransfer();
           data.items.add(new File([text], "dropped.json", {type: "application/json"}));
-          document.body.dispatchEvent(new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true}));
+          return data;
         }""",
         json.dumps(pythia),
     )
+    for event in ("dragenter", "dragover", "drop"):
+        page.dispatch_event(place, event, {"dataTransfer": data})
     until(page, "document.querySelector('#field-hidden_size')?.value === '2560'")
     assert page.locator("#field-num_heads").input_value() == "32"
 
@@ -248,11 +255,13 @@ def test_better_values_can_be_clicked(open_page: Callable[..., Any]) -> None:
     page.locator("#ask-model").select_option(label="GPT-2 XL (1.5B)") if page.locator(
         "#ask-model option", has_text="GPT-2 XL (1.5B)"
     ).count() else page.evaluate("0")
+    page.locator("#ask-framework").select_option("torchtitan")  # which does not pad a vocabulary
     set_number(page, "vocab_size", 100_001)
     chip = page.locator("[data-field=vocab_size] .offers .chip").last
     assert " parameters" in chip.inner_text()
     until(
-        page, "/, (no )?new finding/.test(document.querySelector('[data-field=vocab_size] .offers .chip').textContent)"
+        page,
+        "/, (clean|\\d+ findings?)$/.test(document.querySelector('[data-field=vocab_size] .offers .chip').textContent)",
     )
     chip.click()
     settled(page)
@@ -263,7 +272,7 @@ def test_the_advised_shapes_stand_side_by_side_are_applied_and_undone_by_name(op
     page = open_page()
     page.locator("#ask-model").select_option("Pythia 2.8B")
     until(page, "document.querySelectorAll('.offer').length === 2")
-    assert page.locator("#promise").inner_text().endswith("× faster at the same size")
+    assert page.locator("#promise").inner_text().endswith("× faster at the same size, trained with megatron")
     page.locator("#apply-best").click()
     settled(page)
     best = page.locator(".field.changed").count()
@@ -296,7 +305,7 @@ def test_the_page_opens_on_its_promise_and_the_headline_follows_apply(
     asked = {"model": "GPT-3 2.7B", "gpus": ["a100_sxm"], "framework": "torchtitan"}
     gain = server.post("/api/advise", asked).json()["candidates"][0]["efficiency_gain"]
     assert gain > 1.05
-    assert page.locator("#promise").inner_text() == f"{gain:.2f}\u00d7 faster at the same size"
+    assert page.locator("#promise").inner_text() == f"{gain:.2f}\u00d7 faster at the same size, trained with torchtitan"
     assert page.locator("#fit").get_attribute("class") != "wrong"
     page.locator("#apply-best").click()
     until(page, "/own sizes/.test(document.querySelector('#promise').textContent)")
@@ -385,7 +394,7 @@ def test_the_first_sentence_has_a_noun_beside_each_number(open_page: Callable[..
     said = page.locator("#headline").inner_text()
     assert said.startswith("A training step of Llama 3.1 8B on 8 x h100_sxm takes ")
     assert "(80%: " in said
-    assert "It fits, " in said
+    assert "It fits with framework=megatron (" in said  # and not with torchtitan
     held = page.locator(".story .stackbar").last.get_attribute("aria-label")
     assert "parameters" in held
     assert "activations" in held
@@ -772,6 +781,25 @@ def test_a_study_is_loaded_and_drawn(open_page: Callable[..., Any], screenshots:
     )  # this browser has kept it
     page.locator("#study-file").set_input_files({"name": "x.db", "mimeType": "", "buffer": b"nothing"})
     until(page, "document.querySelector('#banner').textContent.startsWith('study=')")
+
+
+@pytest.mark.parametrize("evaluated", [0, 1])
+def test_an_unfinished_study_says_so_and_how_far_it_came(
+    open_page: Callable[..., Any], tmp_path: Path, evaluated: int
+) -> None:
+    def stop(progress: Any) -> None:
+        if progress.evaluated == evaluated:
+            raise KeyboardInterrupt
+
+    run_design(question(), small_space(), study=tmp_path / "study.db", on_progress=stop)
+    page = open_page()
+    page.locator("#tab-design").click()
+    page.locator("#study-file").set_input_files(tmp_path / "study.db")
+    points = "1 point" if evaluated else "0 points"
+    until(page, f"document.querySelector('#study-says').textContent.includes('interrupted; {points} evaluated')")
+    assert page.locator("#design-num_devices").input_value() == "8"
+    assert ("ended before a point was evaluated" in page.locator(".results").inner_text()) == (not evaluated)
+    assert ("proved" in page.locator("footer").inner_text()) == bool(evaluated)  # the first point met its bound
 
 
 def test_a_search_for_a_chip_is_started_cancelled_and_still_there_after_a_reload_and_in_another_tab(

@@ -112,6 +112,12 @@ export function axes(box, x, y) {
   return out;
 }
 
+/** A line across at what is usable, with its words. */
+export const limitLine = (box, y, words) => [
+  s("line", { class: "limit", x1: box.left, x2: box.right, y1: y, y2: y }),
+  s("text", { class: "tick", x: box.right, y: y - 4, "text-anchor": "end" }, words),
+];
+
 /** Where a figure's axes stand: room for `left` and `bottom` words, in px. */
 export function box(width, height, { left = 3.7, right = 0.8, top = 1.5, bottom = 2.5 } = {}) {
   const em = rem();

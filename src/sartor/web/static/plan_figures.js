@@ -1,7 +1,20 @@
 // What the plan view draws of an answer: its figures, tables, timeline and launch files.
 
 import { ask, Refused } from "./api.js";
-import { axes, box, COLOURS, figure, legend, linear, paint, path, rem, secondsTicks, timeUnit } from "./charts.js";
+import {
+  axes,
+  box,
+  COLOURS,
+  figure,
+  legend,
+  limitLine,
+  linear,
+  paint,
+  path,
+  rem,
+  secondsTicks,
+  timeUnit,
+} from "./charts.js";
 import { card, download, h, put, s, sized, table, term } from "./dom.js";
 import { bytes, count, interval, seconds, share, whole } from "./format.js";
 import { state } from "./state.js";
@@ -68,12 +81,7 @@ export function cloud(c, choose) {
             title: "fullest device [GiB]",
           },
         ),
-        s("line", { class: "limit", x1: frame.left, x2: frame.right, y1: y(c.limit_bytes), y2: y(c.limit_bytes) }),
-        s(
-          "text",
-          { class: "tick", x: frame.right, y: y(c.limit_bytes) - 4, "text-anchor": "end" },
-          `usable ${bytes(c.limit_bytes)}`,
-        ),
+        limitLine(frame, y(c.limit_bytes), `usable ${bytes(c.limit_bytes)}`),
         ts.map((t, i) =>
           t > most
             ? null
@@ -186,7 +194,7 @@ function track(m, width, left, [from, end], unit, word) {
           title: "held [GiB]",
         },
       ),
-      s("line", { class: "limit", x1: frame.left, x2: frame.right, y1: y(m.limit_bytes), y2: y(m.limit_bytes) }),
+      limitLine(frame, y(m.limit_bytes), `usable ${bytes(m.limit_bytes)}`),
       m.times_s.map((times, i) =>
         s("path", { class: "track", d: steps(times, m.bytes[i]), stroke: COLOURS[i % COLOURS.length] }),
       ),

@@ -353,14 +353,16 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
 export const sawLegend = () =>
   h(
     "p",
-    { class: "legend saw-legend" },
+    { class: "legend" },
     [
-      ["saw", "time at equal work"],
-      ["size", "time"],
-      ["better", "a better value"],
-      ["step", "a wave or tile more begins"],
-      ["own", "the model's own value"],
-    ].map(([kind, words]) => h("span", {}, h("i", { class: `key-${kind}` }), words)),
+      ["path", { class: "saw", d: "M1 6h14" }, "time at equal work"],
+      ["path", { class: "size", d: "M1 6h14" }, "time"],
+      ["circle", { class: "now", cx: 8, cy: 6, r: 5 }, "the value set"],
+      ["line", { class: "own", x1: 8, x2: 8, y1: 0, y2: 12 }, "the model's own value"],
+      ["path", { class: "better", d: "M8 1l5 5l-5 5l-5 -5z" }, "a better value"],
+      ["path", { class: "step", d: "M8 9l4 -6h-8z" }, "a wave or tile more begins"],
+      ["path", { class: "aligned", d: "M4 12v-6M8 12v-6M12 12v-6" }, "multiples that tiles like"],
+    ].map(([tag, look, words]) => h("span", {}, s("svg", { width: 16, height: 12 }, s(tag, look)), ` ${words}`)),
   );
 
 /** Ticks at the multiples that tiles and kernels like best, as many as can be told apart. */

@@ -1,6 +1,6 @@
 // Glossary entries with formulas, shown on hover and focus of elements with data-term.
 
-const TERMS = {
+export const TERMS = {
   hidden_size: [
     "Hidden size h",
     "Width of the residual stream: every layer reads and writes vectors of h numbers.",
