@@ -309,7 +309,10 @@ def test_the_page_opens_on_its_promise_and_the_headline_follows_apply(
     assert page.locator("#fit").get_attribute("class") != "wrong"
     page.locator("#apply-best").click()
     until(page, "/own sizes/.test(document.querySelector('#promise').textContent)")
-    assert page.locator("#promise").inner_text() == f"{gain:.2f}\u00d7 faster than the model's own sizes"
+    assert (
+        page.locator("#promise").inner_text()
+        == f"{gain:.2f}\u00d7 faster than the model's own sizes, trained with torchtitan"
+    )
     assert page.locator(".ticker .delta").text_content() == f"{gain:.2f}\u00d7"
     page.locator("#undo-apply-best").click()
     until(page, "/same size/.test(document.querySelector('#promise').textContent)")
