@@ -229,19 +229,26 @@ def _read_deepspeed(fields: StatedDocument, command: ScriptCommand | None, besid
         return replace(reading, fields_in_file=reading.fields_in_file | stated)
     precision = str(fields.find("mixed_precision") or ("no" if fields.shown("mixed_precision") else "auto"))
     enabled = {"auto": {"bf16": {"enabled": "auto"}}}.get(precision, {precision: {"enabled": True}})
-    offload = fields.find("deepspeed_config.offload_optimizer_device") or "none"
+    places = {name: fields.find(f"deepspeed_config.{name}_device") for name in ("offload_optimizer", "offload_param")}
     stage = fields.size("deepspeed_config.zero_stage", least=0)
     config: JsonDict = {
         "zero_optimization": {
             **({} if stage is None else {"stage": stage}),
-            **({"offload_optimizer": {"device": offload}} if offload != "none" else {}),
+            **{name: {"device": device} for name, device in places.items() if device not in (None, "none")},
         },
         **(enabled if precision in ("bf16", "fp16", "auto") else {}),
         **({"gradient_accumulation_steps": steps} if (steps := _steps(fields)) else {}),
     }
     reading = read_deepspeed(config, command, options)
     stated |= {"recipe"} if fields.shown("mixed_precision") else set()
-    return replace(reading, fields_in_file=reading.fields_in_file | stated)
+    unknown, _, ignored = sorted_out(fields, "accelerate")
+    return replace(
+        reading,
+        unknown=(*reading.unknown, *unknown),
+        ignored=(*reading.ignored, *ignored),
+        open_fields={**reading.open_fields, **bearing(unknown)},
+        fields_in_file=reading.fields_in_file | stated,
+    )
 
 
 def _steps(fields: StatedDocument) -> int:
@@ -276,10 +283,23 @@ def _read_dims(
     keeps = reshard is False or reshard == "SHARD_GRAD_OP" or strategy in ("SHARD_GRAD_OP", "2")
     zero = 0 if not sharded or strategy in ("NO_SHARD", "3") else 2 if keeps else 3
     if strategy.startswith("HYBRID") and replicas == 1:  # shards over one machine
-        machines = fields.size("num_machines") or 1
-        replicas, shards = (machines, dp // machines) if dp % machines == 0 else (1, dp)
+        replicas, shards = hybrid_groups(fields.size("num_machines"), dp, "fsdp_sharding_strategy")
     dims = ParallelDims(tp=tp, dp=dp, cp=cp, sequence_parallel=False)
     return dims, zero, shards * cp if zero and replicas > 1 else 0
+
+
+def hybrid_groups(machines: int | None, dp: int, key: str) -> tuple[int, int]:
+    """(replicas, devices of each set of shards) of HYBRID_SHARD, which shards over one machine. Raises `InputError` for
+    more devices than a machine usually has where nothing says how many machines there are."""
+    if not machines and dp > MACHINE:
+        must = "shards over one machine, and nothing says how many machines there are"
+        raise InputError(key, "HYBRID_SHARD", must, "num_machines in accelerate's file, or --nnodes in the script")
+    machines = machines or 1
+    return (machines, dp // machines) if dp % machines == 0 else (1, dp)
+
+
+MACHINE = 8
+"""Devices of one machine at most, unless a file says otherwise."""
 
 
 def _parts(fields: StatedDocument, flags: Flags, values: Quantities, program: Quantities, batch: int) -> JobParts:

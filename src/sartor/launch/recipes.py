@@ -14,6 +14,7 @@ from typing import Any
 from sartor.bounded import parse_json, printable
 from sartor.errors import NOT_GIVEN, InputError
 from sartor.json_types import JsonDict, JsonMap
+from sartor.launch.accelerate import hybrid_groups, launcher_config
 from sartor.launch.deepspeed import deepspeed_trainer, optimizer_of, targets_of
 from sartor.launch.fields import Quantities, dialect_tables, fields_in, read_rows, rows
 from sartor.launch.plan import JobParts, LaunchKind, LaunchReading, canonical, check_numbers, model_named, no_devices
@@ -146,12 +147,12 @@ def read_recipe(
     setup = _Said(dialect=dialect, fields=fields, values=values, beside=beside)
     plan = _plan(setup, command)
     parts = _parts(setup, plan)
+    shape = None if options.shape else _model(setup)
     unknown, unpriced, ignored = _sorted_out(setup)
     unset = [f"${setup.word('model')}"] if dialect.required else []  # a recipe by name may set anything else
     apart = not command or "--config_file" in command.launcher
     apart &= bool(dialect.launcher) and plan.zero_stage == 0 and int(plan.dims.dp) > 1
     unset += [f"${dialect.launcher}"] if apart and not {"sharding", "zero_stage"} & options.fields else []
-    shape = None if options.shape else _model(setup)
     layers = next((int(model.num_layers) for model in (options.shape, shape) if model), None)
     return LaunchReading(
         kind=LaunchKind(setup.kind),
@@ -240,12 +241,18 @@ def _plan(setup: _Said, command: ScriptCommand | None) -> TrainingPlan:
     micro, steps = _batch(setup, dp)
     replicas = setup.count("replicas")
     shards = setup.get("shards") if isinstance(setup.get("shards"), int) else None
+    if zero and replicas == 1 and any(word.startswith("hybrid") for word in _sharding(setup)):
+        machines = launcher_config(command.launcher).get("num_machines") if command else None
+        replicas, _ = hybrid_groups(machines if isinstance(machines, int) else None, dp, setup.argument("sharding"))
     if shards and shards > 0 and zero == 0 and not setup.found("deepspeed"):
         zero = 3
     group = 0 if not zero else shards * cp if shards and 0 < shards < dp else dp * cp // replicas
-    again = any(setup.get(name) for name in ("recomputed", "sharded_recompute")) or bool(setup.get("recompute_layers"))
+    again = any(setup.get(name) for name in ("recomputed", "sharded_recompute"))
+    layers = setup.get("recompute_layers") if setup.get("recompute_method", "block") == "block" else None
+    again |= bool(layers) and not setup.argument("recompute_method")
     again |= setup.get("not_recomputed") is False or _deepspeed(setup).has("activation_checkpointing")
-    if "offload_param" in setup.argument("optimizer_offload") and setup.get("optimizer_offload"):
+    offload = bool(setup.get("optimizer_offload")) or "offload" in _sharding(setup)
+    if offload and not re.search("optim|adam", setup.argument("optimizer_offload")):
         setup.fields.assumptions.append("of offloaded parameters only the optimizer's states are priced")
     plan = TrainingPlan(
         dims=ParallelDims(tp=tp, pp=pp, dp=dp, cp=cp, ep=setup.count("ep"), sequence_parallel=_splits_sequence(setup)),
@@ -255,9 +262,8 @@ def _plan(setup: _Said, command: ScriptCommand | None) -> TrainingPlan:
         zero_stage=zero,
         shard_group=group,
         recompute=Recompute.FULL if again else Recompute.SELECTIVE if setup.get("selective") else Recompute.NONE,
-        recompute_layers=int(setup.get("recompute_layers") or -1),
-        optimizer_offload=(bool(setup.get("optimizer_offload")) and setup.get("offload_share") != "0")
-        or _offloads(setup),
+        recompute_layers=int(layers or -1) if again else -1,
+        optimizer_offload=(offload and setup.get("offload_share") != "0") or _offloads(setup),
     )
     check_numbers(plan, splits_experts=setup.splits_experts)
     return plan
@@ -321,12 +327,8 @@ def _zero(setup: _Said) -> int:
         return int(_deepspeed(setup).size("zero_optimization.stage", 0, least=0, most=3) or 0)
     if (stated := setup.get("zero_stage")) is not None:
         return int(stated)
-    word = setup.found("sharding")
-    word = setup.dialect.usual.get("sharding") if word is None else word
-    if word is None and isinstance(setup.fields.raw.get("fsdp_config"), dict):
-        word = "fsdp"
-    words = [str(part).lower().rpartition(".")[2] for part in (word if isinstance(word, list) else str(word).split())]
-    if {"megatron"} & set(words):
+    words = _sharding(setup)
+    if "megatron" in words:
         return 1
     if set(words) & {"none", "false", "ddp", "ddpmanager", "", "no_shard"} or not words:
         return 0
@@ -335,8 +337,22 @@ def _zero(setup: _Said) -> int:
     if any(FULL.fullmatch(w.removesuffix("manager").removesuffix("config")) or "fsdp" in w for w in words):
         return 3
     key = setup.argument("sharding")
-    raise InputError(key, printable(str(word)), "must be a way of sharding that is known", "full_shard auto_wrap")
+    raise InputError(key, printable(" ".join(words)), "must be a way of sharding that is known", "full_shard auto_wrap")
 
+
+def _sharding(setup: _Said) -> list[str]:
+    """The words that say what is sharded: those of a strategy of its own win."""
+    word = setup.found("sharding")
+    word = setup.dialect.usual.get("sharding") if word is None else word
+    if word is None and isinstance(setup.fields.raw.get("fsdp_config"), dict):
+        word = "fsdp"
+    words = [str(part).lower().rpartition(".")[2] for part in (word if isinstance(word, list) else str(word).split())]
+    strategy = str(setup.found("strategy") or "").lower()
+    return [STRATEGIES.get(strategy, strategy), *({"offload"} & set(words))] if strategy else words
+
+
+STRATEGIES = {"1": "full_shard", "2": "shard_grad_op", "3": "no_shard", "4": "hybrid_shard"}
+"""PyTorch's numbers of strategies."""
 
 # -- DeepSpeed ----------------------------------------------------------------------------------------------------
 
@@ -373,10 +389,10 @@ def _offloads(setup: _Said) -> bool:
 
 
 def _recipe(setup: _Said) -> Recipe | None:
-    if word := setup.values.get("recipe"):
+    if (word := setup.values.get("recipe")) and (setup.get("fp8") or not setup.argument("fp8")):
         return Recipe(word)
     if setup.get("fp8"):
-        return Recipe.FP8_CURRENT
+        return Recipe(setup.dialect.usual.get("fp8_recipe", "fp8_current"))
     if setup.get("fp16"):
         return Recipe.FP16
     enabled = [name for name in ("bf16", "fp16") if _deepspeed(setup).find(f"{name}.enabled") is True]
@@ -464,16 +480,16 @@ LOSSES = {"cut_cross": Loss.CUT, "linear": Loss.LINEAR, "chunked": Loss.CHUNKED,
 
 def _model(setup: _Said) -> TransformerShape | None:
     """The model of the zoo that a recipe names, or of the sizes that it has; None if neither."""
-    sizes = setup.fields.raw.get("model")
-    sizes = sizes.get("model_config") if isinstance(sizes, dict) else None
+    model = setup.fields.raw.get("model")
+    sizes, inline = (model.get(key) if isinstance(model, dict) else None for key in ("model_config", "config"))
     if isinstance(sizes, dict) and "hidden_size" in sizes:
         if isinstance(sizes.get("moe_config"), dict):
             raise InputError("model_config.moe_config", "given", "is not read; name the mixture as MODEL", "null")
         window = sizes.get("sliding_window_size")
         family = {"model_type": "mistral", "sliding_window": window} if window else {"model_type": "llama"}
         return read_fields({**family, **sizes}, name="").shape
-    inline = setup.fields.find("model.config")
     if isinstance(inline, dict) and {"hidden_size", "n_embd"} & set(inline):
+        setup.fields.read.add("model.config")
         target = str(inline.get("_target_", "")).rpartition(".")[2].removesuffix("Config")
         named_type = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", target).lower()
         return read_fields({"model_type": named_type, **inline}, name="").shape
@@ -496,7 +512,7 @@ def _sorted_out(setup: _Said) -> tuple[list[str], list[str], list[str]]:
             continue
         if path.startswith(tuple(setup.dialect.unpriced)):
             unpriced.append(printable(f"{path}={value}"))
-        elif path.startswith(tuple(setup.dialect.silent)) or not bearing([path]):
+        elif path.startswith((*dialect_tables()["silent"], *setup.dialect.silent)) or not bearing([path]):
             ignored.append(printable(path))
         else:
             unknown.append(printable(path))

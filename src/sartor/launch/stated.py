@@ -398,10 +398,12 @@ class StatedDocument:
 Stated = Flags | StatedDocument
 
 BEARING = re.compile(
-    r"batch|parallel|shard|zero|fsdp|recompute|checkpointing|precision|dtype|fp8|fp16|bf16|quantiz|offload|optim|"
-    r"accumulat|lora|peft|adapter|[48]_?bit|packing|_tp_|_pp_|_cp_|_ep_"
+    r"batch|parallel|shard|zero|[fh]sdp|recompute|checkpointing|activation_checkpoint|checkpoint_activation|remat|precision|"
+    r"dtype|fp8|fp16|bf16|quantiz|offload|optim|accumulat|lora|peft|adapter|[48]_?bit|packing|(?<![a-z])[tpced]p_|"
+    r"hidden_size|hidden_layers|intermediate_size|num_layers|num_experts|seq_?len|world_size"
 )
-"""In the name of a field that nobody knows: it may change batch, sharding, precision, recomputation or optimizer."""
+"""In the name of a field that nobody knows: it may change batch, length, sizes, sharding, precision, recomputation or
+optimizer."""
 
 
 def bearing(unknown: Iterable[str]) -> dict[str, str]:
