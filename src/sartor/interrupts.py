@@ -69,7 +69,7 @@ def point() -> None:
 
 
 @dataclass(slots=True)
-class Work:
+class Activity:
     """What this process is doing: ``done`` of ``total`` (0: unknown) since ``begin``, until ``end`` (None: unknown), in
     seconds of `time.perf_counter`. Global, as a process has one command line."""
 
@@ -80,17 +80,17 @@ class Work:
     end: float | None = None
 
 
-work = Work()
+activity = Activity()
 
 
 def report(words: str, done: float = 0.0, total: float = 0.0, *, left_s: float | None = None) -> None:
     """Note what is being done and how far it is: ``done`` of ``total``, or at most ``left_s`` seconds left. The command
     line shows it."""
     now = time.perf_counter()
-    if (words, total) != (work.words, work.total) or done < work.done:
-        work.begin = now
-    work.words, work.done, work.total = words, done, total
-    work.end = None if left_s is None else now + left_s
+    if (words, total) != (activity.words, activity.total) or done < activity.done:
+        activity.begin = now
+    activity.words, activity.done, activity.total = words, done, total
+    activity.end = None if left_s is None else now + left_s
 
 
 def counted(items: Sequence[T], words: str) -> Iterator[T]:

@@ -54,8 +54,22 @@ def test_a_terminal_sees_how_far_the_work_is_and_a_pipe_sees_nothing() -> None:
     seen = _everything(ours)
     assert ran.returncode == 0
     assert ran.stdout.startswith(b"{")
-    assert b"\x1b" not in ran.stdout
     assert f"{LINE}pricing plans, " in seen
     assert seen.endswith(LINE), "the line is wiped at the end"
+    assert b"\x1b" not in ran.stdout
     quiet = subprocess.run([sys.executable, "-c", AT_ONCE, *SEARCH, "--json"], capture_output=True)
     assert (quiet.stderr, quiet.returncode) == (b"", 0)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="terminals are another thing elsewhere")
+def test_a_page_that_waits_for_its_readers_is_not_work() -> None:
+    ours, theirs = pty.openpty()
+    server = subprocess.Popen([sys.executable, "-c", AT_ONCE, "page", "--port", "0"], stderr=theirs)
+    os.close(theirs)
+    seen = os.read(ours, 1 << 12)
+    while b"open http://" not in seen:
+        seen += os.read(ours, 1 << 12)
+    server.kill()
+    server.wait()
+    os.close(ours)
+    assert b"working" not in seen

@@ -139,7 +139,7 @@ which would mean a finding."""
 def run(words: list[str]) -> int:
     """Run one command line and return its exit code, after flushing all output."""
     if words and (name := FORMER.get(words[0])):
-        say(f"sartor: `sartor {words[0]}` is called `sartor {name}` now; `serving` and `deploy` are of served models")
+        say(f"sartor: `sartor {words[0]}` is now `sartor {name}` (to price a served model: `serving`, `deploy`)")
         words = [name, *words[1:]]
     try:
         code = _code(words)

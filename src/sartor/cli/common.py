@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from sartor.errors import InputError, visible
-from sartor.interrupts import patient, work
+from sartor.interrupts import activity, patient
 from sartor.json_types import envelope
 
 if TYPE_CHECKING:
@@ -54,7 +54,9 @@ def progress_line() -> Iterator[None]:
         while not over.wait(wait_s):
             wait_s = AGAIN_S
             now = time.perf_counter()
-            _write_line(visible(progress_text(now - begin, now))[: (os.get_terminal_size(2).columns or USUAL) - 1])
+            with suppress(OSError):
+                width = os.get_terminal_size(2).columns or USUAL
+                _write_line(visible(progress_text(now - begin, now))[: width - 1])
 
     thread = threading.Thread(target=tell, daemon=True)
     thread.start()
@@ -67,22 +69,23 @@ def progress_line() -> Iterator[None]:
 
 
 def _write_line(text: str) -> None:
-    """Write over the line of progress; of a terminal that has gone there is none."""
+    """Write over the line of progress of a terminal, which may have gone."""
     with suppress(OSError, ValueError):
-        sys.stderr.write(f"\r\x1b[2K{text}")
-        sys.stderr.flush()
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r\x1b[2K{text}")
+            sys.stderr.flush()
 
 
 def progress_text(seconds: float, now: float) -> str:
     """``pricing plans, 34%, 12 s, about 23 s left``, ``now`` being a time of `time.perf_counter`."""
-    words = [work.words or "working"]
-    left_s = None if work.end is None else max(work.end - now, 0.0)
-    if work.total and work.end is None:
-        words.append(f"{work.done / work.total:.0%}")
-        left_s = (now - work.begin) * (work.total / work.done - 1) if work.done else None
+    words = [activity.words or "working"]
+    left_s = None if activity.end is None else max(activity.end - now, 0.0)
+    if activity.total and activity.end is None:
+        words.append(f"{activity.done / activity.total:.0%}")
+        left_s = (now - activity.begin) * (activity.total / activity.done - 1) if activity.done else None
     words.append(f"{seconds:.0f} s")
     if left_s is not None:
-        words.append(f"{'about' if work.end is None else 'at most'} {left_s:.0f} s left")
+        words.append(f"{'about' if activity.end is None else 'at most'} {left_s:.0f} s left")
     return ", ".join(words)
 
 
@@ -135,6 +138,7 @@ def answer(command: str, body: JsonDict | Callable[[], JsonDict], *, as_json: bo
 
         write_atomic(out, text.encode(), field="--out")
     if as_json:
+        _write_line("")
         with patient():  # write the object whole
             sys.stdout.write(text)
             sys.stdout.flush()
@@ -176,15 +180,13 @@ NARROWEST, USUAL, WIDEST = 40, 100, 140
 
 def say(text: str) -> None:
     """Print a note on stderr."""
-    if sys.stderr.isatty():
-        _write_line("")
+    _write_line("")
     print(visible(text), file=sys.stderr)
 
 
 def show(renderable: object) -> None:
     """Print to the terminal."""
-    if sys.stderr.isatty():
-        _write_line("")
+    _write_line("")
     console().print(renderable)
 
 
@@ -276,7 +278,7 @@ class Command(_Converted, TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         check_outputs(ctx)
-        if self.name == "serve":  # works until it is stopped
+        if self.name == "page":  # works until it is stopped
             return super().invoke(ctx)
         with progress_line():
             return super().invoke(ctx)
