@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,8 +20,7 @@ from sartor.answers.serving import Choice
 from sartor.api.traffic import recorded_requests, stated_request
 from sartor.cli import run as sartor_command
 from sartor.errors import InputError
-from sartor.launch.serving import ServerPool, commands, read_server, refusals, server_command, serving_files
-from sartor.launch.serving import settings as settings_of
+from sartor.launch.serving import FILES, ServerPool, commands, left_to_do, server_command, serving_files
 from sartor.report.table_serving import front_points
 from sartor.step.serving.batching import disaggregated, steady_state
 from sartor.step.serving.deploy import WORKERS, LatencyGoal, ServerLayout, servers_of
@@ -359,21 +359,53 @@ def pool_of(name: str, role: str = "", **sizes: int) -> ServerPool:
     return ServerPool(server=server, count=3, role=role, running=8)
 
 
-def test_every_engine_has_its_own_command_which_is_read_back() -> None:
+def test_every_engine_has_its_own_command() -> None:
     for name, sizes, words in (
         ("vllm", {}, "--data-parallel-size 4 --enable-expert-parallel --max-num-seqs 8"),
         ("sglang", {}, "--tp-size 8 --dp-size 4 --enable-dp-attention --ep-size 8 --max-running-requests 32"),
         ("trtllm", {"tp": 1, "copies": 8}, "--tp_size 8 --max_batch_size 8 --ep_size 8 --config config.yaml"),
     ):
-        pool = pool_of(name, **sizes)
-        assert words in server_command(pool)
-        for role in ("", "prefill"):
-            command = server_command(replace(pool, role=role), 4096, whole=True)
-            engine, values = read_server(command)
-            stated = settings_of(replace(pool, role=role), 4096)
-            assert engine == name
-            assert values == {key: "true" if stated[key] is True else str(stated[key]) for key in values}
-            assert not list(refusals(command))
+        assert words in server_command(pool_of(name, **sizes))
+    whole = shlex.split(server_command(pool_of("vllm", role="prefill"), 4096, whole=True))
+    assert json.loads(whole[whole.index("--kv-transfer-config") + 1])["kv_connector"] == "NixlConnector"
+    assert whole[whole.index("--max-model-len") + 1] == "4096"
+    for name in ("sglang", "trtllm"):  # which listen to their own host alone unless told
+        assert "--host 0.0.0.0 --port 8000" in server_command(pool_of(name), whole=True)
+
+
+def test_vllm_takes_as_many_tokens_a_step_as_sequences() -> None:
+    assert "--max-num-batched-tokens" not in server_command(pool_of("vllm"))
+    many = replace(pool_of("vllm"), running=20_000)
+    for whole in (False, True):
+        assert server_command(many, whole=whole).count("--max-num-batched-tokens 20000") == 1
+    assert "--chunked-prefill-size 8192" in server_command(replace(many, server=pool_of("sglang").server), whole=True)
+
+
+def test_what_the_files_of_a_deployment_leave_to_do_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "deploy",
+        "deepseek-v3",
+        "--gpu",
+        "h100",
+        "--users",
+        "64",
+        "--tp",
+        "16",
+        "--kernels",
+        "trtllm",
+        "--no-pools",
+    ]
+    assert sartor_command([*words, "--write", str(tmp_path)]) == 0
+    assert {file.name for file in tmp_path.iterdir()} == {"server.sh"}
+    said = " ".join(capsys.readouterr().err.split())
+    assert "A server spans 2 nodes" in said
+    assert "router" not in said
+    pools = api.deploy(MODEL, "h100", dtype="fp8", kernels="trtllm", users=64).best
+    assert pools is not None
+    layout = replace(pools.deployment.layout, prefill=pools.deployment.layout.server, prefill_workers=1)
+    left = " ".join(left_to_do(replace(pools.deployment, layout=layout)))
+    assert "trtllm-serve disaggregated" in left
+    assert "does not quantize weights to fp8 itself" in left
 
 
 def test_a_model_without_a_layer_that_drafts_is_started_with_a_draft_model_to_be_named() -> None:
@@ -405,23 +437,8 @@ def test_tensorrt_llm_copies_attention_over_single_devices_only() -> None:
     assert any(one.copies == 8 for one in servers_of(server, 8))
 
 
-def test_an_option_that_an_engine_lacks_or_refuses_is_named() -> None:
-    with pytest.raises(InputError, match=r"max-num-seq.*is no option of vllm") as caught:
-        read_server("vllm serve m --max-num-seq 8")
-    assert caught.value.nearest == "--max-num-seqs"
-    with pytest.raises(InputError, match="starts no server"):
-        read_server("python train.py")
-    for command, words in (
-        ("vllm serve m --max-num-seqs 512 --max-num-batched-tokens=256", "below"),
-        ("python -m sglang.launch_server --model-path m --tp-size 8 --dp-size 3", "must divide"),
-        ("trtllm-serve m --tp_size 8 --ep_size 3", "must divide 8 devices"),
-        ("vllm serve m --gpu-memory-utilization 1.2", "at most 1"),
-    ):
-        assert words in " ".join(refusals(command))
-
-
-def test_a_deployment_is_written_whole_and_never_over_a_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_deployment_is_written_whole_and_over_files_only_when_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = [
         "deploy",
@@ -444,8 +461,12 @@ def test_a_deployment_is_written_whole_and_never_over_a_file(
     assert container["resources"]["limits"]["nvidia.com/gpu"] == 1
     assert "/config/server-config.yaml" in container["command"][2]
     capsys.readouterr()
-    assert sartor_command(words) == 2
-    assert "exists already" in capsys.readouterr().err
+    with monkeypatch.context() as patch:
+        patch.setattr(api, "deploy", lambda *_, **__: pytest.fail("the folder is looked at before the search"))
+        assert sartor_command(words) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert sartor_command([*words, "--overwrite"]) == 0
+    assert all(FILES.fullmatch(file.name) for file in tmp_path.iterdir())
 
 
 def test_the_front_is_drawn_with_the_chosen_deployment(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import typer
 
 from sartor.cli import common as c
 from sartor.cli import options as o
+from sartor.cli.plan import Overwrite
 from sartor.cli.run_options import takes_run
 from sartor.errors import InputError
 from sartor.run.fields import NOT_OF_DEPLOYMENTS, NOT_OF_SERVERS, RunOptions
@@ -335,6 +336,7 @@ def deploy(
         Path | None,
         o.WRITE(metavar="DIR", help="Write what starts it: scripts, TensorRT-LLM's YAML, Kubernetes, llm-d."),
     ] = None,
+    overwrite: Overwrite = False,
     html: o.HtmlFile = None,
     png: o.PngFolder = None,
     json: o.AsJson = False,
@@ -354,6 +356,8 @@ def deploy(
     from sartor import api
     from sartor.report.table_serving import deploy_page, deploy_view, front_points
 
+    if write is not None:
+        _check_folder(write, overwrite)
     try:
         found = api.deploy(
             model,
@@ -393,19 +397,28 @@ _FLAGS = {"requests_per_s": "--rate", "ttft_s": "--ttft", "tpot_s": "--tpot"}
 """Flags of `deploy` that have another name in Python."""
 
 
+def _check_folder(folder: Path, overwrite: bool) -> None:
+    """Raise `InputError` before the search for a folder that cannot be written or has files of a deployment."""
+    from sartor.files import check_writable
+    from sartor.launch.serving import FILES
+
+    check_writable(folder / "server.sh", field="--write")
+    there = sorted(path for path in folder.glob("*") if FILES.fullmatch(path.name))
+    if there and not overwrite:
+        raise InputError("--write", str(there[0]), "is there already; give another folder or say --overwrite")
+
+
 def _write_servers(found: DeploymentAnswer, best: Choice, model: str, folder: Path) -> None:
-    """Write what starts the best deployment into a folder that has none of it."""
+    """Write what starts the best deployment."""
     from sartor.files import write_together
-    from sartor.launch.serving import serving_files
+    from sartor.launch.serving import left_to_do, serving_files
 
     load = found.load
     files = serving_files(best.deployment, model, max(load.request.longest, load.input_len + load.output_len))
-    if there := [name for name in files if (folder / name).exists()]:
-        raise InputError("--write", str(folder / there[0]), "exists already; name another folder")
     modes = {True: 0o755, False: 0o644}
     write_together(
         [(folder / name, text.encode(), modes[name.endswith(".sh")]) for name, text in files.items()], field="--write"
     )
     c.say(f"sartor: wrote {', '.join(files)} to {folder}")
-    if words := best.to_replace(model):
+    for words in filter(None, (best.to_replace(model), *left_to_do(best.deployment))):
         c.say(f"sartor: {words}")

@@ -1,22 +1,22 @@
-"""Commands and files that start the servers of a deployment, and the same read back (``serving.toml``)."""
+"""Commands and files that start the servers of a deployment, from tables of the engines' options (``serving.toml``)."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 from sartor.bounded import packaged_toml
-from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.launch.stated import write_yaml
 from sartor.operators import DType
 from sartor.step.serving.deploy import Deployment
 from sartor.step.serving.served import Server
+from sartor.units import ceil_div
 
 DRAFT_MODEL = "DRAFT_MODEL"
 """Stands for the checkpoint that drafts, where the model has no layer for it."""
@@ -39,6 +39,11 @@ class ServerPool:
     def name(self) -> str:
         return self.role or "server"
 
+    @property
+    def nodes(self) -> int:
+        """Nodes of one server."""
+        return ceil_div(self.server.num_devices, self.server.gpu.devices_per_node)
+
 
 def pools_of(deployment: Deployment) -> tuple[ServerPool, ...]:
     """The pools of a deployment, prompts first."""
@@ -59,6 +64,8 @@ def settings(pool: ServerPool, longest: int = 0) -> dict[str, Any]:
     narrow = server.cache is DType.FP8
     quantized = server.dtype.value == "fp8" and server.stored is None
     connector = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
+    step_tokens = engine.max_num_batched_tokens or engine.step_tokens(server.gpu)
+    raised = pool.running > step_tokens and engine.name == "vllm"  # which refuses fewer tokens a step than sequences
     values = {
         "tp": server.tp,
         "devices": server.num_devices,
@@ -73,7 +80,10 @@ def settings(pool: ServerPool, longest: int = 0) -> dict[str, Any]:
         "transceiver": "DEFAULT" if pool.role else None,
         "quantization": "fp8" if quantized and engine.name != "trtllm" else None,
         "longest": longest or None,
-        "step_tokens": engine.max_num_batched_tokens or engine.step_tokens(server.gpu),
+        "step_tokens": None if raised else step_tokens,
+        "raised_tokens": pool.running if raised else None,
+        "host": "0.0.0.0",
+        "port": 8000,
         "utilization": round(float(engine.utilization(server.gpu, server.tp, server.copies)), 3),
         "cache": "fp8" if narrow else None,
         "cache_sglang": "fp8_e4m3" if narrow else None,
@@ -124,28 +134,43 @@ def commands(deployment: Deployment) -> tuple[str, ...]:
     return tuple(f"{pool.count} x: {server_command(pool)}" for pool in pools_of(deployment))
 
 
+FILES = re.compile(r"(server|prefill|decode)(\.sh|-config\.yaml)|kubernetes\.yaml|llm-d-values\.yaml")
+"""Names of what `serving_files` writes."""
+
+
 def serving_files(deployment: Deployment, model: str, longest: int) -> dict[str, str]:
-    """Files that start a deployment, by name: a script per kind of server, TensorRT-LLM's configuration, manifests of
-    Kubernetes and, for vLLM, values of llm-d's chart. Every command is read back and checked."""
+    """Files that start a deployment, by name: a script per kind of server, TensorRT-LLM's configuration and, for
+    servers within a node, manifests of Kubernetes and for vLLM the values of llm-d's chart."""
     model = model if "/" in model else "MODEL"  # the zoo's names are no checkpoints
     files, values, manifests = {}, {}, []
-    for pool in pools_of(deployment):
+    pools, engine = pools_of(deployment), deployment.layout.server.engine.name
+    for pool in pools:
         command = server_command(pool, longest, whole=True).replace("MODEL", shlex.quote(model), 1)
-        problems = list(refusals(command))
-        assert not problems, problems
-        engine = pool.server.engine.name
-        files[f"{pool.name}.sh"] = f"#!/bin/sh\n# {pool.count} of these\nexec {command}\n"
         config = _nested(engine, settings(pool, longest))
         if config:
             files[f"{pool.name}-{CONFIG}"] = write_yaml(config)
-            files[f"{pool.name}.sh"] = files[f"{pool.name}.sh"].replace(CONFIG, f"{pool.name}-{CONFIG}")
-        manifests += list(_manifests(pool, files[f"{pool.name}.sh"].splitlines()[-1].removeprefix("exec "), config))
+            command = command.replace(CONFIG, f"{pool.name}-{CONFIG}")
+        files[f"{pool.name}.sh"] = f"#!/bin/sh\n# {pool.count} of these\nexec {command}\n"
+        manifests += list(_manifests(pool, command, config))
         values[pool.role or "decode"] = _values(pool, command)
-    files["kubernetes.yaml"] = "---\n".join(map(write_yaml, manifests))
-    if engine == "vllm":
-        artifact = {"modelArtifacts": {"uri": f"hf://{model}", "name": model}}
-        files["llm-d-values.yaml"] = write_yaml({**artifact, "prefill": {"create": False}, **values})
+    if all(pool.nodes == 1 for pool in pools):
+        files["kubernetes.yaml"] = "---\n".join(map(write_yaml, manifests))
+        if engine == "vllm":
+            artifact = {"modelArtifacts": {"uri": f"hf://{model}", "name": model}}
+            files["llm-d-values.yaml"] = write_yaml({**artifact, "prefill": {"create": False}, **values})
     return files
+
+
+def left_to_do(deployment: Deployment) -> Iterator[str]:
+    """What the files of a deployment leave to the user, in sentences."""
+    pools, server = pools_of(deployment), deployment.layout.server
+    if len(pools) > 1:
+        router = packaged_toml("launch", "serving.toml")[server.engine.name]["router"]
+        yield f"Requests go through a router before both kinds of servers, which is not among the files: {router}."
+    if server.stored is None and server.dtype.bytes < 2 and "quantization" not in settings(pools[-1]):
+        yield f"{server.engine.name} does not quantize weights to {server.dtype.value} itself: name a checkpoint in it."
+    if nodes := [pool.nodes for pool in pools if pool.nodes > 1]:
+        yield f"A server spans {max(nodes)} nodes: add their addresses to its command. Kubernetes: not written."
 
 
 def _nested(engine: str, values: Mapping[str, Any]) -> JsonDict:
@@ -196,52 +221,6 @@ def _manifests(pool: ServerPool, command: str, config: JsonDict) -> Iterator[Jso
 def _values(pool: ServerPool, command: str) -> JsonDict:
     """A role's values of llm-d's chart."""
     sizes = {"tensor": pool.server.tp, "data": pool.server.copies}
-    container = {"name": "vllm", "modelCommand": "vllmServe", "args": shlex.split(command)[3:]}
+    image = packaged_toml("launch", "serving.toml")["vllm"]["image"]
+    container = {"name": "vllm", "image": image, "modelCommand": "vllmServe", "args": shlex.split(command)[3:]}
     return {"create": True, "replicas": pool.count, "parallelism": sizes, "containers": [container]}
-
-
-# -- read back ---------------------------------------------------------------------------------------------------------
-
-
-def read_server(command: str) -> tuple[str, dict[str, str]]:
-    """The engine of a command that starts a server, and its settings by the names of ``serving.toml``. Raises
-    ``InputError`` for an option that the engine's release lacks."""
-    words = shlex.split(command.replace("\\\n", " "))
-    table = packaged_toml("launch", "serving.toml")
-    starts = {"vllm": "vllm", "sglang": "sglang.launch_server", "trtllm": "trtllm-serve"}
-    engine = next((name for name, program in starts.items() if program in words), "")
-    if not engine:
-        raise InputError("command", command[:60], "starts no server that is known", ", ".join(starts.values()))
-    flags = {row["flag"]: row for row in table[engine]["options"] if "flag" in row}
-    values: dict[str, str] = {}
-    index = words.index(starts[engine]) + 1
-    while index < len(words):
-        flag, _, joined = words[index].partition("=")
-        index += 1
-        if not flag.startswith("--") or flag == "--model-path":
-            continue
-        if flag not in flags and flag not in table[engine]["also"]:
-            near = get_close_matches(flag, [*flags, *table[engine]["also"]], 1, 0.5)
-            must = f"is no option of {engine} {table[engine]['release']} that is known here"
-            raise InputError("command", flag, must, near[0] if near else "")
-        switch = flags.get(flag, {}).get("switch", False)
-        value = "true" if switch else joined or (words[index] if index < len(words) else "")
-        index += not switch and not joined
-        if flag in flags:
-            values[flags[flag]["value"]] = value
-    return engine, values
-
-
-def refusals(command: str) -> Iterator[str]:
-    """What the engine would refuse of a command, in sentences."""
-    engine, values = read_server(command)
-    sizes = {name: int(value) for name, value in values.items() if value.isdigit()}
-    if engine == "vllm" and sizes.get("step_tokens", math.inf) < sizes.get("running", 0):
-        yield f"--max-num-batched-tokens {sizes['step_tokens']} is below --max-num-seqs {sizes['running']}"
-    if sizes.get("devices", 0) % sizes.get("copies", 1):
-        yield f"--dp-size {sizes['copies']} must divide --tp-size {sizes['devices']}"
-    if engine != "vllm" and sizes.get("devices", 1) % sizes.get("ep", 1):
-        yield f"{sizes['ep']} groups of experts must divide {sizes['devices']} devices"
-    share = float(values.get("utilization", 0.9))
-    if not 0 < share <= 1:
-        yield f"the share of memory must be above 0 and at most 1, not {share:g}"
