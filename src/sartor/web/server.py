@@ -314,6 +314,15 @@ def address_of(settings: Settings, sock: socket.socket) -> str:
     port = sock.getsockname()[1]
     host = settings.host
     if host in ("0.0.0.0", "::", ""):
-        host = socket.gethostbyname(socket.gethostname()) if host != "::" else "[::1]"
+        host = _outward(sock)
     shown = f"[{host}]" if ":" in host and not host.startswith("[") else host
     return f"http://{shown}:{port}/" + (f"?token={settings.token}" if settings.token else "")
+
+
+def _outward(listening: socket.socket) -> str:
+    """The address by which other machines reach this one; the loopback if it has no network."""
+    outside, loopback = ("2001:db8::1", "::1") if listening.family == socket.AF_INET6 else ("192.0.2.1", "127.0.0.1")
+    with socket.socket(listening.family, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+        probe.connect((outside, 9))  # an address of documentation: picks a route, sends nothing
+        return str(probe.getsockname()[0])
+    return loopback
