@@ -54,3 +54,44 @@ def test_a_plan_with_rounds_of_its_own_is_written_and_read_back(tmp_path: Path) 
 def test_a_recipe_by_name_says_that_its_other_values_are_not_known() -> None:
     answer = api.lint_launch(CORPUS / "bridge_flags" / "heredoc.sh", "gb200-nvl72", search=False)
     assert "$llama31_405b" in answer.unknown
+
+
+def test_a_recipe_in_python_is_followed_and_never_run(tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    text = f"""
+import os
+from nemo.collections import llm
+os.system("touch {mark}")
+open("{mark}", "w").write("x")
+def again(n): return again(again(n))
+again(3)
+many = [0] * 90
+for a in many:
+    for b in many:
+        for c in many:
+            d = c
+"""
+    file = tmp_path / "a.py"
+    for end, why in (("", "fewer steps"), ("made = llm.llama3_8b.pretrain_recipe(", "valid Python")):
+        file.write_text(text + end)
+        with pytest.raises(InputError, match=why):
+            read_launch(file)
+    file.write_text(text.partition("many")[0] + "made = llm.llama3_8b.pretrain_recipe(name='a')")
+    with pytest.raises(InputError, match="whose values sartor does not have"):
+        read_launch(file)
+    assert not mark.exists()
+
+
+def test_what_only_a_running_recipe_knows_stays_open(tmp_path: Path) -> None:
+    text = (CORPUS / "nemo_run" / "factory.py").read_text()
+    file = tmp_path / "a.py"
+    for line, field in (
+        ("if input(): made.trainer.strategy.tensor_model_parallel_size = 8", "tensor_model_parallel_size"),
+        ("made.trainer.strategy.context_parallel_size = int(os.environ['CP'])", "context_parallel_size"),
+        ("made.trainer.strategy.context_parallel_size = chosen(made.data)", "context_parallel_size"),
+    ):
+        file.write_text(text.replace("    return made", f"    {line}\n    return made"))
+        with pytest.raises(InputError, match=field):
+            api.lint_launch(file, "dgx-h100", search=False)
+    file.write_text(text.replace("    return made", "    tuned(made)\n    return made"))
+    assert "$tuned" in read_launch(file).unknown

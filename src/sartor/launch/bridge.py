@@ -8,23 +8,20 @@ megatron-bridge 0.3.1 and megatron-core 0.16.1, read 2026-11-23; Megatron Bridge
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from dataclasses import replace
 
-from sartor.bounded import printable
-from sartor.errors import InputError
+from sartor.json_types import JsonDict
 from sartor.launch.fields import NOT, Argument, plan_rows, release_of, row_of, rows, value_of
 from sartor.launch.megatron import megatron_groups, read_megatron
 from sartor.launch.plan import LaunchFile, LaunchFiles, LaunchKind, LaunchReading, nodes_of, refuser
+from sartor.launch.python_source import ARGS, CHANGED, TARGET
 from sartor.launch.script import ScriptCommand, beside_script, devices_in, launch_script
 from sartor.launch.stated import NO_OPTIONS, Options
 from sartor.model.training import Recipe, TrainingJob, TrainingPlan
 from sartor.step.trainers.nemo import MEGATRON_BRIDGE
 
 KIND = LaunchKind.MEGATRON_BRIDGE
-MODULE = "megatron.bridge"
-"""The package that Megatron Bridge recipes import from."""
 _refuse = refuser(KIND)
 
 MIXED = {
@@ -221,13 +218,9 @@ def _recipe_text(about: str, entries: Fields, mixed: str, reduced: bool) -> str:
 # -- reading ------------------------------------------------------------------------------------------------------
 
 
-def read_bridge(text: str, name: str, command: ScriptCommand | None, options: Options = NO_OPTIONS) -> LaunchReading:
-    """The model, job and plan of a recipe, from assignments to ``config`` (or ``cfg``) and the arguments of its model
-    provider. Raises `InputError`."""
-    entries, notes = _read_fields(text, name)
-    if "model.num_layers" not in entries:
-        must = "must give the model by a provider with its sizes (GPTModelProvider(num_layers=...))"
-        raise InputError("launch", printable(name), must)
+def read_bridge(table: JsonDict, command: ScriptCommand | None, options: Options = NO_OPTIONS) -> LaunchReading:
+    """The model, job and plan of a recipe that has the model's sizes. Raises `InputError`."""
+    entries = dict(_flat(table))
     longest = options.sizes.get("seq_len", entries.get("model.seq_length", 4096))
     arguments, unknown = _arguments(entries, longest)
     devices = command.num_devices if command else 0
@@ -253,7 +246,6 @@ def read_bridge(text: str, name: str, command: ScriptCommand | None, options: Op
         kind=KIND,
         parts=replace(reading.parts, trainer=replace(MEGATRON_BRIDGE, memory=memory, **switches_read)),
         unknown=(*unknown, *reading.unknown),
-        assumptions=(*notes, *reading.assumptions),
         fields_in_file=_fields_in(entries) | devices_in(command),
         implied={name: rule for name, rule in reading.implied.items() if name != "seq_len"},
     )
@@ -267,29 +259,15 @@ def _fields_in(entries: Fields) -> frozenset[str]:
     )
 
 
-def _read_fields(text: str, name: str) -> tuple[Fields, list[str]]:
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise InputError(printable(name), "not Python", f"must be valid Python; {error}") from None
-    entries: Fields = {}
-    notes: list[str] = []
-    for node in ast.walk(tree):
-        if not (isinstance(node, ast.Assign) and len(node.targets) == 1):
-            continue
-        path = ast.unparse(node.targets[0]).partition(".")[2]
-        if path == "model" and isinstance(node.value, ast.Call):
-            entries |= {f"model.{k.arg}": _read(k.value) for k in node.value.keywords if k.arg}
-        elif path and isinstance(node.targets[0], ast.Attribute):
-            entries[path] = _read(node.value)
-    return entries, notes
-
-
-def _read(node: ast.expr) -> object:
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        return _Code(ast.unparse(node).replace(" ", ""))
+def _flat(table: JsonDict, path: str = "") -> Iterator[tuple[str, object]]:
+    """A recipe's fields by path; of what a call makes, the field is what it is made of."""
+    for name, value in table.items():
+        if isinstance(value, dict):
+            if ARGS in value or value.keys() == {TARGET}:
+                yield path + name, next(iter(value.get(ARGS, ())), value[TARGET])
+            yield from _flat(value, f"{path}{name}.")
+        elif name not in (TARGET, ARGS, CHANGED):
+            yield path + name, value
 
 
 def _arguments(entries: Fields, longest: object) -> tuple[tuple[str, ...], list[str]]:
@@ -314,8 +292,8 @@ def _arguments(entries: Fields, longest: object) -> tuple[tuple[str, ...], list[
             continue
         if path in off:
             words += [] if value else [off[path]]
-        elif path == "comm_overlap":
-            words += ["--tp-comm-overlap"] if "tp_comm_overlap=True" in str(value) else []
+        elif path == "comm_overlap.tp_comm_overlap":
+            words += ["--tp-comm-overlap"] if value else []
         elif path in flags:
             words += _words(flags[path], value)
         elif path.startswith(("model.", "train.", "ddp.", "optimizer.")):
@@ -339,13 +317,13 @@ def _words(flag: str, value: object) -> list[str]:
         return []
     if value is True:
         return [flag]
-    if isinstance(value, _Code) and value.startswith("torch."):
+    if isinstance(value, str) and value.startswith("torch."):
         return [flag, next((word for word, name in MOMENTS.items() if name == value), "fp32")]
-    if isinstance(value, _Code) and value.startswith("AttnBackend."):
-        return [flag, value.partition(".")[2]]
+    if isinstance(value, str) and "AttnBackend." in value:
+        return [flag, value.rpartition(".")[2]]
     if isinstance(value, tuple):
         return [flag, ",".join(map(str, value))]
-    if isinstance(value, list) and flag == "--moe-layer-freq":
+    if isinstance(value, list) and flag.endswith("-freq"):
         return [flag, f"({'+'.join(f'[{item}]' for item in value)})"]
     if isinstance(value, list):
         return [flag, *map(str, value)]

@@ -27,7 +27,7 @@ from sartor.files import write_together
 from sartor.hardware.cluster import Cluster
 from sartor.json_types import JsonDict, JsonMap
 from sartor.launch.accelerate import ACCELERATE_KEYS, accelerate_files, launcher_config, read_accelerate
-from sartor.launch.bridge import MODULE, bridge_files, read_bridge
+from sartor.launch.bridge import bridge_files, read_bridge
 from sartor.launch.deepspeed import DEEPSPEED_KEYS, deepspeed_files, read_deepspeed
 from sartor.launch.fields import Row, argument_names, rows, text_of
 from sartor.launch.maxtext import PROGRAM, is_maxtext, keys_of, read_maxtext
@@ -45,7 +45,8 @@ from sartor.launch.plan import (
     launch_kind,
     model_named,
 )
-from sartor.launch.recipes import dialect_of, dialect_started, keys_said, merged, read_recipe
+from sartor.launch.python_source import changed_by, recipe_in, recipe_keys
+from sartor.launch.recipes import dialect_of, dialect_started, dialects, keys_said, merged, read_recipe
 from sartor.launch.script import NEAREST, ScriptCommand, check_pretraining, find_command
 from sartor.launch.stated import Options, hole_text, launch_words, parse_flags, read_yaml, unset_arguments
 from sartor.launch.torchtitan import torchtitan_files
@@ -145,11 +146,8 @@ def read_launch(
 
 def _dispatch(path: Path, text: str, options: Options) -> LaunchReading:
     suffix, name = path.suffix.lower(), path.name
-    if suffix == ".py" and MODULE in text:
-        return read_bridge(text, name, None, options)
-    if suffix == ".py" and "nemo" in text and "torchtitan" not in text:
-        must = "must hold the model's sizes; a recipe of NeMo is a function whose values are not in the file"
-        raise InputError("launch", printable(name), must, "NeMo's YAML, or a recipe written out for Megatron Bridge")
+    if suffix == ".py" and OF_RECIPES.search(text):
+        return _recipe_in_python(path, text, None, options)
     if suffix == ".py":
         return read_torchtitan_python(read_source(text, "train", name), None, options)
     if suffix == ".toml":
@@ -172,6 +170,22 @@ def _dispatch(path: Path, text: str, options: Options) -> LaunchReading:
         return reading
     note = f"num_devices={options.num_devices} as stated; the script starts {command.num_devices}"
     return replace(reading, assumptions=(note, *reading.assumptions))
+
+
+OF_RECIPES = re.compile(r"^\s*(from|import) (megatron\.bridge|nemo\b|nemo_run)", re.MULTILINE)
+"""Imports of files that make a recipe of NeMo or Megatron Bridge."""
+
+
+def _recipe_in_python(path: Path, text: str, command: ScriptCommand | None, options: Options) -> LaunchReading:
+    """Read the recipe that a Python file makes, by the sizes that it gives or as one by name."""
+    table = recipe_in(text, command.program if command else path.name, keys_said(command.arguments) if command else {})
+    model = table.get("model")
+    if isinstance(model, dict) and {"num_layers", "hidden_size"} <= model.keys() and "trainer" not in table:
+        return read_bridge(table, command, options)
+    keys = recipe_keys(table)
+    (dialect,) = (d for d in dialects() if d.name == ("nemo_run" if "factory" in keys else "bridge_flags"))
+    reading = read_recipe(dialect, keys, command, options, partial(_beside, path))
+    return replace(reading, unknown=(*changed_by(table), *reading.unknown))
 
 
 def _script(path: Path, command: ScriptCommand, options: Options) -> LaunchReading:
@@ -208,8 +222,9 @@ def _read_command(path: Path, command: ScriptCommand, options: Options) -> Launc
     words = (*command.launcher, *command.arguments)
     if PROGRAM.fullmatch(command.program):
         return read_maxtext(_maxtext_keys(path, command), command, options)
-    if recipe := _recipe_of(path, command):
-        return _with_unset(read_bridge(recipe, command.program.rpartition("/")[2], command, options), command)
+    program = _beside(path, command.program) if command.program.endswith(".py") else None
+    if program and OF_RECIPES.search(program):
+        return _with_unset(_recipe_in_python(path, program, command, options), command)
     if (module := _after(words, "--module")) and (config := _after(words, "--config")):
         beside = path.parent / f"{module.rpartition('.')[2]}.py"
         source = read_source(_text(beside), config, beside.name) if beside.exists() else read_named(module, config)
@@ -253,7 +268,8 @@ def _recipe_started(path: Path, command: ScriptCommand, options: Options) -> Lau
     if dialect is None:
         check_pretraining(command, path.name)
     if dialect is None and "--num-layers" not in words:
-        claimed = dialect_of(said, path.name) or dialect_of(config, path.name)
+        of_flags = dialect_of(said, path.name)
+        claimed = of_flags if of_flags and not of_flags.only_in_files else dialect_of(config, path.name)
         dialect = claimed if claimed and claimed.name != "trl" else None
     if dialect is None:
         return None
@@ -319,12 +335,6 @@ def _maxtext_keys(script: Path, command: ScriptCommand) -> JsonDict:
         must = "is not beside the script, and sets the model, the batch and anything else"
         raise InputError("launch", hole_text(config), must, "both in one folder")
     return {**(read_yaml(text, name=config) if text else {}), **keys}
-
-
-def _recipe_of(script: Path, command: ScriptCommand) -> str | None:
-    """The text of the Megatron Bridge recipe next to a script that starts it."""
-    text = _beside(script, command.program) if command.program.endswith(".py") else None
-    return text if text and MODULE in text else None
 
 
 def _beside(script: Path, name: str) -> str | None:

@@ -349,7 +349,7 @@ def no_devices(smallest: int) -> InputError:
 
 
 TUNED = re.compile(
-    r"[-_](instruct|chat|it|base|hf|bnb[-_]4bit|unsloth|pretrain|finetune|sft|lora|qlora|config|recipe|mcore)(?=[-_]|$)"
+    r"[-_](instruct|chat|it|base|hf|bnb[-_]4bit|unsloth|pretrain|finetune|sft|lora|qlora|config|recipe|mcore|2[4-9][01]\d)(?=[-_]|$)"
 )
 RECIPE_NAME = re.compile(r"(?:q?lora_)?(llama|qwen|gemma|mistral|phi)(\d)_?(\d)?_(\d+(?:_\d+)?[bm](?:_a\d+b)?)")
 """Model names of recipes: llama31_405b, lora_llama3_1_8b, qwen2_5_7b."""

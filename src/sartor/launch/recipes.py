@@ -21,6 +21,7 @@ from sartor.launch.plan import JobParts, LaunchKind, LaunchReading, canonical, c
 from sartor.launch.script import ScriptCommand, devices_in
 from sartor.launch.shell import Beside
 from sartor.launch.stated import NOT_IN_FILE, Options, StatedDocument, bearing, unset_arguments
+from sartor.model.editing import edit
 from sartor.model.shape import TransformerShape
 from sartor.model.training import Optimizer, Recipe, Recompute, Trainer, TrainingPlan
 from sartor.model.workload import AttentionKernel, Loss, ParallelDims
@@ -48,6 +49,7 @@ class Dialect:
     notes: Sequence[str] = ()
     trainer: str = ""
     launcher: str = ""
+    only_in_files: bool = False
     switches: Mapping[str, Any] = field(default_factory=dict)
     silent: Sequence[str]
     unpriced: Sequence[str]
@@ -215,7 +217,8 @@ class _Said:
     @property
     def kind(self) -> str:
         megatron = self.found("megatron") or self.found("sharding") == "megatron"
-        others = {"deepspeed": self.found("deepspeed"), "megatron": megatron}
+        sharded = self.dialect.kind == "deepspeed" and str(self.found("sharding")).startswith("fsdp")
+        others = {"deepspeed": self.found("deepspeed"), "megatron": megatron, "accelerate": sharded}
         return next((kind for kind, stands in others.items() if stands), self.dialect.kind)
 
 
@@ -247,9 +250,10 @@ def _plan(setup: _Said, command: ScriptCommand | None) -> TrainingPlan:
     if shards and shards > 0 and zero == 0 and not setup.found("deepspeed"):
         zero = 3
     group = 0 if not zero else shards * cp if shards and 0 < shards < dp else dp * cp // replicas
-    again = any(setup.get(name) for name in ("recomputed", "sharded_recompute"))
+    own = setup.found("megatron") is not None and setup.argument("megatron_recompute")
+    again = any(setup.get(name) for name in (("megatron_recompute",) if own else ("recomputed", "sharded_recompute")))
     layers = setup.get("recompute_layers") if setup.get("recompute_method", "block") == "block" else None
-    again |= bool(layers) and not setup.argument("recompute_method")
+    again |= bool(layers) and bool(setup.get("layers_recomputed"))
     again |= setup.get("not_recomputed") is False or _deepspeed(setup).has("activation_checkpointing")
     offload = bool(setup.get("optimizer_offload")) or "offload" in _sharding(setup)
     if offload and not re.search("optim|adam", setup.argument("optimizer_offload")):
@@ -322,10 +326,10 @@ FULL = re.compile(r"full_shard|hybrid_shard|fsdp2?|true|[12]")
 
 def _zero(setup: _Said) -> int:
     if setup.found("megatron"):
-        return 1  # its distributed optimizer
+        return 0 if setup.get("distributed_optimizer") is False else 1
     if setup.found("deepspeed"):
         return int(_deepspeed(setup).size("zero_optimization.stage", 0, least=0, most=3) or 0)
-    if (stated := setup.get("zero_stage")) is not None:
+    if (stated := setup.get("zero_stage")) is not None and not (setup.kind == "accelerate" and setup.found("sharding")):
         return int(stated)
     words = _sharding(setup)
     if "megatron" in words:
@@ -488,7 +492,7 @@ def _model(setup: _Said) -> TransformerShape | None:
         window = sizes.get("sliding_window_size")
         family = {"model_type": "mistral", "sliding_window": window} if window else {"model_type": "llama"}
         return read_fields({**family, **sizes}, name="").shape
-    if isinstance(inline, dict) and {"hidden_size", "n_embd"} & set(inline):
+    if isinstance(inline, dict) and {"hidden_size", "n_embd"} & set(inline) and not setup.dialect.required:
         setup.fields.read.add("model.config")
         target = str(inline.get("_target_", "")).rpartition(".")[2].removesuffix("Config")
         named_type = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", target).lower()
@@ -500,7 +504,33 @@ def _model(setup: _Said) -> TransformerShape | None:
         if named and setup.fields.open.pop(key, None):
             notes = setup.fields.assumptions
             notes[:] = [note for note in notes if not note.startswith(f"{key} is ")]
-    return named
+    changes = _resized(setup) if setup.dialect.required else {}
+    return edit(named, **changes) if named and changes else named
+
+
+MEGATRON_SIZES = {
+    "num_layers": "num_layers",
+    "hidden_size": "hidden_size",
+    "ffn_hidden_size": "ffn_hidden_size",
+    "num_attention_heads": "num_heads",
+    "num_query_groups": "num_kv_heads",
+    "kv_channels": "head_dim",
+    "num_moe_experts": "num_experts",
+    "moe_router_topk": "experts_per_token",
+    "moe_ffn_hidden_size": "expert_ffn_hidden_size",
+    "vocab_size": "vocab_size",
+}
+"""Sizes of a model by Megatron-Core's names, and sartor's."""
+
+
+def _resized(setup: _Said) -> dict[str, int]:
+    """Sizes that a recipe by name sets otherwise."""
+    paths = {f"{place}.{name}": field for place in ("model", "model.config") for name, field in MEGATRON_SIZES.items()}
+    sizes = {field: size for path, field in paths.items() if (size := setup.fields.size(path))}
+    if sizes:
+        words = ", ".join(f"{field}={size}" for field, size in sizes.items())
+        setup.fields.assumptions.append(f"the recipe's model has {words} here")
+    return sizes
 
 
 def _sorted_out(setup: _Said) -> tuple[list[str], list[str], list[str]]:

@@ -137,7 +137,7 @@ def _of_environment(shell: Shell, launcher: Sequence[str]) -> int:
     visible = "".join(shell.variables.get("CUDA_VISIBLE_DEVICES", []))
     count = len(visible.split(",")) if re.fullmatch(r"\d+(,\d+)*", visible) else 0
     local = number("NPROC_PER_NODE") or (0 if count > 1 and "swift" in launcher else count)
-    nodes = max(number("NNODES"), 1)
+    nodes = number("NNODES") if "NNODES" in shell.variables else 1
     return number("NPROC_PER_NODE") * nodes or number("WORLD_SIZE") or local * nodes
 
 

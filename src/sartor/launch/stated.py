@@ -406,9 +406,19 @@ BEARING = re.compile(
 optimizer."""
 
 
+WITHOUT_BEARING = re.compile(
+    r"(.*\.)?((adam_)?beta_?[12s]|(adam_)?eps(ilon)?|((max|min)_)?lr|weight_decay|momentum|merge_(lora|adapters?)|"
+    r"lora_(alpha|dropout)|\w*(warmup|clip_grad|grad_clip)\w*)"
+)
+"""A field of the learning rate, the optimizer's arithmetic or the export, whatever section it is in."""
+
+
 def bearing(unknown: Iterable[str]) -> dict[str, str]:
     """Fields that the trainer does not have, by whose names they could change the price."""
-    return {name: "as given" for name in unknown if BEARING.search(name.lower())}
+    lower = {name: name.lower() for name in unknown}
+    return {
+        name: "as given" for name, low in lower.items() if BEARING.search(low) and not WITHOUT_BEARING.fullmatch(low)
+    }
 
 
 NO_PRICE = re.compile(r"eval|save|kwargs|^--lora_(?!r)|cls_to_wrap")
