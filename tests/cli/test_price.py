@@ -23,7 +23,7 @@ def test_plan_estimate_lint_and_advise_agree_on_the_cost(price: dict[str, float]
     planned = api.plan("gpt2", "dgx-h100", **RUN, **price).to_dict()["cost"]
     told = ("usd_per_million_tokens", "usd_per_device_hour", "price_source", "price_date")
     cost = {name: planned[name] for name in told}
-    assert cost["usd_per_device_hour"] == price.get("price", 12.29)
+    assert cost["usd_per_device_hour"] == price.get("price", 6.88)
     assert planned["usd"] == pytest.approx(cost["usd_per_million_tokens"] * planned["tokens"] / 1e6)
     run = {"cluster": "dgx-h100", **RUN, **price}
     assert api.estimate("gpt2", **run).to_dict()["totals"]["cost"] == pytest.approx(cost)
@@ -92,7 +92,7 @@ def test_the_terminal_tells_it_beside_the_step(command: str, sartor: Callable[..
     run = ("--gpu", "h100", "--num-devices", "8", "--global-batch-size", "64")
     stated = " ".join(sartor(command, "gpt2", *run, "--price", "3").out.split())
     assert "USD per 1M tokens at 3.00 per device-hour (stated)." in stated
-    assert "USD per 1M tokens at 12.29 per device-hour (2024, old)." in " ".join(
+    assert "USD per 1M tokens at 6.88 per device-hour (2026-07)." in " ".join(
         sartor(command, "gpt2", *run).out.split()
     )
 

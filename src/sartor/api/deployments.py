@@ -19,7 +19,7 @@ from sartor.api.traffic import USUAL_LENGTH, recorded_requests, stated_request
 from sartor.api.words import GpuLike, device_of, precision_of, size_of
 from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.errors import InputError
-from sartor.hardware.cluster import Cluster
+from sartor.hardware.cluster import Cluster, dated_price
 from sartor.hardware.cluster_catalog import joined_devices, usual_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.interrupts import counted
@@ -595,9 +595,7 @@ def _assumed(
     for question in {question.where.name: question for question in questions}.values():
         if of_price:
             where = question.where
-            source = (
-                where.price_source if where.price_source == "stated" else f"{where.price_source}, {where.price_date}"
-            )
+            source = dated_price(where.price_source, where.price_date)
             yield f"{question.server.gpu.name} at {where.price_usd_per_device_hour:g} USD per device-hour ({source})"
     if not of_price:
         yield "devices are counted instead of money: not every GPU has a price (--price states one)"

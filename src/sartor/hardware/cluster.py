@@ -41,6 +41,15 @@ RDMA, ``tcp`` any network through the hosts' sockets, the rest as named; empty: 
 MAX_DEVICES = 2**24
 
 
+YEAR_AGO = "2025-11"
+"""A year before this release; older prices are said to be so."""
+
+
+def dated_price(source: str, date: str) -> str:
+    """``Amazon EC2, on demand, 2024-12, over a year old``: where a price is from."""
+    return ", ".join(filter(None, (source, date))) + (", over a year old" if date and date < YEAR_AGO else "")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkTier:
     """Links among ``span`` neighbouring devices; ``span`` 0 in the outermost tier means all devices."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from sartor.answers.advice import CANDIDATE, MIX, WANT
 from sartor.answers.field import number, text
 from sartor.cost.correction.calibration import load_calibration
+from sartor.hardware.cluster import dated_price
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonMap
 from sartor.report import document as d
@@ -362,5 +363,5 @@ def _gpu_lines(gpu: Gpu) -> list[str]:
     if not known.provenance:
         lines.append(f"not calibrated: typical efficiencies of the {gpu.generation} generation")
     if gpu.price_usd_per_hour is not None:
-        lines.append(f"price {gpu.price_usd_per_hour} USD per hour: {gpu.price_source} ({gpu.price_date})")
+        lines.append(f"price {gpu.price_usd_per_hour} USD per hour: {dated_price(gpu.price_source, gpu.price_date)}")
     return lines
