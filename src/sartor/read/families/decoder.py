@@ -142,6 +142,10 @@ class Family:
 
 def read_decoder(f: Fields, family: Family) -> TransformerShape:
     """The shape of a decoder-only language model."""
+    if family.latent and f.given("use_mla") is False:  # DeepSeek-VL2 and -OCR: DeepSeek's experts, plain attention
+        family = replace(family, latent=False)
+        for name in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"):
+            f.optional_size(name, least=0)
     sizes = read_sizes(f, family)
     spans = (family.spans or everywhere)(f, sizes.layers)
     sparse = sparse_layers(f, sizes.layers, family)

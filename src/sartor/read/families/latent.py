@@ -206,6 +206,7 @@ def deepseek_v4(f: Fields) -> TransformerShape:
     family = Family(
         mlp_bias="mlp_bias", experts=replace(_shared(f), sparse=all_sparse, width=("moe_intermediate_size",))
     )
+    f.optional_size("num_hash_layers", least=0)  # whose router is a table of tokens, no parameter
     sizes = replace(read_sizes(f, family), kv_heads=1)
     h, n, d, rank = sizes.hidden, sizes.layers, sizes.head_dim, f.size("q_lora_rank")
     kinds = f.words("layer_types", length=n) or _compressed_kinds(f, n)

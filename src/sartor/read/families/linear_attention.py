@@ -128,6 +128,7 @@ def kimi_linear(f: Fields) -> TransformerShape:
     """Kimi delta attention, every fourth layer latent attention, experts after the first layer."""
     family = _latent_hybrid(f)
     sizes = read_sizes(f, family)
+    f.optional_size("head_dim")  # of neither mixer: both have heads of their own sizes
     nested = f.given("linear_attn_config")
     inner = replace(f, raw=nested, path=f"{f.path}linear_attn_config.") if isinstance(nested, dict) else f
     full, linear = inner.sizes("full_attn_layers", least=1), inner.sizes("kda_layers", least=1)

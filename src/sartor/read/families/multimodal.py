@@ -10,7 +10,7 @@ from sartor.model.shape import Stack, TransformerShape
 from sartor.read.families import read_as, read_part
 from sartor.read.families.decoder import Family, QkNorm, read_decoder
 from sartor.read.families.parts import group_layers, layer_norm, plain
-from sartor.read.families.tabled import is_tabled
+from sartor.read.families.tabled import is_tabled, without_sections
 from sartor.read.families.towers import read_tower, tower_of
 from sartor.read.fields import Fields
 
@@ -65,6 +65,8 @@ class Multimodal:
 
 def read_multimodal(f: Fields, family: Multimodal) -> TransformerShape:
     """The language model, exact, and its towers, exact where their type is known."""
+    if not family.flat and without_sections(f):
+        return _text_alone(f, family)
     t = _text_fields(f, family)
     if family.projector is None:
         if not is_tabled(f.model_type):
@@ -114,6 +116,14 @@ def _text_fields(f: Fields, family: Multimodal) -> Fields:
     kind = f.defaults.nested.get(family.text_field, family.text)
     t = f.part(family.text_field, kind)
     return t
+
+
+def _text_alone(f: Fields, family: Multimodal) -> TransformerShape:
+    """The text model of a file without sections, whose sizes can be those of nothing else."""
+    kind = f.defaults.nested.get(family.text_field, family.text)
+    f.ledger.guess(f"{f.model_type} has no {family.text_field} here: its sizes are read as those of {kind} alone")
+    raw = {name: value for name, value in f.raw.items() if name != "model_type"}
+    return read_part(Fields(raw, kind, "", f.ledger, f.architecture))
 
 
 def _read_text(f: Fields, t: Fields, *, text_says_tied: bool = False) -> TransformerShape:

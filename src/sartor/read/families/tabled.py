@@ -28,8 +28,20 @@ def is_tabled(model_type: str, architecture: str = "") -> bool:
     return model_type in types or f"{model_type}:{architecture}" in types
 
 
+def without_sections(f: Fields) -> bool:
+    """Whether a composite model's file has sizes at its top level, and no section of a text model or a tower."""
+    sections = any(isinstance(x, dict) and name.endswith("_config") for name, x in f.raw.items() if name not in BESIDE)
+    return bool(f.defaults.nested) and {"hidden_size", "num_hidden_layers"} <= f.raw.keys() and not sections
+
+
+BESIDE = ("quantization_config", "compression_config")
+"""Sections that describe no part of the model."""
+
+
 def with_table(f: Fields, shape: TransformerShape) -> TransformerShape:
     """The text's shape with the towers of its model type and the text's parameters outside the layers added."""
+    if without_sections(f):
+        return shape
     types = packaged_json("tensor_tables.json")["model_types"]
     entry = types.get(f"{f.model_type}:{f.architecture}") or types[f.model_type]
     values = {path: _value_at(f, path, default) for path, default in entry["defaults"].items()}

@@ -184,6 +184,11 @@ def _nested(f: Fields, inner: Fields) -> TransformerShape:
     sentence = f"model_type {_said(f)} is unknown: only its {name} is read, what surrounds it is not counted"
     f.ledger.guess(sentence, 1.0 if readable else WIDENED)
     f.ledger.factor = max(f.ledger.factor, 1.2)
+    f.ledger.asked.setdefault(f.path, set()).update(k for k in inner.raw if f.raw.get(k) == inner.raw[k])  # said twice
+    classes = inner.raw.get("architectures")
+    if not inner.model_type and isinstance(classes, list) and classes:
+        inner = replace(inner, path="", architecture=str(classes[0]))
+        return read_part(replace(inner, path=f"{name}.", model_type=_class_type(inner)))
     return read_part(inner)
 
 
@@ -201,8 +206,9 @@ def _guess_rms(f: Fields) -> bool:
 
 def _guess_gated(f: Fields, rms: bool) -> bool:
     activation = next((f.raw[n] for n in ACTIVATIONS if isinstance(f.given(n), str)), "")
-    gated = any(word in activation.lower() for word in GATED) if activation else rms
-    why = f"by its activation {activation[:30]!r}" if activation else "as no activation is named"
+    plain = activation and not (rms and activation.startswith("gelu"))  # RMS norms came with gates: Gemma, Spark
+    gated = any(word in activation.lower() for word in GATED) if plain else rms
+    why = f"by its activation {activation[:30]!r}" if plain else "by its norms"
     f.ledger.guess(f"feed-forward part: {'gated (three matrices)' if gated else 'plain (two matrices)'}, {why}")
     return gated
 
