@@ -230,7 +230,8 @@ def test_files_of_2026_are_read_as_what_they_are() -> None:
     assert isinstance(nested.shape.attention, AttentionMixer)
     gated = {
         "model_type": "spark2_5", "hidden_act": "gelu", "hidden_size": 2560, "intermediate_size": 10240,
-        "head_dim": 256, "num_attention_heads": 16, "num_key_value_heads": 4, "num_hidden_layers": 36, "vocab_size": 131072,
+        "head_dim": 256, "num_attention_heads": 16, "num_key_value_heads": 4, "num_hidden_layers": 36,
+        "vocab_size": 131072,
         "rms_norm_eps": 1e-6, "tie_word_embeddings": True, "attention_bias": False,
     }  # fmt: skip
     assert int(read_fields(gated, name="").params.total) == 4_110_604_800  # "4B"

@@ -8,7 +8,6 @@ named configuration as a base (``config = llama3_8b()``). Computed values are li
 from __future__ import annotations
 
 import ast
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -17,6 +16,7 @@ from typing import Any
 from sartor.bounded import packaged_toml, printable
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
+from sartor.launch.python_source import parsed
 from sartor.model.editing import EDITABLE, edit
 from sartor.model.layer import Layer, MoeFfn
 from sartor.model.shape import Numerics, TransformerShape, Value
@@ -45,12 +45,7 @@ class RecipeSource:
 
 def read_source(text: str, function: str, name: str) -> RecipeSource:
     """The configuration that a function of a module returns. Raises `InputError`."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # warnings about odd literals concern the file's owner
-            tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise InputError(printable(name), "not Python", f"must be valid Python; {error}") from None
+    tree = parsed(text, name)
     source = RecipeSource()
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     if function not in functions:
