@@ -20,6 +20,7 @@ from sartor.plans.search import search_plans
 from sartor.rules.plan.does_not_fit import what_to_change
 from sartor.step.footprint import fits, footprint, usable_bytes
 from sartor.step.step import step
+from sartor.step.trainers.megatron import MEGATRON
 
 GIB = 2**30
 HEADS = 32
@@ -137,3 +138,18 @@ def test_what_is_said_to_make_a_plan_fit_does(
     for change in what_to_change(asked, plan, tight):
         assert fits(change.job, change.plan, tight), change.sentence
         assert change.device_bytes <= usable_bytes(tight)
+
+
+def test_a_pair_of_changes_is_offered_where_every_single_one_is_slow() -> None:
+    box = replace(load_cluster("dgx-h100"), num_devices=8)
+    asked = TrainingJob(shape=load_model("qwen2.5-32b"), seq_len=4096, global_batch_size=16, trainer=MEGATRON)
+    plan = TrainingPlan(
+        dims=ParallelDims(tp=2, pp=2, dp=2, sequence_parallel=True),
+        microbatch_size=1,
+        num_microbatches=8,
+        zero_stage=1,
+    )
+    first, *_ = changes = what_to_change(asked, plan, box)
+    alone = next(change for change in changes if change.field == "optimizer_offload")
+    assert first.step_s < 0.7 * alone.step_s
+    assert " and " in first.field

@@ -58,6 +58,7 @@ from sartor.operators import DType
 from sartor.step.trainers.deepspeed import DEEPSPEED
 
 KIND = LaunchKind.DEEPSPEED
+ON_NVME = "states on NVMe are priced as in host memory, which is faster"
 OPTIMIZERS = {Optimizer.ADAM: "AdamW", Optimizer.SGD: "SGD", Optimizer.MUON: "Muon"}
 
 DEEPSPEED_KEYS = re.compile(
@@ -137,7 +138,7 @@ def read_deepspeed(config: JsonMap, command: ScriptCommand | None, options: Opti
     dp, microbatch, count = _read_batch(fields, flags, values, program, devices, tp)
     configured = fields.find("activation_checkpointing") is not None
     if '"nvme"' in json.dumps(config.get("zero_optimization")):  # not by `find`: a value that was read has a price
-        fields.assumptions.append("states on NVMe are priced as in host memory, which is faster")
+        fields.assumptions.append(ON_NVME)
     if configured and not program["recomputed"]:
         fields.assumptions.append("activation_checkpointing is configured: all layers taken as recomputed")
     plan = TrainingPlan(

@@ -15,7 +15,7 @@ from sartor.bounded import parse_json, printable
 from sartor.errors import NOT_GIVEN, InputError
 from sartor.json_types import JsonDict, JsonMap
 from sartor.launch.accelerate import hybrid_groups, launcher_config
-from sartor.launch.deepspeed import deepspeed_trainer, optimizer_of, targets_of
+from sartor.launch.deepspeed import ON_NVME, deepspeed_trainer, optimizer_of, targets_of
 from sartor.launch.fields import Quantities, dialect_tables, fields_in, read_rows, rows
 from sartor.launch.plan import JobParts, LaunchKind, LaunchReading, canonical, check_numbers, model_named, no_devices
 from sartor.launch.script import ScriptCommand, devices_in
@@ -386,7 +386,10 @@ def _deepspeed(setup: _Said) -> StatedDocument:
 
 
 def _offloads(setup: _Said) -> bool:
-    return _deepspeed(setup).find("zero_optimization.offload_optimizer.device") not in (None, "none")
+    device = _deepspeed(setup).find("zero_optimization.offload_optimizer.device")
+    if device == "nvme":
+        setup.fields.assumptions.append(ON_NVME)
+    return device not in (None, "none")
 
 
 # -- job ----------------------------------------------------------------------------------------------------------

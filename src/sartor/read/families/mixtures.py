@@ -34,9 +34,7 @@ from sartor.read.families.parts import (
     check_kv_heads,
     dense_first,
     layer_norm,
-    sparse_steps,
     window_everywhere,
-    window_where_used,
 )
 from sartor.read.fields import Fields
 from sartor.units import nearest_divisors
@@ -300,9 +298,7 @@ def minimax_m3_text(f: Fields) -> TransformerShape:
 
 LLAMA = Family(q_bias="attention_bias", out_bias="attention_bias", mlp_bias="mlp_bias")
 ATTENTION_BIAS = Family(q_bias="attention_bias", out_bias="attention_bias")
-QWEN2 = Family(q_bias=True, spans=window_where_used)
 QWEN3 = replace(ATTENTION_BIAS, qk_norm=QkNorm.HEAD)
-QWEN3_MOE = replace(QWEN3, experts=Experts(sparse=sparse_steps))
 SHARED = Experts(
     sparse=dense_first(otherwise=1),
     num=("n_routed_experts", "num_experts"),

@@ -99,7 +99,8 @@ def what_to_change(
     limit_bytes: float | None = None,
 ) -> tuple[_PlanChange, ...]:
     """For each field the smallest change with which the plan fits, fastest predicted step first; if no single change is
-    enough, pairs: the largest change of one field with the smallest of another.
+    enough, or each makes the step more than ``LONGEST`` times as long, faster pairs: the largest change of one field
+    with the smallest of another.
 
     ``limit_bytes`` is what a device may hold (default: all that is usable). Empty if the plan fits already, or if no
     pair is enough.
@@ -109,12 +110,21 @@ def what_to_change(
     if before <= limit:
         return ()
     singles = list(_proposals(job, plan, cluster))
-    changes = _that_fit(singles, cluster, limit) or _that_fit(_pairs(singles, cluster), cluster, limit)
-    priced = (
-        replace(c, saved_bytes=before - c.device_bytes, step_s=_seconds(c.job, c.plan, cluster, calibration))
-        for c in changes
-    )
+    own_s = _seconds(job, plan, cluster, calibration)
+    priced: list[_PlanChange] = []
+    for proposals in (lambda: singles, lambda: _pairs(singles, cluster)):
+        fastest = min((change.step_s for change in priced), default=math.inf)
+        if not fastest <= LONGEST * own_s:
+            more = (
+                replace(c, saved_bytes=before - c.device_bytes, step_s=_seconds(c.job, c.plan, cluster, calibration))
+                for c in _that_fit(proposals(), cluster, limit)
+            )
+            priced += (change for change in more if not change.step_s >= fastest)
     return tuple(sorted(priced, key=lambda c: (math.isnan(c.step_s), c.step_s, c.saved_bytes)))
+
+
+LONGEST = 2
+"""A change that makes the step so many times as long is no remedy if another is."""
 
 
 def _that_fit(proposals: Iterable[_PlanChange], cluster: Cluster, limit: float) -> list[_PlanChange]:
