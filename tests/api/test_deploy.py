@@ -229,7 +229,8 @@ def test_the_front_holds_no_layout_that_another_beats() -> None:
 
 
 def test_several_devices_types_and_engines_are_compared_and_those_that_cannot_be_are_named() -> None:
-    found = api.deploy(MODEL, ["a100", "b200"], dtype="bf16,nvfp4", kernels="any", users=64, tpot_s=0.02, pools=False)
+    words = {"dtype": "bf16,nvfp4", "kernels": "any", "users": 64, "tpot_s": 0.02, "price": 2.0}
+    found = api.deploy(MODEL, ["a100", "b200"], pools=False, **words)
     kinds = {(c.deployment.layout.server.gpu.name, c.deployment.layout.server.dtype.value) for c in found.choices}
     assert ("b200_sxm", "nvfp4") in kinds
     assert any("a100" in name and "nvfp4" in name for name in found.refused)

@@ -116,5 +116,5 @@ def test_a_nemo_configuration_without_devices_or_with_another_activation_is_refu
 
 def test_a_recipe_of_nemo_that_names_its_model_alone_is_refused_with_the_reason(tmp_path: Path) -> None:
     text = "from nemo.collections import llm\nrecipe = llm.llama3_8b.pretrain_recipe(name='x', num_nodes=2)\n"
-    with pytest.raises(InputError, match="a recipe of NeMo is a function whose values are not in the file"):
+    with pytest.raises(InputError, match="set by NeMo 2's recipe of this name, whose values sartor does not have"):
         read_launch(put(tmp_path, text, "recipe.py"))

@@ -322,6 +322,9 @@ class _Module:
                 outer[node.attr] = inner
             return inner
         value = self.value(node, names, depth)
+        if isinstance(node, ast.Name) and value == node.id:  # a part of a file, which made it above
+            value = names[node.id] = {TARGET: node.id}
+            self.tables.append(value)
         return value if isinstance(value, dict) else None
 
     # -- expressions -----------------------------------------------------------------------------------------------
