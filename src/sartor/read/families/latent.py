@@ -206,7 +206,10 @@ def deepseek_v4(f: Fields) -> TransformerShape:
     family = Family(
         mlp_bias="mlp_bias", experts=replace(_shared(f), sparse=all_sparse, width=("moe_intermediate_size",))
     )
-    f.optional_size("num_hash_layers", least=0)  # whose router is a table of tokens, no parameter
+    if f.optional_size("num_hash_layers", least=0):
+        f.ledger.guess(
+            "layers that route by a table of tokens (num_hash_layers) are counted with a router as the others"
+        )
     sizes = replace(read_sizes(f, family), kv_heads=1)
     h, n, d, rank = sizes.hidden, sizes.layers, sizes.head_dim, f.size("q_lora_rank")
     kinds = f.words("layer_types", length=n) or _compressed_kinds(f, n)
