@@ -80,11 +80,7 @@ def advise(
     from sartor import api
 
     if write is not None:
-        if model is None or options.get("launch"):
-            must = "writes a model's files: name the model, without --launch"
-            raise InputError("--write", write[0], must, "sartor advise MODEL --write TRAINER DIR")
-        if objective != "train":
-            raise InputError("--write", write[0], "launch files start a training run", "--objective train")
+        _check_written(write[0], model is not None and not options.get("launch"), objective)
         options["framework"] = options.get("framework") or trainer_of(write[0])
     found = api.advise(
         model,
@@ -118,6 +114,15 @@ def advise(
         c.show(advice_view(found, verbose=verbose))
     if found.infeasible:
         raise c.Exit(3)
+
+
+def _check_written(trainer: str, names_model: bool, objective: str) -> None:
+    """Raise `InputError` where there is nothing to write a trainer's files for."""
+    if not names_model:
+        must = "writes a model's files: name the model, without --launch"
+        raise InputError("--write", trainer, must, "sartor advise MODEL --write TRAINER DIR")
+    if objective != "train":
+        raise InputError("--write", trainer, "launch files start a training run", "--objective train")
 
 
 @takes_run()

@@ -354,7 +354,7 @@ def deploy(
     Example: `sartor deploy qwen3-8b --input-len p50=800,p95=3000 --output-len 300 --rate 5 --ttft 1 --percentile 95`
     """
     from sartor import api
-    from sartor.report.table_serving import deploy_page, deploy_view, front_points
+    from sartor.report.table_serving import deploy_view
 
     if write is not None:
         _check_folder(write, overwrite)
@@ -383,14 +383,20 @@ def deploy(
     c.answer("deploy", found.to_dict, as_json=json, out=out)
     if not json:
         c.show(deploy_view(found))
-    if html is not None:
-        c.write_page(html, deploy_page(found))
-    if png is not None and found.front:
-        c.write_figures(png, {"front": front_points(found)})
+    _draw(found, html, png)
     if found.best is None:
         raise c.Exit(3)
     if write is not None:
         _write_servers(found, found.best, model, write)
+
+
+def _draw(found: DeploymentAnswer, html: Path | None, png: Path | None) -> None:
+    from sartor.report.table_serving import deploy_page, front_points
+
+    if html is not None:
+        c.write_page(html, deploy_page(found))
+    if png is not None and found.front:
+        c.write_figures(png, {"front": front_points(found)})
 
 
 _FLAGS = {"requests_per_s": "--rate", "ttft_s": "--ttft", "tpot_s": "--tpot"}
