@@ -60,8 +60,9 @@ ROOMS = (
          "_forwarded _capacity _launch _of_engine _direct", COST.format("network")),
     Room("cost/collective/links.py", "", COST.format("network")),
     Room("cost/gpu/memory_bound.py", "", COST.format("stream_law") + " tests/cost/test_kernels.py"),
-    Room("cost/gpu/grouped.py", "", COST.format("grouped")),
-    Room("cost/gpu/gemm.py", "", COST.format("laws") + " tests/cost/test_stream_k.py"),
+    Room("cost/gpu/grouped.py", "", COST.format("gemm_terms") + " tests/cost/test_grouped.py"),
+    Room("cost/gpu/gemm.py", "", COST.format("gemm_terms") + " tests/cost/test_laws.py"),
+    Room("cost/gpu/tiles.py", "", "tests/cost/test_gemm_terms.py tests/cost/test_stream_k.py tests/cost/test_laws.py"),
     Room("cost/chip/systolic.py", "", COST.format("systolic")),
     Room("cost/chip/vector_core.py", "", COST.format("vector_core")),
     Room("plans/next.py", "divided_batches _near_batches", "tests/plans/test_batches.py"),
@@ -77,6 +78,10 @@ EQUIVALENT: dict[str, str] = {
         "a pipeline of one stage is a factor of 1 both ways",
     "if job.optimizer is Optimizer.MUON and (highest := trainer.most_zero_with_muon) <= 3:":
         "ZeRO 3 is the last: a limit that every plan meets",
+    "for concurrent in CONCURRENT[: 1 + sum(c <= p.batch.max() for c in CONCURRENT[:-1])]:":
+        "a chip shared by more GEMMs than the batch has is shared by all of the batch",
+    "if not np.any(np.asarray(skew) >= 1):": "tiles of uneven groups are summed and not taken",
+    "if largest < 1.0 or not op.visited_evenly:": "a skew of 1 has itself alone below it",
 }  # fmt: skip
 """Mutants that no test can notice, with the reason."""
 
