@@ -40,7 +40,7 @@ from sartor.cost.gpu.grouped import (
     tiles_down,
 )
 from sartor.cost.gpu.rates import LongRun
-from sartor.cost.gpu.tiles import Machine, Problems, _throttled, alternatives, evaluate, quantizing_s
+from sartor.cost.gpu.tiles import Machine, Problems, _throttled, alternatives, evaluate, over_least, quantizing_s
 from sartor.hardware.catalog import load_gpu
 from sartor.operators import DType, Gemm, GroupedGemm, Layout, Pass
 
@@ -477,3 +477,17 @@ def test_tiles_whose_columns_do_not_divide_the_results_are_left_out_where_others
     c = replace(PLAIN, tiles=((128, 256, 1.0), (128, 128, 1.0)), whole_columns=True)
     times = alternatives(sizes(1, 128, n, 128), machine_of(c), c)["time_s"]
     assert tuple(times[:2, 0] < 1) == taken
+
+
+def test_ways_are_compared_by_the_logarithm_of_their_time_up_to_one() -> None:
+    """Half the rate: 4.8388608 or 5.6777216 us beside a quarter of 2.96 us and 3 us to start; k is not cut. 12 tiles
+    of 400 steps cut in four, and 120 of 99 steps dealt evenly, as above."""
+    halves = replace(TILES, tiles=((128, 128, 1.0), (128, 128, 0.5)))
+    ways = over_least(LOOP, machine_of(halves), halves)[:, 0]
+    assert ways == pytest.approx([0, np.log(9.4177216 / 8.5788608), 1, 1], rel=1e-9)
+    cut = replace(TILES, max_split=4.0, split_s=5e-6, split_rate=2.0)
+    ways = over_least(sizes(2, 200, 320, 25_600), machine_of(cut), cut)[:, 0]
+    assert ways == pytest.approx([np.log(95.59008 / 42.131744), 0], rel=1e-9)
+    even = replace(TILES, stream_k_cost=0.05, stream_k_fills=1.0, max_split=4.0, split_s=1e-6)
+    ways = over_least(sizes(20, 200, 320, 6336), machine_of(even), even)[:, 0]
+    assert ways == pytest.approx([np.log(82.1953024 / 79.86537856), 0], rel=1e-7)

@@ -22,7 +22,7 @@ from sartor.cost.correction.coefficients import (
 )
 from sartor.cost.gpu.gemm import FRESH_BYTES, _packed_bytes
 from sartor.cost.gpu.grouped import grouped_terms
-from sartor.cost.gpu.memory_bound import _left_l2, memory_bound_cost, name_of, torch_stream_cost
+from sartor.cost.gpu.memory_bound import _left_l2, launched_cost, memory_bound_cost, name_of, torch_stream_cost
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.cluster import LinkTier
 from sartor.hardware.cluster_catalog import load_cluster
@@ -186,6 +186,17 @@ def test_several_kernels_that_the_host_waits_for_read_their_bytes_each() -> None
     cost = memory_bound_cost(op, GPU, calibration, eager=True)
     read_s = 1e8 / (0.5 * 4e12)
     assert (cost.time_s, cost.memory_s) == pytest.approx((3 * (3e-6 + read_s), 3 * read_s), rel=1e-9)
+
+
+def test_a_models_kernels_take_their_own_time_or_that_of_the_hosts_calls() -> None:
+    """Three kernels, 2 us each to start, 25 us of the host. 10 MB at 2 TB/s: 5 + 6 us, so 75 us, of which 70 are not
+    memory's; 400 MB: 200 + 6 us."""
+    measured = MemoryBoundCoefficients(hbm_share=0.5, l2_part=0.0, launch_s=2e-6, eager_launch_s=25e-6)
+    calibration = replace(CALIBRATION, memory_bound=measured, torch_streams=None)
+    for size, time_s, overhead_s in ((1e7, 75e-6, 70e-6), (4e8, 206e-6, 6e-6)):
+        op = MemoryBound(name="add", kind=MemoryBoundKind.RESIDUAL, rows=8, cols=8, bytes_moved=size, kernels=3)
+        cost = launched_cost(op, GPU, calibration)
+        assert (cost.time_s, cost.overhead_s) == pytest.approx((time_s, overhead_s), rel=1e-9)
 
 
 def test_a_torch_kernel_takes_the_root_of_the_squares_of_its_bytes_and_its_cycles() -> None:
