@@ -157,6 +157,16 @@ def test_an_all_reduce_over_two_nodes_takes_the_ring_or_the_tree(size: int) -> N
     assert cost.time_s == pytest.approx(min(ring, tree), rel=1e-9)
 
 
+def test_one_ring_over_all_devices_runs_at_the_rate_of_the_links_that_join_them() -> None:
+    """16 devices cross the network, a group of eight alone stays in its node."""
+    outer, size = replace(NET, rails=False), 64 * MIB
+    ring = replace(CLUSTER, one_ring=True, tiers=(NODE, outer))
+    for alone, tier in ((False, outer), (True, NODE)):
+        only = replace(CLUSTER, tiers=(replace(tier, span=0),))
+        cost = network_time_s(CollectiveKind.ALL_GATHER, size, 8, 1, ring, CALIBRATION, alone=alone)
+        assert cost.time_s == network_time_s(CollectiveKind.ALL_GATHER, size, 8, 1, only, CALIBRATION).time_s
+
+
 # ------------------------------------------------------------------------------------------- links of a chip's own
 
 
