@@ -223,6 +223,22 @@ def test_a_torch_kernel_takes_the_root_of_the_squares_of_its_bytes_and_its_cycle
     assert cost.overhead_s == pytest.approx(2e-6 + 1e-6, rel=1e-9)
 
 
+def test_a_gated_activation_of_torch_is_two_kernels_that_move_five_thirds() -> None:
+    """silu reads and writes, the product reads two and writes: five for three."""
+    law = TorchStreams(
+        hbm_share=0.8, launch_s=2e-6, again_from=0.5, again_span=1.0,
+        kinds=tuple((name, 4.0, 100.0, 1e-6, 0.1) for name in ("plain", "silu_and_mul")),
+    )  # fmt: skip
+    op = MemoryBound(
+        name="gate", kind=MemoryBoundKind.ACTIVATION, rows=1000, cols=2000, bytes_moved=1.2e7, kernel="silu_and_mul"
+    )
+    memory_s = 2e7 / (0.8 * 4e12)
+    cycles_s = (4 * 1000 * 2000 * 5 / 3 + 100 * 1000) / (GPU.num_sms * GPU.highest_clock_hz)
+    cost = torch_stream_cost(op, GPU, law, fused=False)
+    assert cost.memory_s == pytest.approx(sqrt(memory_s**2 + cycles_s**2), rel=1e-9)
+    assert cost.overhead_s == pytest.approx(2 * 2e-6 + 1e-6, rel=1e-9)
+
+
 def test_experts_read_their_weights_and_rows_write_results_and_a_share_of_masked_rows() -> None:
     c = GroupedCoefficients(hbm_share=0.5, masked=0.25)
     op = GroupedGemm(name="experts", groups=4, rows=512, n=1024, k=2048, masked_rows=256)
