@@ -513,14 +513,14 @@ class ServedShape:
     loss: LossChange | None = None
 
     @property
-    def cost(self) -> tuple[float, float]:
-        """What shapes are ranked by: the cost of the load's tokens, then the load that all devices take."""
+    def cost(self) -> tuple[float, float, float]:
+        """What shapes are ranked by: the cost of the tokens, then the loss, then the load that all devices take."""
         best = self.deployment.best
         if best is None:
-            return math.inf, -self.deployment.most_load
+            return math.inf, 0.0, -self.deployment.most_load
         made = best.deployment
         cost = best.usd_per_million_tokens or made.num_devices / made.output_tokens_per_s
-        return float(f"{cost:.9g}"), -self.deployment.most_load
+        return float(f"{cost:.9g}"), self.loss.nats if self.loss else 0.0, -self.deployment.most_load
 
 
 SERVED_ADVICE: Fields = (

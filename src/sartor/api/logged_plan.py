@@ -23,7 +23,7 @@ from sartor.model.plan import AXES, SEARCHED
 from sartor.model.training import Recompute
 from sartor.model.workload import usual_seq_len
 from sartor.plans.fixed import SWITCHED, with_switches
-from sartor.run.fields import FIELDS, Origin, Run, RunOnDevices
+from sartor.run.fields import FIELDS, Origin, Run, RunOnDevices, arguments_unsaid
 from sartor.units import divisors
 
 if TYPE_CHECKING:
@@ -543,5 +543,5 @@ def launched_question(
 def _unknown_note(words: str, title: str) -> str:
     """What is assumed of an argument that is not understood."""
     if words.startswith("$"):
-        return f"{words}: holds arguments that are not in the file, priced as none"
+        return f"{arguments_unsaid(words)}, priced as none"
     return f"{words}: not known to {title}, and without effect here"

@@ -46,8 +46,10 @@ YEAR_AGO = "2025-11"
 
 
 def dated_price(source: str, date: str) -> str:
-    """``Amazon EC2, on demand, 2024-12, over a year old``: where a price is from."""
-    return ", ".join(filter(None, (source, date))) + (", over a year old" if date and date < YEAR_AGO else "")
+    """``Amazon EC2, on demand, 2024-12, over a year old; elsewhere 2 to 5``: where a price is from."""
+    source, *others = source.split("; ")
+    dated = ", ".join(filter(None, (source, date))) + (", over a year old" if date and date < YEAR_AGO else "")
+    return "; ".join((dated, *others))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

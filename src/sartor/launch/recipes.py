@@ -27,6 +27,7 @@ from sartor.model.training import Optimizer, Recipe, Recompute, Trainer, Trainin
 from sartor.model.workload import AttentionKernel, Loss, ParallelDims
 from sartor.operators import DType
 from sartor.read.huggingface import read_fields
+from sartor.run.fields import OF_RECIPE
 from sartor.step.trainers import record_named
 
 KEYS = "keys"
@@ -151,7 +152,7 @@ def read_recipe(
     parts = _parts(setup, plan)
     shape = None if options.shape else _model(setup)
     unknown, unpriced, ignored = _sorted_out(setup)
-    unset = [f"${setup.word('model')}"] if dialect.required else []  # a recipe by name may set anything else
+    unset = [f"{OF_RECIPE}{setup.word('model')}"] if dialect.required else []  # a recipe by name may set anything else
     apart = not command or "--config_file" in command.launcher
     apart &= bool(dialect.launcher) and plan.zero_stage == 0 and int(plan.dims.dp) > 1
     unset += [f"${dialect.launcher}"] if apart and not {"sharding", "zero_stage"} & options.fields else []
@@ -230,7 +231,7 @@ def _plan(setup: _Said, command: ScriptCommand | None) -> TrainingPlan:
     if missing:
         hidden = [words for key, words in setup.fields.open.items() if re.search("parallel_size|batch_size", key)]
         must = f"are set by {setup.dialect.title}'s recipe of this name, whose values sartor does not have"
-        must = f"are {' and '.join(hidden)}, which only the running shell knows" if hidden else must
+        must = f"are {' and '.join(hidden)}, which only the running program knows" if hidden else must
         near = " ".join(f"--{name.replace('_', '-')} 1" for name in missing)
         raise InputError(", ".join(missing), NOT_GIVEN, must, f"keys in the file, or options beside it: {near}")
     tp, pp, cp = (setup.count(name) for name in ("tp", "pp", "cp"))

@@ -252,8 +252,9 @@ def headline(answer: ModelEstimate, change: str = "") -> Iterator[str]:
     yield from turn_lines(answer.question.depends_on)
 
 
-WORTH_CHANGING = 0.01
-"""Least share of the step for which a finding is the change to make first."""
+WORTH_CHANGING, WORTH_TRYING = 0.05, 0.01
+"""Least share of the step for which a finding is the change to make first, and one to try: shapes whose steps are
+nearer than the first are ranked right too seldom for more, and `advise` may keep them."""
 SAME_SIZE = 0.05
 """Largest change of the parameters, as a share, with which it still is the same model."""
 
@@ -266,17 +267,18 @@ def first_change(answer: ModelEstimate, findings: Sequence[Finding], *, further:
         return blocking
     padding = _padding(answer) if further else ""
     fixes = [item for item in findings if item.fix and not item.remark and abs(item.params_change) <= SAME_SIZE]
-    costly = [item for item in fixes if (item.gain_fraction or 0) >= WORTH_CHANGING]
+    costly = [item for item in fixes if (item.gain_fraction or 0) >= WORTH_TRYING]
     if costly:
         first = max(costly, key=lambda item: item.gain_fraction or 0)
         fix = ", ".join(f"{name}={value}" for name, value in first.fix.items())
         of = "step" if answer.question.held is not None else "pass"
-        size = (
-            f", {format_change(first.params_change)} parameters" if abs(first.params_change) >= WORTH_CHANGING else ""
-        )
-        saves = f"which saves {format_share(first.gain_fraction or 0)} of the {of} ({first.rule}{size})"
-        why = f"; `{_stated_command('lint', answer)}` says why" if further else ""
-        return f"Change first: {fix}, {saves}{why}.{padding}"
+        size = f", {format_change(first.params_change)} parameters" if abs(first.params_change) >= WORTH_TRYING else ""
+        saved = f"{format_share(first.gain_fraction or 0)} of the {of} ({first.rule}{size})"
+        sure = (first.gain_fraction or 0) >= WORTH_CHANGING
+        told = f"Change first: {fix}, which saves {saved}" if sure else f"Perhaps better: {fix}, by {saved}"
+        why = f"`{_stated_command('lint', answer)}` says why" if sure else ""
+        why = why or f"`{_stated_command('advise', answer)}` judges shapes of this size"
+        return f"{told}{f'; {why}' * further}.{padding}"
     tries = f"; `{_stated_command('advise', answer)}` tries other shapes"
     if any(answer.question.run.states(name) for name in ("launch", *AXES)) and answer.question.held is not None:
         tries = f"; `{_command('plan', answer, answer.question.held)}` tries other plans"

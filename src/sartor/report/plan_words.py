@@ -12,7 +12,7 @@ from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, Trai
 from sartor.plans.next import CLOSE, RIGHT
 from sartor.plans.search import room_bytes
 from sartor.report.words import count_text, interval_text, printable, three_digits, unread_text
-from sartor.run.fields import Origin
+from sartor.run.fields import Origin, arguments_unsaid
 from sartor.step.footprint import in_doubt, likely_text, usable_bytes
 from sartor.step.pipeline import devices_of_pools
 from sartor.units import format_bytes, format_change, format_count, format_seconds, format_share, room_text
@@ -168,7 +168,6 @@ def _least_moving(turn: Turn) -> float:
 
 MOST_NAMED = 2
 """Values that move the time that the first lines name; JSON has all."""
-NO_PRICE, ARGUMENTS_UNSAID = "has no price here", "holds arguments that are not in the file"
 UNSAID, FILE_UNSAID = "it was not stated", "the file does not say"
 
 
@@ -177,8 +176,9 @@ def unpriced_text(turns: Sequence[Turn]) -> str:
     whether it fits."""
     unpriced = [turn for turn in turns if "change_bytes" in turn.figures]
     return "".join(
-        f" {printable(turn.field)} {ARGUMENTS_UNSAID if turn.of_arguments else NO_PRICE}: the run {turn.verdict}."
+        f" {arguments_unsaid(name) if turn.of_arguments else f'{name} has no price here'}: the run {turn.verdict}."
         for turn in unpriced
+        for name in [printable(turn.field)]
     )
 
 

@@ -435,6 +435,7 @@ def _best_shape_text(usual: ServedShape, others: Sequence[ServedShape]) -> str:
     if usual.deployment.best is None:
         return "None of the other shapes meets the objectives either."
     keep = f"Keep this shape: none of {count_text(len(others), 'other')} costs less at this load."
+    keep = keep if others else "Keep this shape: no other of its size surely gains in the decoding step or the prompt."
     return keep if more < 0.001 or made.best is None else f"{keep} With {change_text(best.changed)} {takes}{loss}."
 
 

@@ -133,8 +133,19 @@ class Turn:
 
     @property
     def of_arguments(self) -> bool:
-        """Whether the field is a variable of a script, which may hold any arguments."""
+        """Whether the field is a variable of a script, which may hold any arguments, or a recipe that is only named."""
         return self.field.startswith("$")
+
+
+OF_RECIPE = "$recipe "
+"""Begins the field of a recipe that a file only names."""
+
+
+def arguments_unsaid(field: str) -> str:
+    """``$EXTRA holds arguments that are not in the file``, or that a named recipe sets values of its own."""
+    if field.startswith(OF_RECIPE):
+        return f"The recipe {field.removeprefix(OF_RECIPE)} sets values that are not in the file"
+    return f"{field} holds arguments that are not in the file"
 
 
 class _TrainingFields(AxisFields[Size, Word, Switch], Generic[Size, Word, Switch], total=False):

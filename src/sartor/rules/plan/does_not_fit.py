@@ -49,7 +49,7 @@ def does_not_fit(context: PlanContext) -> Iterator[PlanSuspicion]:
     stage = int(context.footprint.stage)
     changes = what_to_change(context.job, context.plan, context.cluster, context.calibration, room)
     where = f"stage {stage} needs" if int(context.plan.dims.pp) > 1 else "a device needs"
-    left = f" with {100 * context.headroom:g}% headroom" if context.headroom else ""
+    left = f" with {100 * context.headroom:.3g}% headroom" if context.headroom else ""
     none = "" if changes else "; no single change makes it fit"
     doubt = f"; without a price here, and could save as much: {', '.join(context.unpriced)}" if context.unpriced else ""
     doubt += (
