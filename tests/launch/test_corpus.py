@@ -53,7 +53,7 @@ def test_a_plan_with_rounds_of_its_own_is_written_and_read_back(tmp_path: Path) 
 
 def test_a_recipe_by_name_says_that_its_other_values_are_not_known() -> None:
     answer = api.lint_launch(CORPUS / "bridge_flags" / "heredoc.sh", "gb200-nvl72", search=False)
-    assert "$llama31_405b" in answer.unknown
+    assert "$recipe llama31_405b" in answer.unknown
 
 
 def test_a_recipe_in_python_is_followed_and_never_run(tmp_path: Path) -> None:

@@ -520,7 +520,7 @@ class ServedShape:
             return math.inf, 0.0, -self.deployment.most_load
         made = best.deployment
         cost = best.usd_per_million_tokens or made.num_devices / made.output_tokens_per_s
-        return float(f"{cost:.9g}"), self.loss.nats if self.loss else 0.0, -self.deployment.most_load
+        return float(f"{cost:.9g}"), float(self.loss.nats) if self.loss else 0.0, -self.deployment.most_load
 
 
 SERVED_ADVICE: Fields = (
