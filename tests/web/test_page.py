@@ -999,8 +999,9 @@ def walk(page: Any, name: str) -> None:
             assert page.evaluate(refused) == "", offer
             assert page.locator(f"{offer}-done").inner_text() == "Applied"
     page.locator("#tab-plan").click()
+    slowed(page)
     page.locator("#run-plan").click()
-    until(page, "document.querySelector('.waiting')", 5)
+    until(page, "document.querySelector('.waiting')", 30)
     until(page, "!document.querySelector('.waiting')", 120)
     assert page.evaluate(refused) == ""
     assert page.locator("#plan-headline, .bars.why").count()
