@@ -233,3 +233,12 @@ def test_an_estimate_says_that_an_assumed_trainer_pads_a_ragged_vocabulary() -> 
 
     assert "The trainer was not stated: this one pads the vocabulary of 50257" in third()
     assert "was not stated" not in third(framework="megatron")
+
+
+@pytest.mark.parametrize("phase", ["train", "decode"])
+def test_a_length_beyond_the_model_s_is_said_before_the_time(phase: str) -> None:
+    length = {"seq_len" if phase == "train" else "context_len": 16_384}
+    lines = [*headline(api.estimate("llama-2-7b", "h100", phase=phase, tp=1, **length))]  # type: ignore[arg-type]
+    (name,) = length
+    assert lines[1] == f"{name}=16384 is beyond the model's 4096: priced as if it took them."
+    assert not any("beyond" in line for line in headline(api.estimate("llama-2-7b", "h100", phase=phase, tp=1)))

@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from sartor.ask.complete import plan_sentence
 from sartor.hardware.catalog import ACCELERATORS, GPUS
 from sartor.hardware.cluster_catalog import CLUSTERS
@@ -28,7 +30,7 @@ from sartor.report.plan_words import (
     turn_lines,
     unpriced_text,
 )
-from sartor.report.words import count_text, interval_text, printable, unread_text
+from sartor.report.words import beyond_text, count_text, interval_text, longest_text, printable, unread_text
 from sartor.rules.rule import ragged
 from sartor.run.fields import FIELDS, Origin
 from sartor.step.footprint import FIT_PROBABILITY, usable_bytes
@@ -211,7 +213,8 @@ def serving_words(answer: ModelEstimate, served: Serving) -> str:
     words.append(f"KV cache {cache} per sequence, at most {most} of this length fit")
     if answer.question.engine is not None:
         room, tokens = format_bytes(float(memory.kv_room_bytes)), count_text(int(memory.kv_tokens), "token")
-        words.append(f"{answer.question.engine.name} has {room} for it: {tokens}, or one of {served.longest_tokens:,}")
+        longest = longest_text(served.longest_tokens, answer.question.workload.shape)
+        words.append(f"{answer.question.engine.name} has {room} for it: {tokens}, or {longest}")
     if decodes and served.knee is not None:
         words.append(
             f"beyond {count_text(served.knee, 'sequence')}, doubling the batch makes the GEMMs at least 1.5x as long"
@@ -239,6 +242,8 @@ def headline(answer: ModelEstimate, change: str = "") -> Iterator[str]:
     if stopped := cannot_run_text(answer.question.plan_findings):
         yield stopped
     yield f"{_subject(answer)}: {_fits(answer)}"
+    lengths = {name: int(np.max(getattr(question.workload, name))) for name in ("seq_len", "context_len")}
+    yield from beyond_text(question.workload.shape, **lengths)
     yield _speed(answer)
     of_plan = first_plan_change(answer.question.plan_findings)
     if of_plan and answer.fits and answer.question.held is not None:

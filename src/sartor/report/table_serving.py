@@ -29,7 +29,16 @@ from sartor.report.fit_words import tight_text
 from sartor.report.frame import FILE, Chart, Frame, Sheet, columns
 from sartor.report.grid import field_grid
 from sartor.report.plan_words import turn_lines
-from sartor.report.words import change_text, count_text, interval_text, short_change, three_digits, unread_text
+from sartor.report.words import (
+    beyond_text,
+    change_text,
+    count_text,
+    interval_text,
+    longest_text,
+    short_change,
+    three_digits,
+    unread_text,
+)
 from sartor.units import format_bytes, format_change, format_count, format_seconds
 
 if TYPE_CHECKING:
@@ -55,6 +64,8 @@ def serving_view(answer: ServingAnswer) -> RenderableType:
         lines = [f"{served}: {_fits(answer)}; {most}.", _cache(answer)]
         if unread := unread_text(answer.reading):
             lines = [f"{served}: whether it fits is unknown; without what is not read, {most}.", unread]
+        tokens_each = int(np.max(answer.load.input_len)) + int(np.max(answer.load.output_len))
+        lines[1:1] = beyond_text(answer.reading.shape, **{"input_len + output_len": tokens_each})
         blocks = [opening([*lines, *_speed(answer), *turn_lines(answer.depends_on)]), section("Loads")]
         blocks += [grid_block(field_grid("Loads", columns, answer.loads))]
     return document_text([*blocks, bullets_block("Assumed", answer.assumptions)])
@@ -77,7 +88,8 @@ def _cache(answer: ServingAnswer) -> str:
     counted = f"{count_text(tokens, 'token')}, " if tokens else ""
     each = " of each copy" if answer.server.copies > 1 or answer.decode_workers > 1 else ""
     room = f"{answer.server.engine.name} has {room} per GPU for keys and values{each}"
-    return f"{room} beside {parts} and {kept} of its own: {counted}{whole}, or one of {answer.longest_tokens:,}."
+    longest = longest_text(answer.longest_tokens, answer.reading.shape)
+    return f"{room} beside {parts} and {kept} of its own: {counted}{whole}, or {longest}."
 
 
 def _lacks(answer: ServingAnswer, lack: Shortage) -> str:

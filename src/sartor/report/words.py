@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sartor.cost.cost import Cost
-from sartor.model.workload import ModelReading, Phase, Workload
+from sartor.model.shape import TransformerShape
+from sartor.model.workload import ModelReading, Phase, Workload, too_long
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, Operator
 from sartor.units import format_bytes, format_count, format_seconds
 
@@ -74,6 +75,17 @@ def tile_text(cost: Cost) -> str:
         return ""
     split = int(details.get("split_k", 1) or 1)
     return f"{int(details['tile_m'])}x{int(details['tile_n'])}" + (f"/{split}" if split > 1 else "")
+
+
+def beyond_text(shape: TransformerShape, **lengths: int) -> Iterator[str]:
+    """A sentence for each length that exceeds what the model takes: it is priced all the same."""
+    for name, tokens in lengths.items():
+        yield from (f"{words}: priced as if it took them." for words in too_long(name, tokens, shape))
+
+
+def longest_text(tokens: int, shape: TransformerShape) -> str:
+    """``one of 791,984``, with what the model takes where that is less."""
+    return f"one of {tokens:,}" + (f" (the model takes {shape.max_positions:,})" * bool(too_long("", tokens, shape)))
 
 
 def unread_text(reading: ModelReading) -> str:
