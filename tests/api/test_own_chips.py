@@ -172,3 +172,20 @@ def test_a_chip_of_ones_own_is_priced_beside_the_best_one(tmp_path: Path) -> Non
     assert drawn is not None
     assert alone.best is not None
     assert drawn.objective == pytest.approx(alone.best.objective, rel=1e-9)
+
+
+@pytest.mark.parametrize("key", ["tensor_core_sram_kib", "sustained_share", "bank_bytes_per_cycle", "link_gb_per_s"])
+def test_a_key_that_is_not_stated_never_narrows_the_interval(tmp_path: Path, key: str) -> None:
+    """The interval holds every plausible value of what a chip's file leaves out."""
+    lines = (CHIP + WHOLE + "tensor_core_sram_kib = 228\n").splitlines(keepends=True)
+    open_key, whole = tmp_path / "open.toml", tmp_path / "whole.toml"
+    whole.write_text("".join(lines))
+    open_key.write_text("".join(line for line in lines if not line.startswith(key)))
+
+    def widths(path: Path) -> list[float]:
+        trained, served = sartor.estimate("gpt2-xl", path, **RUN), sartor.estimate("gpt2-xl", path, phase="prefill")
+        product = sartor.gemm(4096, 4096, 4096, path).cost
+        return [float(answer.high_s / answer.low_s) for answer in (trained, served, product)]
+
+    for wide, narrow in zip(widths(open_key), widths(whole), strict=True):
+        assert wide >= narrow * (1 - 1e-9)

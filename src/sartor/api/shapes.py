@@ -32,6 +32,7 @@ from sartor.api.words import (
     word_of,
 )
 from sartor.ask.alternatives import (
+    template_corners,
     template_turns,
     template_words,
     turn_of_time,
@@ -46,7 +47,7 @@ from sartor.cost.cost import Bound, Cost
 from sartor.cost.gpu.eager import holds_newer
 from sartor.cost.gpu.gemm import weight_bytes, weights_stay
 from sartor.cost.price import Estimate, gemm_mappings, operator_costs, price
-from sartor.cost.uncertainty import covering
+from sartor.cost.uncertainty import covering, holding
 from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import network_of
 from sartor.hardware.gpu import Gpu
@@ -141,8 +142,7 @@ def estimate(
     asked = completed_question(model_asked(model, options), gpu, options, splits=True)
     if divided := divided_estimate(asked, gpu, options):
         return divided
-    answer = _with_batches(answer_question(asked))
-    return replace(answer, question=with_template_turns(answer.question, answer, answer_question))
+    return with_template_turns(_with_batches(answer_question(asked)), answer_question)
 
 
 def divided_estimate(
@@ -393,13 +393,14 @@ def gemm(
     clock_ = word_of(Clock, "clock", clock)
     cost = operator_costs([product], device, known, clock=clock_)[0]
 
-    def time_on(chip: Gpu) -> float:
-        return float(operator_costs([product], chip, known, clock=clock_)[0].time_s)
+    def cost_on(chip: Gpu) -> Cost:
+        return operator_costs([product], chip, known, clock=clock_)[0]
 
+    turns = template_turns(device, float(cost.time_s), lambda chip: float(cost_on(chip).time_s))
     return GemmAnswer(
         gemm=product,
         gpu=device,
-        cost=cost,
+        cost=holding(cost, [cost_on(chip) for chip in template_corners(device, turns)]),
         alternatives=gemm_mappings(product, device, known, clock=clock_),
         calibration="template" if device.accelerator else known.owner(f"gemm.{dtype_.value}"),
         assumptions=(
@@ -409,7 +410,7 @@ def gemm(
             *_of_cache(product, cost, device, known, clock_),
             *template_words(device),
         ),
-        depends_on=template_turns(device, float(cost.time_s), time_on),
+        depends_on=turns,
     )
 
 
@@ -519,8 +520,8 @@ def lint_question(asked: Question, allow: Sequence[str] = ()) -> Lint:
     others = _on_other_trainers(asked, base.question.held, findings, allow)
     if feasible(asked.trained_shape, asked.dims):  # what cannot run is no question of the trainer
         asked = replace(asked, depends_on=(*asked.depends_on, *_turned_findings(asked.run, findings, others)))
-        asked = with_template_turns(asked, base, answer_question)
-    return Lint(base=replace(base, question=asked), findings=findings, on_other_trainers=others)
+        base = with_template_turns(replace(base, question=asked), answer_question)
+    return Lint(base=base, findings=findings, on_other_trainers=others)
 
 
 def findings_of(

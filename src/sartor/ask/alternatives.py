@@ -19,8 +19,10 @@ import numpy as np
 
 from sartor.answers.estimate import ModelEstimate, Question
 from sartor.cost.correction.calibration import Calibration
+from sartor.cost.cost import interval_80
+from sartor.cost.uncertainty import covering
 from sartor.errors import InputError
-from sartor.hardware.accelerator_catalog import datasheet_of, ratio_to_default, template_value, with_key
+from sartor.hardware.accelerator_catalog import datasheet_of, ratios_to_default, template_value, with_key
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import usual_cluster
 from sartor.hardware.gpu import Gpu
@@ -35,6 +37,7 @@ from sartor.run.fields import FIELDS, Origin, Run, Turn
 from sartor.step.footprint import footprint, in_doubt, usable_bytes
 from sartor.step.mechanisms.mechanism import Rows
 from sartor.step.question import UNFUSED_GENERATIONS, padded_shape
+from sartor.step.results import StepEstimate
 from sartor.step.stages import ChunkLayers
 from sartor.step.step import step
 from sartor.step.trainers import trainer_named
@@ -87,15 +90,15 @@ def weighed(
     layers = [plan.stage_layers], np.zeros(1, np.int64)
     of_plan = (rows_of(plan), cluster, calibration, layers)
     fields, base, others = _prices(run, shape, job, *of_plan, closed, record)
-    of_chips = tuple(_of_chips(run, job, plan, cluster, calibration))
+    of_chips, reach = _of_chips(run, job, plan, cluster, calibration)
     if not fields:
-        return Weighed(run=run, turns=of_chips)
+        return Weighed(run=run, spread=reach, turns=of_chips)
     alternatives = tuple(other.alone for other in others if np.isfinite(other.step_s[0]))
     low, high = _spread(base, others)
     return Weighed(
         run=reduce(_with_field, fields, run),
         alternatives=alternatives,
-        spread=(float(low[0]), float(high[0])),
+        spread=(min(float(low[0]), reach[0]), max(float(high[0]), reach[1])),
         turns=(*_turns(base.alone, alternatives, fields, _judge(run, cluster, limit_bytes)), *of_chips),
     )
 
@@ -468,10 +471,10 @@ def template_turns(gpu: Gpu, time_s: float, time_on: Callable[[Gpu], float]) -> 
     for key in keys:
         if chip is None or (key == "num_links" and "link_gb_per_s" in keys):
             continue  # both are one rate
-        default = template_value(chip, key)
-        if isinstance(default, str):
+        default, ratios = template_value(chip, key), ratios_to_default(key)
+        if isinstance(default, str) or not ratios:
             continue
-        ratio, like = ratio_to_default(key)
+        ratio, like = ratios[len(ratios) // 2]
         value = default * ratio
         seconds = time_on(replace(datasheet_of(with_key(chip, key, value)), template_keys=keys))
         compared = f" (default: {default:g}; {like} has {ratio:.3g} times its default)"
@@ -479,31 +482,62 @@ def template_turns(gpu: Gpu, time_s: float, time_on: Callable[[Gpu], float]) -> 
     return tuple(sorted(turns, key=lambda turn: -abs(turn.figures["ratio"] - 1)))
 
 
-def with_template_turns(
-    question: Question, answer: ModelEstimate, price: Callable[[Question], ModelEstimate]
-) -> Question:
-    """The question of a pass with the `template_turns` of its chip; ``price`` answers a question. A training run has
-    them already (`weighed`)."""
-    if question.held is not None:
-        return question
-    turns = template_turns(
-        question.gpu, float(answer.time_s), lambda gpu: float(price(replace(question, gpu=gpu)).time_s)
+def template_corners(gpu: Gpu, turns: Sequence[Turn]) -> tuple[Gpu, ...]:
+    """The chip with every key of its `template_turns` as fast as any chip of the catalogue sets it, relative to the
+    default, and as slow: between them lies what the file may mean."""
+    if gpu.accelerator is None or not turns:
+        return ()
+    slow = fast = gpu.accelerator
+    for turn in turns:
+        default = float(template_value(gpu.accelerator, turn.field))
+        values = sorted(default * ratio for ratio in (1.0, *(ratio for ratio, _ in ratios_to_default(turn.field))))
+        more_is_faster = (turn.figures["ratio"] < 1) == (float(turn.value) > default)
+        ends = values if more_is_faster else values[::-1]
+        slow, fast = with_key(slow, turn.field, ends[0]), with_key(fast, turn.field, ends[-1])
+    return tuple(replace(datasheet_of(chip), template_keys=gpu.template_keys) for chip in (fast, slow))
+
+
+def with_template_turns(answer: ModelEstimate, price: Callable[[Question], ModelEstimate]) -> ModelEstimate:
+    """A pass with the `template_turns` of its chip, and intervals that hold those of the corners; ``price`` answers a
+    question. A training run has them already (`weighed`)."""
+    question = answer.question
+    if question.held is not None or not question.gpu.template_keys:
+        return answer
+
+    def price_on(gpu: Gpu) -> ModelEstimate:
+        return price(replace(question, gpu=gpu))
+
+    turns = template_turns(question.gpu, float(answer.time_s), lambda gpu: float(price_on(gpu).time_s))
+    corners = [price_on(gpu).microbatch for gpu in template_corners(question.gpu, turns)]
+    return replace(
+        answer,
+        question=replace(question, depends_on=(*question.depends_on, *turns)),
+        microbatch=covering(answer.microbatch, corners, intervals=True),
     )
-    return replace(question, depends_on=(*question.depends_on, *turns))
 
 
 def _of_chips(
     run: Run, job: TrainingJob, plan: TrainingPlan, cluster: Cluster, calibration: Calibration | None
-) -> Iterator[Turn]:
-    """The `template_turns` of a cluster's chips, with the plan unchanged."""
+) -> tuple[tuple[Turn, ...], tuple[float, float]]:
+    """The `template_turns` of a cluster's chips, with the plan unchanged, and the ends of the intervals at their
+    corners relative to the step."""
 
-    def step_on(gpu: Gpu, chip: Gpu) -> float:
+    def step_on(gpu: Gpu, chip: Gpu) -> StepEstimate:
         there = _with_chip(cluster, gpu, chip, int(plan.num_devices), stated=run.states("cluster"))
-        return float(step(job, plan, there, calibration).step_s)
+        return step(job, plan, there, calibration)
 
+    def step_s_on(gpu: Gpu, chip: Gpu) -> float:
+        return float(step_on(gpu, chip).step_s)
+
+    turns, ends = list[Turn](), [1.0]
     for gpu in (gpu for gpu in cluster.gpus if gpu.template_keys):
-        step_s = float(step(job, plan, cluster, calibration).step_s)
-        yield from template_turns(gpu, step_s, partial(step_on, gpu))
+        step_s = step_s_on(gpu, gpu)
+        of_chip = template_turns(gpu, step_s, partial(step_s_on, gpu))
+        turns += of_chip
+        corners = [step_on(gpu, chip) for chip in template_corners(gpu, of_chip)]
+        intervals = [interval_80(there.step_s, there.log_sigma, there.step_s * there.mfu) for there in corners]
+        ends += [float(end) / step_s for interval in intervals for end in interval]
+    return tuple(turns), (min(ends), max(ends))
 
 
 def _with_chip(cluster: Cluster, gpu: Gpu, chip: Gpu, num_devices: int, *, stated: bool) -> Cluster:

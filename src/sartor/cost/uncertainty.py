@@ -97,19 +97,21 @@ def _normal_cdf(z: Any) -> Any:
     return 0.5 * (1 + np.vectorize(math.erf)(np.asarray(z) / math.sqrt(2)))
 
 
-def covering(estimate: Estimate, alternatives: Sequence[Estimate]) -> Estimate:
+def covering(estimate: Estimate, alternatives: Sequence[Estimate], *, intervals: bool = False) -> Estimate:
     """The estimate with intervals that hold those of the same pass under other assumptions, operator by operator, and
-    of which the whole one holds their times."""
+    of which the whole one holds their times, or their ``intervals``."""
     columns = zip(estimate.costs, *(alternative.costs for alternative in alternatives), strict=True)
-    whole = replace(estimate, costs=tuple(_holding(cost, others) for cost, *others in columns))
+    whole = replace(estimate, costs=tuple(holding(cost, others) for cost, *others in columns))
     factor: Floats = 1.0
-    for alternative in alternatives:
-        factor = np.maximum(factor, _apart(estimate.time_s, alternative.time_s) / whole.log_sigma)
+    for other in alternatives:
+        for end_s in (other.low_s, other.high_s) if intervals else (other.time_s,):
+            factor = np.maximum(factor, _apart(estimate.time_s, end_s) / whole.log_sigma)
     costs = tuple(replace(cost, log_sigma=cost.log_sigma * factor) for cost in whole.costs)
     return replace(whole, costs=costs, sigma_factor=whole.sigma_factor * factor)
 
 
-def _holding(cost: Cost, others: Sequence[Cost]) -> Cost:
+def holding(cost: Cost, others: Sequence[Cost]) -> Cost:
+    """The cost with an interval that holds those of the same operator under other assumptions."""
     log_sigma, floor_s = cost.log_sigma, cost.floor_s
     for other in others:
         log_sigma = np.maximum(log_sigma, other.log_sigma + _apart(cost.time_s, other.time_s))

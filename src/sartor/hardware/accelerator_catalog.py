@@ -120,11 +120,11 @@ def template_value(a: Accelerator, key: str) -> float | str:
 
 
 @cache
-def ratio_to_default(key: str) -> tuple[float, str]:
-    """How far from its default the chips of the catalogue set a key of `TEMPLATE_KEYS`: the median of those that change
-    it, by size, and the chip's name; 1 and "" if none does.
+def ratios_to_default(key: str) -> tuple[tuple[float, str], ...]:
+    """How far from its default each chip of the catalogue that changes a key of `TEMPLATE_KEYS` sets it, and the chip's
+    name; those that change it least first.
 
-    >>> ratio_to_default("tensor_core_sram_kib")
+    >>> ratios_to_default("tensor_core_sram_kib")[1]
     (4.0, 'mi300x_like')
     """
     ratios = []
@@ -133,8 +133,7 @@ def ratio_to_default(key: str) -> tuple[float, str]:
         default = template_value(accelerator_from({k: v for k, v in table.items() if k != key}, trusted=True), key)
         if not isinstance(default, str) and default * table.get(key, default) > 0:
             ratios.append((table.get(key, default) / default, name))
-    changed = sorted((abs(math.log(ratio)), ratio, name) for ratio, name in ratios if ratio != 1)
-    return changed[len(changed) // 2][1:] if changed else (1.0, "")
+    return tuple(sorted((pair for pair in ratios if pair[0] != 1), key=lambda pair: (abs(math.log(pair[0])), *pair)))
 
 
 def with_key(a: Accelerator, key: str, value: float) -> Accelerator:
