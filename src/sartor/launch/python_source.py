@@ -1,4 +1,4 @@
-"""The keys of the run that a Python recipe makes (NeMo 2, Megatron Bridge), read from its text: nothing is executed.
+"""The keys of the run that a Python recipe makes (NeMo 2, Megatron Bridge, torchtitan), read from its text, never run.
 
 A call becomes a table of its keyword arguments, with the called name as ``_target_`` and the others as ``_args_``;
 ``recipe.trainer.devices = 8`` sets a key of it. Functions of the file are followed with their arguments. What only the
@@ -75,6 +75,17 @@ def recipe_in(text: str, name: str, given: Mapping[str, Any]) -> JsonDict:
         must = f"makes {len(tables)} recipes that differ ({printable(called)}); must make one"
         raise InputError("launch", printable(name), must, "a file that makes one of them")
     return tables[0]
+
+
+def made_by(text: str, name: str, function: str) -> tuple[JsonDict, JsonDict, list[JsonDict]]:
+    """What a function of a file returns, the names of the file, and every call on the way. Raises `InputError`."""
+    module = _Module(tree=parsed(text, name), given={})
+    module.begin()
+    if function not in module.functions:
+        raise InputError("--config", printable(function), f"must be a function of {name}", ", ".join(module.functions))
+    module.tables.clear()
+    table = module.call_own(module.functions[function], [], {}, 0)
+    return table if isinstance(table, dict) else {}, module.names, module.tables
 
 
 def _is_recipe(table: JsonDict) -> bool:
@@ -197,8 +208,8 @@ class _Module:
     perhaps: list[Any] = field(default_factory=list)
     """What that function may return under such a condition."""
 
-    def run(self) -> None:
-        """Follow the module's statements, then every function that nothing in it names."""
+    def begin(self) -> None:
+        """Follow the module's own statements."""
         self.functions = {node.name: node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef)}
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
@@ -209,6 +220,10 @@ class _Module:
             elif isinstance(node, ast.Import):
                 self.names |= {a.asname: a.name for a in node.names if a.asname}
         self._follow(self.tree.body, self.names, 0)
+
+    def run(self) -> None:
+        """Follow the module's statements, then every function that nothing in it names."""
+        self.begin()
         used = {
             node.func.id
             for node in ast.walk(self.tree)
@@ -216,7 +231,7 @@ class _Module:
         }
         for name, function in self.functions.items():
             if name not in used or function.decorator_list:
-                self._call_own(function, [], {}, 0)
+                self.call_own(function, [], {}, 0)
 
     def _declare(self, call: ast.Call) -> None:
         words = [word.value for word in call.args if isinstance(word, ast.Constant) and isinstance(word.value, str)]
@@ -402,7 +417,7 @@ class _Module:
         if called.rpartition(".")[2] in MADE_OF and words:
             called, words = str(words[0]), words[1:]
         if called in self.functions and self.calls < MOST_CALLS and depth < DEEPEST:
-            return self._call_own(self.functions[called], words, keys, depth + 1)
+            return self.call_own(self.functions[called], words, keys, depth + 1)
         last = called.rpartition(".")[2]
         if isinstance(function, ast.Name) and last.lower() == last and not HANDED.fullmatch(last):
             for table in (value for value in (*words, *keys.values()) if isinstance(value, dict)):
@@ -432,7 +447,7 @@ class _Module:
             else:
                 yield CHANGED, [ast.unparse(keyword.value)]
 
-    def _call_own(self, node: ast.FunctionDef, words: list[Any], keys: JsonDict, depth: int) -> Any:
+    def call_own(self, node: ast.FunctionDef, words: list[Any], keys: JsonDict, depth: int) -> Any:
         """What a function of the file returns for these arguments; others have their defaults."""
         every = [*node.args.posonlyargs, *node.args.args]
         local: JsonDict = {arg.arg: f"${{{arg.arg}}}" for arg in (*every, *node.args.kwonlyargs)}

@@ -7,16 +7,14 @@ named configuration as a base (``config = llama3_8b()``). Computed values are li
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
 
 from sartor.bounded import packaged_toml, printable
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
-from sartor.launch.python_source import parsed
+from sartor.launch.python_source import ARGS, CHANGED, TARGET, is_hole, made_by
 from sartor.model.editing import EDITABLE, edit
 from sartor.model.layer import Layer, MoeFfn
 from sartor.model.shape import Numerics, TransformerShape, Value
@@ -45,13 +43,13 @@ class RecipeSource:
 
 def read_source(text: str, function: str, name: str) -> RecipeSource:
     """The configuration that a function of a module returns. Raises `InputError`."""
-    tree = parsed(text, name)
-    source = RecipeSource()
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    if function not in functions:
-        raise InputError("--config", printable(function), f"must be a function of {name}", ", ".join(functions))
-    _constants(tree, source)
-    _follow(functions[function], functions, source, _modules(tree), depth=0)
+    table, names, calls = made_by(text, name, function)
+    settings = {name: value for name, value in names.items() if isinstance(value, dict) and TARGET not in value}
+    source = RecipeSource(settings=settings, unknown=[f"${word}" for word in table.get(CHANGED, ())])
+    for call in (table, *calls):
+        _call(call, source)
+    for section in SECTIONS & table.keys():
+        _section(section, table[section], source)
     return source
 
 
@@ -64,134 +62,44 @@ def read_named(module: str, config: str) -> RecipeSource:
     return RecipeSource(values=dict(config_values[1]), module=module.rpartition(".")[2], flavor=config_values[0])
 
 
-def _modules(tree: ast.Module) -> dict[str, str]:
-    """Imported names, with the last part of their packages (``model_registry`` -> ``llama3``)."""
-    out: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            parts = [part for part in node.module.split(".") if part != "config_registry"]
-            out |= {alias.asname or alias.name: parts[-1] if parts else "" for alias in node.names}
-    return out
+def _call(call: JsonDict, source: RecipeSource) -> None:
+    """Record what a call says of the model: its flavor, a configuration of torchtitan's own, converted layers."""
+    parts = [part for part in str(call.get(TARGET, "")).split(".") if part != "config_registry"]
+    module, called = "".join(parts[-2:-1]), parts[-1]
+    words = call.get(ARGS, ())
+    if called == "model_registry" and words and not is_hole(words[0]):
+        source.module, source.flavor = module or source.module, str(words[0])
+    elif module and (config_values := _named_config(module, called)):
+        source.module, source.flavor = module, config_values[0]
+        source.values = {**config_values[1], **source.values}
+    if isinstance(layers := call.get("num_mtp_layers"), int):
+        source.mtp_layers = layers
+    if kind := next((word for start, word in CONVERTED.items() if any(part.startswith(start) for part in parts)), ""):
+        source.values.setdefault("model.converters", []).append(kind)
+        if kind == "float8":
+            source.values["float8.recipe_name"] = call.get("recipe_name", "rowwise")
 
 
-def _constants(tree: ast.Module, source: RecipeSource) -> None:
-    """Module-level dictionaries that set fields of classes: ``ROPE = {"theta": 500000}``."""
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict) and isinstance(node.targets[0], ast.Name):
-            value = _literal(node.value)
-            if isinstance(value, dict):
-                source.settings[node.targets[0].id] = {str(k): v for k, v in value.items()}
-
-
-def _follow(
-    node: ast.FunctionDef,
-    functions: dict[str, ast.FunctionDef],
-    source: RecipeSource,
-    modules: dict[str, str],
-    depth: int,
-) -> None:
-    for statement in node.body:
-        for call in [x for x in ast.walk(statement) if isinstance(x, ast.Call)]:
-            _base(call, functions, source, modules, depth)
-        for call in [x for x in ast.walk(statement) if isinstance(x, ast.Call)]:
-            _call(call, source, modules)
-        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-            _assign(statement.targets[0], statement.value, source)
-
-
-def _base(
-    call: ast.Call, functions: dict[str, ast.FunctionDef], source: RecipeSource, modules: dict[str, str], depth: int
-) -> None:
-    """Apply a base configuration made by another function, of this module or torchtitan's own."""
-    name = _last(call.func)
-    if name in functions and depth < 5:
-        _follow(functions[name], functions, source, modules, depth + 1)
-    elif modules.get(name, "") and (config_values := _named_config(modules[name], name)):
-        source.module, source.flavor = modules[name], config_values[0]
-        source.values |= config_values[1]
-
-
-def _call(call: ast.Call, source: RecipeSource, modules: dict[str, str]) -> None:
-    name = _last(call.func)
-    if name == "model_registry":
-        flavor = _literal(call.args[0]) if call.args else None
-        if isinstance(flavor, str):
-            source.flavor, source.module = flavor, modules.get("model_registry", source.module)
-    for keyword in call.keywords:
-        if keyword.arg == "num_mtp_layers" and isinstance(layers := _literal(keyword.value), int):
-            source.mtp_layers = layers
-        elif keyword.arg == "converters":
-            _convert(keyword.value, source)
-        elif keyword.arg in SECTIONS and name == "Config":
-            _section(keyword.arg, keyword.value, source)
-
-
-def _assign(target: ast.expr, value: ast.expr, source: RecipeSource) -> None:
-    """Handle ``config.training.seq_len = 8192`` and ``config.compile = CompileConfig(enable=True)``."""
-    path = _path(target)[1:]
-    if len(path) == 1 and path[0] in SECTIONS:
-        _section(path[0], value, source)
-    elif len(path) == 2 and path[0] in SECTIONS:
-        _put(f"{path[0]}.{path[1]}", value, source)
-
-
-def _section(name: str, value: ast.expr, source: RecipeSource) -> None:
+def _section(name: str, value: object, source: RecipeSource) -> None:
+    """Put a section's fields among the values; what is not a literal is listed as unknown."""
+    fields = value if isinstance(value, dict) else {}
     if name == "activation_checkpoint":
-        policy = next((_path(x.func)[0] for x in ast.walk(value) if isinstance(x, ast.Call)), "")
-        policy_values = {"mode": "none"} if _is_none(value) else POLICIES.get(policy)
-        if policy_values is None:
-            source.unknown.append(f"activation_checkpoint={printable(ast.unparse(value)[:60])}")
-            return
-        source.values = {k: v for k, v in source.values.items() if not k.startswith("activation_checkpoint.")}
-        source.values |= {f"activation_checkpoint.{k}": v for k, v in policy_values.items()}
-        return
-    if isinstance(value, ast.Call) and name != "optimizer":
-        for keyword in value.keywords:
-            if keyword.arg:
-                _put(f"{name}.{keyword.arg}", keyword.value, source)
+        policy = next((part for part in str(fields.get(TARGET, "")).split(".") if part in POLICIES), "")
+        fields = {"mode": "none"} if value is None else POLICIES.get(policy, fields)
+        source.values = {key: word for key, word in source.values.items() if not key.startswith(f"{name}.")}
+    source.unknown += [f"${word}" for word in fields.get(CHANGED, ())]
+    if is_hole(value) or (fields.keys() == {TARGET} and name != "optimizer"):
+        source.unknown.append(_shown(name, value))
+    for key, word in fields.items():
+        if isinstance(word, dict) or is_hole(word):
+            source.unknown.append(_shown(f"{name}.{key}", word))
+        elif word is not None and key not in (TARGET, ARGS, CHANGED):
+            source.values[f"{name}.{key}"] = word
 
 
-def _put(path: str, node: ast.expr, source: RecipeSource) -> None:
-    value = _literal(node)
-    if value is None and not _is_none(node):
-        source.unknown.append(f"{path}={printable(ast.unparse(node)[:60])}")
-    elif value is not None:
-        source.values[path] = value
-
-
-def _convert(value: ast.expr, source: RecipeSource) -> None:
-    """Record which converters replace linear layers, and their recipe."""
-    for call in (x for x in ast.walk(value) if isinstance(x, ast.Call)):
-        kind = next((word for start, word in CONVERTED.items() if _path(call.func)[0].startswith(start)), "")
-        if kind:
-            source.values.setdefault("model.converters", []).append(kind)
-            recipes = [_literal(k.value) for k in call.keywords if k.arg == "recipe_name"]
-            if kind == "float8":
-                source.values["float8.recipe_name"] = recipes[0] if recipes else "rowwise"
-
-
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
-
-
-def _literal(node: ast.expr) -> Any:
-    try:
-        return ast.literal_eval(node)
-    except (ValueError, TypeError, MemoryError, RecursionError, SyntaxError):
-        return None
-
-
-def _path(node: ast.expr) -> list[str]:
-    """The parts of a dotted name ``a.b.c``."""
-    words: list[str] = []
-    while isinstance(node, ast.Attribute):
-        words.append(node.attr)
-        node = node.value
-    return [node.id if isinstance(node, ast.Name) else "", *reversed(words)]
-
-
-def _last(node: ast.expr) -> str:
-    return _path(node)[-1]
+def _shown(path: str, value: object) -> str:
+    word = f"{value.get(TARGET, path)}()" if isinstance(value, dict) else str(value)
+    return f"{path}={printable(word[:60])}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
