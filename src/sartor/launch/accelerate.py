@@ -56,6 +56,7 @@ from sartor.launch.stated import (
     Options,
     StatedDocument,
     bearing,
+    keys_said,
     of_program,
     parse_flags,
     write_yaml,
@@ -184,8 +185,8 @@ def _leaves_precision(fields: StatedDocument, flags: Flags) -> bool:
 def launcher_config(launcher: Sequence[str]) -> JsonDict:
     """The options of ``accelerate launch`` as fields of its configuration file; an option wins over the file."""
     out: JsonDict = {}
-    for name, values in parse_flags(launcher).given.items():
-        key, value = name[2:].replace("-", "_"), _value(values)
+    for key, words in keys_said(launcher).items():
+        value = words[0] if isinstance(words, list) else words
         if key in TYPES:
             out["distributed_type"] = TYPES[key]
         elif key.startswith("fsdp_"):
@@ -206,12 +207,6 @@ OF_DEEPSPEED = (
     "deepspeed_config_file", "zero_stage", "offload_optimizer_device", "offload_param_device",
     "gradient_accumulation_steps", "gradient_clipping", "zero3_init_flag", "zero3_save_16bit_model",
 )  # fmt: skip
-
-
-def _value(values: Sequence[str]) -> object:
-    word = values[0] if values else "true"
-    words = {"true": True, "false": False}
-    return int(word) if word.isdigit() and len(word) < 10 else words.get(word.lower(), word)
 
 
 def _read_deepspeed(fields: StatedDocument, command: ScriptCommand | None, beside: Beside) -> LaunchReading:

@@ -30,9 +30,9 @@ from sartor.launch.accelerate import ACCELERATE_KEYS, accelerate_files, launcher
 from sartor.launch.bridge import bridge_files, read_bridge
 from sartor.launch.deepspeed import DEEPSPEED_KEYS, deepspeed_files, read_deepspeed
 from sartor.launch.fields import Row, argument_names, rows, text_of
-from sartor.launch.maxtext import PROGRAM, is_maxtext, keys_of, read_maxtext
+from sartor.launch.maxtext import PROGRAM, is_maxtext, read_maxtext
 from sartor.launch.megatron import megatron_files, read_megatron
-from sartor.launch.megatron_dialects import is_nemo, overrides, read_nemo
+from sartor.launch.megatron_dialects import is_nemo, read_nemo
 from sartor.launch.options import options_of
 from sartor.launch.plan import (
     JobParts,
@@ -46,13 +46,22 @@ from sartor.launch.plan import (
     model_named,
 )
 from sartor.launch.python_source import changed_by, recipe_in, recipe_keys
-from sartor.launch.recipes import dialect_of, dialect_started, dialects, keys_said, merged, read_recipe
+from sartor.launch.recipes import dialect_of, dialect_started, dialects, read_recipe
 from sartor.launch.script import NEAREST, ScriptCommand, check_pretraining, find_command
-from sartor.launch.stated import Options, hole_text, launch_words, parse_flags, read_yaml, unset_arguments
+from sartor.launch.stated import (
+    Options,
+    hole_text,
+    keys_said,
+    launch_words,
+    merged,
+    parse_flags,
+    read_yaml,
+    unset_arguments,
+)
 from sartor.launch.torchtitan import torchtitan_files
 from sartor.launch.torchtitan_read import TORCHTITAN_TABLES, read_torchtitan, read_torchtitan_python
 from sartor.launch.torchtitan_source import read_named, read_source
-from sartor.model.shape import TransformerShape
+from sartor.model.shape import TransformerShape, Value
 from sartor.model.training import Trainer, TrainingJob, TrainingPlan
 from sartor.plans.fixed import SWITCHED
 from sartor.read.huggingface import read_fields
@@ -209,7 +218,7 @@ def _with_keys(path: Path, command: ScriptCommand) -> ScriptCommand:
     return replace(command, arguments=(*words, *command.arguments))
 
 
-def _argument(key: str, value: Any) -> list[str]:
+def _argument(key: str, value: Value | list[Value]) -> list[str]:
     """A key of a file as words of a command line."""
     return [
         f"--{key}",
@@ -231,7 +240,8 @@ def _read_command(path: Path, command: ScriptCommand, options: Options) -> Launc
         return read_torchtitan_python(source, command, options)
     if "--num-layers" in words:  # Megatron's own flags are the launch, even if DeepSpeed runs them.
         return read_megatron(command, options)
-    if is_nemo(settings := overrides(command.arguments, _config_named(path, words))):
+    named = _after(words, "--config-name").removesuffix(".yaml")
+    if is_nemo(settings := merged(_config_of(path, [f"{named}.yaml"]), keys_said(command.arguments))):
         return _with_unset(read_nemo(settings, options), command)
     for option, reader in (
         ("--job.config_file", "torchtitan"),
@@ -239,8 +249,8 @@ def _read_command(path: Path, command: ScriptCommand, options: Options) -> Launc
         ("--deepspeed", "deepspeed"),
         ("--config_file", "accelerate"),
     ):
-        named = _value_of(words, option)
-        if named is None:
+        named = _after(words, option)
+        if not named.lower().endswith((".toml", ".json", ".yaml", ".yml")):
             continue
         inner = path.parent / Path(named).name if not (path.parent / named).exists() else path.parent / named
         text = _text(inner)
@@ -274,9 +284,7 @@ def _recipe_started(path: Path, command: ScriptCommand, options: Options) -> Lau
     if dialect is None:
         return None
     settings = merged(config, {name: value for name, value in said.items() if name not in OF_CONFIG})
-    launcher = _value_of(command.launcher, "--config_file")
-    if launcher and (text := _beside(path, launcher)):
-        beside = read_yaml(text, name=launcher.rpartition("/")[2])
+    if beside := _config_of(path, [_after(command.launcher, "--config_file")]):
         settings = {**_of_launcher(beside), **settings}
         if isinstance(processes := beside.get("num_processes"), int):
             command = replace(command, num_devices=command.num_devices or processes)
@@ -319,22 +327,14 @@ def _told_alone(command: ScriptCommand) -> JsonDict:
     return {"distributed_type": "FSDP", "fsdp_config": own, **of_launcher}
 
 
-def _config_named(script: Path, words: Sequence[str]) -> JsonDict:
-    """The NeMo configuration next to the script that its command names."""
-    name = _after(words, "--config-name").removesuffix(".yaml") + ".yaml"
-    text = _beside(script, name) if name != ".yaml" else None
-    return read_yaml(text, name=name) if text else {}
-
-
 def _maxtext_keys(script: Path, command: ScriptCommand) -> JsonDict:
     """Keys of a MaxText command: from the file it names, if that is next to the script, then from the command line."""
-    config = next((word for word in command.arguments if word.endswith((".yml", ".yaml"))), "")
-    text = _beside(script, config) if config else None
-    keys = keys_of(command.arguments)
-    if config and text is None and not config.endswith("base.yml") and "model_name" not in keys:
+    config = next((word for word in command.arguments if word.endswith((".yml", ".yaml"))), "base.yml")
+    keys, beside = keys_said(command.arguments), _config_of(script, command.arguments)
+    if not beside and not config.endswith("base.yml") and "model_name" not in keys:
         must = "is not beside the script, and sets the model, the batch and anything else"
         raise InputError("launch", hole_text(config), must, "both in one folder")
-    return {**(read_yaml(text, name=config) if text else {}), **keys}
+    return {**beside, **keys}
 
 
 def _beside(script: Path, name: str) -> str | None:
@@ -361,19 +361,6 @@ def _after(words: Sequence[str], option: str) -> str:
         if word.startswith(option + "="):
             return word.partition("=")[2]
     return ""
-
-
-def _value_of(words: tuple[str, ...], option: str) -> str | None:
-    for index, word in enumerate(words):
-        if (
-            word == option
-            and index + 1 < len(words)
-            and words[index + 1].lower().endswith((".toml", ".json", ".yaml", ".yml"))
-        ):
-            return words[index + 1]
-        if word.startswith(option + "="):
-            return word.partition("=")[2]
-    return None
 
 
 def _yaml(path: Path, text: str, options: Options) -> LaunchReading:

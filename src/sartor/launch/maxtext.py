@@ -20,8 +20,7 @@ from sartor.json_types import JsonDict
 from sartor.launch.fields import fields_in
 from sartor.launch.plan import JobParts, LaunchKind, LaunchReading, canonical, check_numbers, no_devices
 from sartor.launch.script import ScriptCommand, devices_in
-from sartor.launch.shell_words import HOLE
-from sartor.launch.stated import NO_OPTIONS, Options, StatedDocument, read_yaml, unset_arguments
+from sartor.launch.stated import NO_OPTIONS, Options, StatedDocument, unset_arguments
 from sartor.model.shape import TransformerShape
 from sartor.model.training import (
     ContextParallel,
@@ -236,16 +235,6 @@ def _always(shape: TransformerShape | None) -> frozenset[RecomputeModule]:
 def is_maxtext(value: JsonDict) -> bool:
     """Whether a YAML has MaxText's keys."""
     return any(re.match(r"(ici|dcn)_\w+_parallelism$|per_device_batch_size$|base_emb_dim$", key) for key in value)
-
-
-def keys_of(words: tuple[str, ...]) -> JsonDict:
-    """``key=value`` words with values parsed as YAML; a value not known from the file alone stays a string."""
-    keys: JsonDict = {}
-    for word in words:
-        name, sign, value = word.partition("=")
-        if sign and value and re.fullmatch(r"\w+", name):
-            keys |= {name: value} if HOLE in value else read_yaml(f"{name}: {value}", name=name)
-    return keys
 
 
 def read_maxtext(raw: JsonDict, command: ScriptCommand | None, options: Options = NO_OPTIONS) -> LaunchReading:

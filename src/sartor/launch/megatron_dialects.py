@@ -5,17 +5,17 @@ Megatron-LM prints at the head of a log."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from sartor.bounded import printable
 from sartor.errors import InputError
-from sartor.json_types import JsonDict, JsonMap
+from sartor.json_types import JsonMap
 from sartor.launch.fields import NOT, argument_names, plan_rows, rows
 from sartor.launch.megatron import read_megatron
 from sartor.launch.plan import LaunchKind, LaunchReading, no_devices
 from sartor.launch.script import ScriptCommand
-from sartor.launch.stated import NO_OPTIONS, Options, read_yaml
+from sartor.launch.stated import NO_OPTIONS, Options
 from sartor.step.trainers.nemo import NEMO
 
 NORMS = {
@@ -33,21 +33,6 @@ def is_nemo(value: JsonMap) -> bool:
     """Whether a YAML is NeMo's: a Lightning trainer and a model with layers."""
     model = value.get("model")
     return isinstance(value.get("trainer"), dict) and isinstance(model, dict) and "num_layers" in model
-
-
-def overrides(words: Iterable[str], config: JsonMap) -> JsonDict:
-    """A configuration with overrides from a command line (``trainer.devices=8 ++model.num_layers=32``)."""
-    out = {name: dict(value) if isinstance(value, dict) else value for name, value in config.items()}
-    for word in words:
-        name, sign, value = word.lstrip("+~").partition("=")
-        group, dot, field = name.partition(".")
-        if sign and dot and group in ("trainer", "model"):
-            parsed = read_yaml(f"value: {value}", name=name)["value"]
-            inner, last = out.setdefault(group, {}), field.split(".")
-            for part in last[:-1]:
-                inner = inner.setdefault(part, {})
-            inner[last[-1]] = parsed
-    return out
 
 
 def read_nemo(value: JsonMap, options: Options = NO_OPTIONS) -> LaunchReading:

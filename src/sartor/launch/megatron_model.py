@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from sartor.errors import InputError
 from sartor.launch.fields import OWN_CONFIG, Argument, numeric_arguments
@@ -18,7 +17,7 @@ from sartor.model.layer import AttentionMixer, DenseFfn, LatentAttentionMixer, L
 from sartor.model.shape import SAME, TransformerShape
 from sartor.model.training import TrainingPlan
 from sartor.model.workload import VOCAB_MULTIPLE
-from sartor.units import nearest_divisors, round_up
+from sartor.units import Ints, nearest_divisors, round_up
 
 
 def model_arguments(shape: TransformerShape, tp: object, seq_len: int) -> tuple[list[Argument], list[str]]:
@@ -200,7 +199,7 @@ def _norm_arguments(
         yield ("--qk-layernorm",)
 
 
-def _vocabulary(shape: TransformerShape, tp: Any, notes: list[str]) -> Iterator[Argument]:
+def _vocabulary(shape: TransformerShape, tp: Ints, notes: list[str]) -> Iterator[Argument]:
     """The vocabulary, and a padding multiple (8 or more if possible) that leaves it unchanged."""
     if not shape.tied_embeddings:
         yield ("--untie-embeddings-and-output-weights",)

@@ -336,7 +336,7 @@ def check_runs(kind: LaunchKind, job: TrainingJob, plan: TrainingPlan) -> None:
     raise InputError("plan", "as given", reasons[0], f"a plan that sartor plan --write {kind.value} finds")
 
 
-def _stated(axis: str, value: Any) -> str:
+def _stated(axis: str, value: int) -> str:
     """A value of a plan's axis as options write it."""
     return str(AXES[axis].shown(value)).lower()
 
@@ -375,7 +375,7 @@ def _names(stated: str) -> Iterator[str]:
         yield f"{family}{release}-{size.replace('_', '-' if 'a' in size else '.')}"
 
 
-Refuse = Callable[[str, Any, str, str], InputError]
+Refuse = Callable[[str, object, str, str], InputError]
 
 
 def refuser(kind: LaunchKind) -> Refuse:

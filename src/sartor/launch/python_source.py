@@ -58,7 +58,7 @@ def parsed(text: str, name: str) -> ast.Module:
         raise InputError(printable(name), "not Python", f"must be valid Python; {error}") from None
 
 
-def recipe_in(text: str, name: str, given: Mapping[str, Any]) -> JsonDict:
+def recipe_in(text: str, name: str, given: Mapping[str, object]) -> JsonDict:
     """The one recipe that a file makes, with ``given`` arguments of its command line (by name). Raises `InputError` for
     none, or several that differ."""
     module = _Module(tree=parsed(text, name), given=given)
@@ -93,7 +93,7 @@ def _is_recipe(table: JsonDict) -> bool:
     return bool(named) or any({"model", part} <= table.keys() for part in ("trainer", "train"))
 
 
-def changed_by(table: Any) -> tuple[str, ...]:
+def changed_by(table: object) -> tuple[str, ...]:
     """Functions that may have set any key of a table, as variables of a shell are written."""
     if not isinstance(table, dict):
         return ()
@@ -151,7 +151,7 @@ def _last(name: str) -> str:
     return name if "/" in name else name.rpartition(".")[2]
 
 
-def _model_name(model: Any) -> str:
+def _model_name(model: object) -> str:
     """The model that a table's calls name: a repository, or a size in the name of a class."""
     if not isinstance(model, dict):
         return ""
@@ -163,7 +163,7 @@ def _model_name(model: Any) -> str:
     return f"{match[1]}_{match[2]}".lower() if match else next(filter(None, map(_model_name, inner)), "")
 
 
-def _precision(value: Any) -> Any:
+def _precision(value: object) -> object:
     """The word of a precision: a name, or that of the call that makes it."""
     if not isinstance(value, dict):
         return value
@@ -183,7 +183,7 @@ def is_hole(value: object) -> bool:
 
 
 class _Returned(Exception):
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: object) -> None:
         super().__init__()
         self.value = value
 
@@ -193,7 +193,7 @@ class _Module:
     """A file as it is followed: its functions, its names, and every table that a call made."""
 
     tree: ast.Module
-    given: Mapping[str, Any]
+    given: Mapping[str, object]
     functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
     options: JsonDict = field(default_factory=dict)
     """Arguments of the command line that the file declares, with their defaults."""
@@ -205,7 +205,7 @@ class _Module:
     """Conditions around the statement that cannot be decided here."""
     outside: int = 0
     """Those around the call of the function that is followed."""
-    perhaps: list[Any] = field(default_factory=list)
+    perhaps: list[object] = field(default_factory=list)
     """What that function may return under such a condition."""
 
     def begin(self) -> None:
@@ -275,7 +275,7 @@ class _Module:
         elif isinstance(node, ast.With | ast.Try):
             self._follow(node.body, names, depth)
 
-    def _settled(self, value: Any, node: ast.AST) -> Any:
+    def _settled(self, value: object, node: ast.AST) -> object:
         """What a function returns, which it may not do in every case."""
         if all(other is value or other == value for other in self.perhaps):
             return value
@@ -310,7 +310,7 @@ class _Module:
         self._follow(body, names, depth)
         self.unsure -= 1
 
-    def _assign(self, target: ast.expr, value: Any, names: JsonDict, depth: int) -> None:
+    def _assign(self, target: ast.expr, value: object, names: JsonDict, depth: int) -> None:
         if isinstance(target, ast.Name):
             unsure = self.unsure and names.get(target.id) != value
             names[target.id] = hole(target) if unsure and not isinstance(value, dict) else value
@@ -322,7 +322,7 @@ class _Module:
             for part, item in zip(target.elts, value, strict=True):
                 self._assign(part, item, names, depth)
 
-    def _put(self, table: JsonDict, name: str, value: Any, node: ast.AST) -> None:
+    def _put(self, table: JsonDict, name: str, value: object, node: ast.AST) -> None:
         table[name] = hole(node) if self.unsure and table.get(name) != value else value
 
     def _table(self, node: ast.expr, names: JsonDict, depth: int) -> JsonDict | None:
@@ -344,7 +344,7 @@ class _Module:
 
     # -- expressions -----------------------------------------------------------------------------------------------
 
-    def value(self, node: ast.expr, names: JsonDict, depth: int) -> Any:
+    def value(self, node: ast.expr, names: JsonDict, depth: int) -> object:
         """What an expression is: a literal, a table, the dotted name of something imported, or a placeholder."""
         with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             literal = ast.literal_eval(node)
@@ -366,8 +366,8 @@ class _Module:
             return hole(node) if is_hole(test) else self.value(chosen, names, depth)
         return self._computed(node, names, depth)
 
-    def _computed(self, node: ast.expr, names: JsonDict, depth: int) -> Any:
-        parts: list[Any] = []
+    def _computed(self, node: ast.expr, names: JsonDict, depth: int) -> object:
+        parts: list[object] = []
         apply: Callable[..., Any] | None = None
         if isinstance(node, ast.BinOp):
             parts, apply = [self.value(x, names, depth) for x in (node.left, node.right)], ARITHMETIC.get(type(node.op))
@@ -388,7 +388,7 @@ class _Module:
             return apply(*parts)
         return hole(node)
 
-    def _attribute(self, node: ast.Attribute, names: JsonDict, depth: int) -> Any:
+    def _attribute(self, node: ast.Attribute, names: JsonDict, depth: int) -> object:
         base = self.value(node.value, names, depth)
         if isinstance(base, dict):
             parser = str(base.get(TARGET, "")).endswith("ArgumentParser")
@@ -400,7 +400,7 @@ class _Module:
             return hole(node) if stated is None else stated
         return f"{base}.{node.attr}"
 
-    def _call(self, node: ast.Call, names: JsonDict, depth: int) -> Any:
+    def _call(self, node: ast.Call, names: JsonDict, depth: int) -> object:
         self.calls += 1
         words = [self.value(x, names, depth) for x in node.args if not isinstance(x, ast.Starred)]
         keys = dict(self._keywords(node, names, depth))
@@ -426,7 +426,7 @@ class _Module:
         self.tables.append(table)
         return table
 
-    def _built_in(self, called: str, words: list[Any], keys: JsonDict, node: ast.Call) -> Any:
+    def _built_in(self, called: str, words: list[object], keys: JsonDict, node: ast.Call) -> object:
         if called == "dict" and not words:
             return keys
         if called == "setattr" and len(words) == 3 and isinstance(words[0], dict):
@@ -437,7 +437,7 @@ class _Module:
             return None
         return words[0] if called in COPIES and len(words) == 1 else hole(node)
 
-    def _keywords(self, node: ast.Call, names: JsonDict, depth: int) -> Iterator[tuple[str, Any]]:
+    def _keywords(self, node: ast.Call, names: JsonDict, depth: int) -> Iterator[tuple[str, object]]:
         for keyword in node.keywords:
             value = self.value(keyword.value, names, depth)
             if keyword.arg:
@@ -447,7 +447,7 @@ class _Module:
             else:
                 yield CHANGED, [ast.unparse(keyword.value)]
 
-    def call_own(self, node: ast.FunctionDef, words: list[Any], keys: JsonDict, depth: int) -> Any:
+    def call_own(self, node: ast.FunctionDef, words: list[object], keys: JsonDict, depth: int) -> object:
         """What a function of the file returns for these arguments; others have their defaults."""
         every = [*node.args.posonlyargs, *node.args.args]
         local: JsonDict = {arg.arg: f"${{{arg.arg}}}" for arg in (*every, *node.args.kwonlyargs)}

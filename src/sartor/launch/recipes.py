@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -45,13 +45,13 @@ class Dialect:
     needs: Sequence[str]
     marks: Sequence[str]
     above: Sequence[str] = ()
-    usual: Mapping[str, Any]
+    usual: JsonMap
     required: Sequence[str] = ()
     notes: Sequence[str] = ()
     trainer: str = ""
     launcher: str = ""
     only_in_files: bool = False
-    switches: Mapping[str, Any] = field(default_factory=dict)
+    switches: JsonMap = field(default_factory=dict)
     silent: Sequence[str]
     unpriced: Sequence[str]
 
@@ -83,57 +83,6 @@ def dialect_started(words: Sequence[str]) -> Dialect | None:
     plain = [word for word in words if not word.startswith("-") and "=" not in word]
     names = [word.rsplit("/", 1)[-1] if "/" in word and not word.endswith(".py") else word for word in plain]
     return next((d for word in names for d in dialects() if re.fullmatch(d.programs, word)), None)
-
-
-def keys_said(words: Sequence[str]) -> JsonDict:
-    """The keys of a command line (``--key value``, ``--key=value``, ``key=value``), nested by their dots."""
-    out: JsonDict = {}
-    index = 0
-    while index < len(words):
-        word, index = words[index], index + 1
-        name, sign, text = word.lstrip("+~").partition("=")
-        if not re.fullmatch(r"(--)?[A-Za-z][\w.-]*", name) or not (sign or name.startswith("--")):
-            continue
-        values = [text] if sign else []
-        while not sign and index < len(words) and not re.match(r"--|[+~]*[\w.]+=", words[index]):
-            values.append(words[index])
-            index += 1
-        _put(out, name.removeprefix("--").replace("-", "_").split("."), values)
-    return out
-
-
-def _put(table: JsonDict, path: Sequence[str], values: Sequence[str]) -> None:
-    for part in path[:-1]:
-        inner = table.get(part)
-        table[part] = inner if isinstance(inner, dict) else {}
-        table = table[part]
-    table[path[-1]] = [*map(_scalar, values)] if len(values) > 1 else _scalar(values[0]) if values else True
-
-
-def _scalar(text: str) -> Any:
-    """A word of a command line as YAML would read it."""
-    lower = text.lower()
-    if lower in ("true", "false", "null", "none"):
-        return {"true": True, "false": False}.get(lower)
-    if re.fullmatch(r"[+-]?\d{1,15}", text):
-        return int(text)
-    if text.startswith("[") and text.endswith("]"):
-        return [_scalar(part.strip(" '\"")) for part in text[1:-1].split(",") if part.strip()]
-    if text.startswith("{") and text.endswith("}"):
-        try:
-            return parse_json(text.encode(), name="argument")
-        except InputError:
-            return text
-    return text
-
-
-def merged(config: JsonMap, others: JsonMap) -> JsonDict:
-    """A nested table with the keys of another, which wins."""
-    out = dict(config)
-    for name, value in others.items():
-        inner = out.get(name)
-        out[name] = merged(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
-    return out
 
 
 def read_recipe(
@@ -566,7 +515,7 @@ def _fields_in(setup: _Said) -> frozenset[str]:
 def _resolved(config: JsonMap) -> JsonDict:
     """The keys with references to other keys of the file (``${data.max_length}``) filled in."""
 
-    def filled(value: Any) -> Any:
+    def filled(value: object) -> object:
         if isinstance(value, dict):
             return {name: filled(inner) for name, inner in value.items()}
         match = re.fullmatch(r"\$\{([\w.]+)\}", value) if isinstance(value, str) else None
@@ -577,7 +526,7 @@ def _resolved(config: JsonMap) -> JsonDict:
 
 
 def _stands(config: JsonMap, path: str) -> bool:
-    value: Any = config
+    value: object = config
     for part in path.split("."):
         value = value.get(part) if isinstance(value, dict) else None
     return value is not None

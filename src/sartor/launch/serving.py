@@ -6,12 +6,11 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from sartor.bounded import packaged_toml
-from sartor.json_types import JsonDict
+from sartor.json_types import JsonDict, JsonMap
 from sartor.launch.stated import write_yaml
 from sartor.operators import DType
 from sartor.step.serving.deploy import Deployment
@@ -57,7 +56,7 @@ def pools_of(deployment: Deployment) -> tuple[ServerPool, ...]:
     )
 
 
-def settings(pool: ServerPool, longest: int = 0) -> dict[str, Any]:
+def settings(pool: ServerPool, longest: int = 0) -> JsonDict:
     """What a pool's servers are started with, by the names of ``serving.toml``; what an engine has by default is left
     out. ``longest``: tokens of the longest request."""
     server, engine = pool.server, pool.server.engine
@@ -95,7 +94,7 @@ def settings(pool: ServerPool, longest: int = 0) -> dict[str, Any]:
     return stated
 
 
-def _speculation(server: Server) -> dict[str, Any]:
+def _speculation(server: Server) -> JsonDict:
     """Drafts by the model's own layer (MTP) or, where it has none, by a model of one layer (EAGLE-3)."""
     tokens, own = server.draft_tokens, server.shape.mtp_layers > 0
     model = {} if own else {"model": DRAFT_MODEL}
@@ -173,7 +172,7 @@ def left_to_do(deployment: Deployment) -> Iterator[str]:
         yield f"A server spans {max(nodes)} nodes: add their addresses to its command. Kubernetes: not written."
 
 
-def _nested(engine: str, values: Mapping[str, Any]) -> JsonDict:
+def _nested(engine: str, values: JsonMap) -> JsonDict:
     """The configuration file of what has no flag."""
     nested: JsonDict = {}
     for row in _rows(engine):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from sartor.bounded import packaged_toml, printable
+from sartor.bounded import packaged_toml, parse_json, printable
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
 from sartor.launch.shell_words import HOLE
@@ -248,6 +248,59 @@ def shown_flag(name: str, values: list[str], similar: Iterable[str] = ()) -> str
     near = difflib.get_close_matches(name.replace("_", "-"), sorted(similar), 1, 0.8)
     text = " ".join([printable(name), *(hole_text(v) for v in values[:3]), *(["..."] if len(values) > 3 else [])])
     return f"{text} (did you mean {near[0]}?)" if near and near[0] != name else text
+
+
+def keys_said(words: Sequence[str]) -> JsonDict:
+    """The keys of a command line (``--key value``, ``--key=value``, ``key=value``), nested by their dots."""
+    out: JsonDict = {}
+    index = 0
+    while index < len(words):
+        word, index = words[index], index + 1
+        name, sign, text = word.lstrip("+~").partition("=")
+        if not re.fullmatch(r"(--)?[A-Za-z][\w.-]*", name) or not (sign or name.startswith("--")):
+            continue
+        values = [text] if sign else []
+        while not sign and index < len(words) and not re.match(r"--|[+~]*[\w.]+=", words[index]):
+            values.append(words[index])
+            index += 1
+        _put(out, name.removeprefix("--").replace("-", "_").split("."), values)
+    return out
+
+
+def _put(table: JsonDict, path: Sequence[str], values: Sequence[str]) -> None:
+    for part in path[:-1]:
+        inner = table.get(part)
+        table[part] = inner if isinstance(inner, dict) else {}
+        table = table[part]
+    table[path[-1]] = [*map(_scalar, values)] if len(values) > 1 else _scalar(values[0]) if values else True
+
+
+def _scalar(text: str) -> object:
+    """A word of a command line as YAML would read it."""
+    lower = text.lower()
+    if lower in ("true", "false", "null", "none"):
+        return {"true": True, "false": False}.get(lower)
+    if re.fullmatch(r"[+-]?\d{1,15}", text):
+        return int(text)
+    if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,3})?", lower):
+        return float(text)
+    if text.startswith("[") and text.endswith("]"):
+        return [_scalar(part.strip(" '\"")) for part in text[1:-1].split(",") if part.strip()]
+    if text.startswith("{") and text.endswith("}"):
+        try:
+            return parse_json(text.encode(), name="argument")
+        except InputError:
+            return text
+    return text
+
+
+def merged(config: JsonMap, others: JsonMap) -> JsonDict:
+    """A nested table with the keys of another, which wins."""
+    out = dict(config)
+    for name, value in others.items():
+        inner = out.get(name)
+        out[name] = merged(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+    return out
 
 
 NO_OTHERS: Mapping[str, tuple[str, ...]] = {}

@@ -18,8 +18,9 @@ from sartor.launch.stated import (
     Options,
     StatedDocument,
     bearing,
+    keys_said,
     launch_words,
-    parse_flags,
+    merged,
     unset_arguments,
 )
 from sartor.launch.torchtitan import KIND
@@ -361,17 +362,8 @@ OLDER = {"parallelism": ("training", "experimental"), "compile": ("training",)}
 
 def _override(config: StatedDocument, command: ScriptCommand | None) -> None:
     """Apply overrides like ``--training.local_batch_size 4`` from the command line."""
-    for flag, values in parse_flags(command.arguments if command else ()).given.items():
-        path = flag[2:].replace("-", "_").split(".")
-        if len(path) < 2 or path == ["job", "config_file"]:
-            continue
-        table = config.raw
-        for part in path[:-1]:
-            inner = table.setdefault(part, {})
-            table = inner if isinstance(inner, dict) else {}
-        word = values[0] if values else "true"
-        words = {"true": True, "True": True, "false": False, "False": False}
-        table[path[-1]] = int(word) if word.lstrip("-").isdigit() and len(word) < 16 else words.get(word, word)
+    said = keys_said(command.arguments) if command else {}
+    config.raw = merged(config.raw, {name: table for name, table in said.items() if isinstance(table, dict)})
 
 
 def _no_bearing(name: str) -> bool:
