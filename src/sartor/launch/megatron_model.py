@@ -20,7 +20,7 @@ from sartor.model.workload import VOCAB_MULTIPLE
 from sartor.units import Ints, nearest_divisors, round_up
 
 
-def model_arguments(shape: TransformerShape, tp: object, seq_len: int) -> tuple[list[Argument], list[str]]:
+def model_arguments(shape: TransformerShape, tp: Ints, seq_len: int) -> tuple[list[Argument], list[str]]:
     """The arguments that describe a model, and notes. Raises `InputError` for a model that is not a GPT, or that the
     arguments cannot express."""
     layers = list(_layers(shape))
