@@ -86,6 +86,7 @@ ENTRIES: Mapping[str, Fields] = {
         number("hbm_bytes", "HBM GiB", form=lambda size: f"{size / GIB:.0f}"),
         _RATE,
         number("usd", "USD/h", path=lambda gpu: gpu.get("price_usd_per_hour") or None, form="{:.2f}".format),
+        text("dated", "of", path=lambda gpu: gpu.get("price_date") or ""),
     ),
     "models": (
         text("name", "name"),

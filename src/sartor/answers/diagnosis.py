@@ -574,6 +574,11 @@ COMPARED: Fields = (
     flag("changed", "changed", level=Level.HEADLINE),
     rows("worse", Scalar.TEXT, path=lambda answer: [change.name for change in answer.worse]),
     flag("per_token"),
+    number(
+        "alike",
+        path=lambda answer: min(answer.alike),
+        help="least share of the traces' time in operators of equal shapes",
+    ),
     field("total", _change("s"), path=lambda answer: (answer.total, answer.threshold)),
     rows("parts", CHANGED_TIME, path=_paired("parts")),
     rows("memory", CHANGED_BYTES, path=_paired("memory")),
@@ -609,6 +614,15 @@ class RunComparison(Answer):
 
     def _rows(self) -> list[JsonDict]:
         return [flat(CHANGED_TIME, (change, self.threshold)) for change in (self.total, *self.parts)]
+
+    @property
+    def alike(self) -> tuple[float, float]:
+        """Shares of the time of A's and of B's operators that the other trace has too, of the same shapes; of logs
+        (1, 1)."""
+        both = [part for part in self.parts if part.a > 0 and part.b > 0]
+        sums = [(sum(part.a for part in parts), sum(part.b for part in parts)) for parts in (both, self.parts)]
+        (a, b), (whole_a, whole_b) = sums
+        return (a / whole_a, b / whole_b) if self.kind == "trace" and whole_a and whole_b else (1.0, 1.0)
 
     @property
     def worse(self) -> tuple[RunChange, ...]:

@@ -404,6 +404,9 @@ CHOICE: Fields = (
     number("output_tokens_per_s", "tokens/s", path="deployment.output_tokens_per_s", form=lambda rate: f"{rate:,.0f}"),
     number("usd_per_hour", "USD/h", form=lambda usd: f"{usd:,.2f}", null=True),
     number("usd_per_year", null=True, help="of 8,766 hours"),
+    number("usd_per_device_hour", path="where.price_usd_per_device_hour", null=True),
+    text("price_source", path="where.price_source"),
+    text("price_date", path="where.price_date"),
     number(
         "usd_per_million_tokens",
         "USD/1M",

@@ -50,7 +50,7 @@ from sartor.cost.price import Estimate, gemm_mappings, operator_costs, price
 from sartor.cost.uncertainty import covering, holding
 from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import network_of
-from sartor.hardware.gpu import Gpu
+from sartor.hardware.gpu import Gpu, alignment_of
 from sartor.interrupts import counted
 from sartor.json_types import JsonDict, JsonMap
 from sartor.model.lower import feasible, lower
@@ -408,10 +408,21 @@ def gemm(
             *of_frameworks(kernels, known, dtype_, int(batch) * int(m) * int(k)),
             *_of_software(product, device, known, kernels),
             *_of_cache(product, cost, device, known, clock_),
+            *_of_scale_blocks(product, device),
             *template_words(device),
         ),
         depends_on=turns,
     )
+
+
+def _of_scale_blocks(gemm: Gemm, gpu: Gpu) -> Iterator[str]:
+    """What libraries do with a ``k`` that the scales of its type do not divide."""
+    block = 1 if gpu.accelerator is not None else alignment_of(gpu, gemm.dtype).scale_block
+    if int(gemm.k) % block:
+        yield (
+            f"k={int(gemm.k)} is not a multiple of {block}, the scale block of {gemm.dtype.value}: priced as stated,"
+            " where libraries refuse it, pad it, or fall back to 16 bits"
+        )
 
 
 def _of_cache(gemm: Gemm, cost: Cost, gpu: Gpu, known: Calibration, clock: Clock) -> tuple[str, ...]:

@@ -52,6 +52,14 @@ def dated_price(source: str, date: str) -> str:
     return "; ".join((dated, *others))
 
 
+def price_text(usd: float, source: str, date: str, *, brief: bool = False) -> str:
+    """``6.88 per device-hour (Amazon EC2, 2026-07)``; ``brief``: of the source its date, if any, or ``2024, old``."""
+    words = dated_price(source, date)
+    if brief and date:
+        words = f"{date.partition('-')[0]}, old" if date < YEAR_AGO else date
+    return f"{usd:.2f} per device-hour ({words})"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkTier:
     """Links among ``span`` neighbouring devices; ``span`` 0 in the outermost tier means all devices."""

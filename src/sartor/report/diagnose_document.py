@@ -213,9 +213,16 @@ def _done_otherwise(change: RunChange) -> str:
     return f"{visible(change.name)}: {'; '.join(lines)}" if lines else ""
 
 
+SAME_WORK = 0.5
+"""Least share of both traces' time in operators that both have, with which they are taken for runs of the same work."""
+
+
 def _verdict(answer: RunComparison) -> str:
     total, limit = answer.total, format_share(answer.threshold)
     what = "All kernels take" if total.name == "kernels" else f"A {total.name} takes"
+    a, b = (format_share(share) for share in answer.alike)
+    other = f"Not the same work (another model, batch or phase): operators of equal shapes take {a} of A and {b} of B. "
+    what = other * (min(answer.alike) < SAME_WORK) + what
     said = f"{what} {format_seconds(total.a)} in A and {format_seconds(total.b)} in B"
     interval = format_change(total.ratio - 1)
     if total.high < MOST_RATIO:

@@ -31,7 +31,7 @@ from sartor.report.plan_words import (
     unpriced_text,
 )
 from sartor.report.words import beyond_text, count_text, interval_text, longest_text, printable, unread_text
-from sartor.rules.rule import ragged
+from sartor.rules.rule import WORTH_CHANGING, ragged
 from sartor.run.fields import FIELDS, Origin
 from sartor.step.footprint import FIT_PROBABILITY, usable_bytes
 from sartor.units import GIB, format_bytes, format_change, format_count, format_seconds, format_share, room_text
@@ -257,9 +257,8 @@ def headline(answer: ModelEstimate, change: str = "") -> Iterator[str]:
     yield from turn_lines(answer.question.depends_on)
 
 
-WORTH_CHANGING, WORTH_TRYING = 0.05, 0.01
-"""Least share of the step for which a finding is the change to make first, and one to try: shapes whose steps are
-nearer than the first are ranked right too seldom for more, and `advise` may keep them."""
+WORTH_TRYING = 0.01
+"""Least share of the step for which a finding is a change to try."""
 SAME_SIZE = 0.05
 """Largest change of the parameters, as a share, with which it still is the same model."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from sartor.answers.plan import PARTS
-from sartor.hardware.cluster import YEAR_AGO, dated_price
+from sartor.hardware.cluster import price_text
 from sartor.model.plan import phrases
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
 from sartor.plans.next import CLOSE, RIGHT
@@ -298,12 +298,7 @@ def bound_text(best: PricedPlan) -> str:
 
 
 def _price_text(cost: RunCost, *, brief: bool = False) -> str:
-    """``6.88 per device-hour (Amazon EC2, 2026-07)``; ``brief``: of the source its date, if any, or ``2024, old``."""
-    whole = dated_price(cost.price_source, cost.price_date)
-    source = printable((brief and cost.price_date) or whole)
-    old = ", old" if brief and cost.price_date and cost.price_date < YEAR_AGO else ""
-    source = cost.price_date.partition("-")[0] if old and brief else source
-    return f"{cost.usd_per_device_hour:.2f} per device-hour ({source}{old})"
+    return printable(price_text(cost.usd_per_device_hour or 0.0, cost.price_source, cost.price_date, brief=brief))
 
 
 def money_text(before: str, cost: RunCost | None) -> str:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,16 @@ from sartor.report.words import (
     size_text,
     tile_text,
 )
-from sartor.units import format_bytes, format_change, format_count, format_rate, format_seconds, format_share
+from sartor.units import (
+    GIGA,
+    TERA,
+    format_bytes,
+    format_change,
+    format_count,
+    format_rate,
+    format_seconds,
+    format_share,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -238,7 +247,11 @@ def catalog_view(what: str, entries: Sequence[JsonDict], *, whole: bool) -> Rend
         from rich.markdown import Markdown
 
         return Markdown(f"# {entry['code']} {entry['name']}\n\n{entry['page']}")
-    rows = ((name, _words(value)) for field, whole_value in entry.items() for name, value in _flat(field, whole_value))
+    rows = (
+        (name, _words(value, field))
+        for field, whole_value in entry.items()
+        for name, value in _flat(field, whole_value)
+    )
     return grid_view(grid_of(what, ("field", words_column("value")), rows))
 
 
@@ -253,7 +266,20 @@ def _flat(field: str, value: object) -> Iterator[tuple[str, object]]:
         yield field, value
 
 
-def _words(value: object) -> str:
+_UNITS: Mapping[str, Callable[[float], str]] = {
+    "flops_per_s": lambda rate: f"{rate / TERA:,.4g} TFLOP/s",
+    "bytes_per_s": format_rate,
+    "bytes": format_bytes,
+    "hz": lambda rate: f"{rate / GIGA:.4g} GHz",
+    "latency_s": format_seconds,
+}
+
+
+def _words(value: object, field: str) -> str:
+    """A value in the unit that its field's name ends with, where that is easier to read than the bare number."""
+    written = next((form for unit, form in _UNITS.items() if field.endswith(f"_{unit}")), None)
+    if isinstance(value, float) and written is not None:
+        return written(value)
     if isinstance(value, (list, tuple)):
         return ", ".join(map(str, value)) or "-"
     if isinstance(value, int) and not isinstance(value, bool) and value >= 10_000:

@@ -13,6 +13,7 @@ from rich.console import RenderableType
 
 from sartor.answers.field import Field, Fields, columns_of, number, text
 from sartor.answers.serving import CHOICE, FRONT_POINT, LOAD, pools_text
+from sartor.hardware.cluster import price_text
 from sartor.report.document import (
     Document,
     PageBlock,
@@ -35,6 +36,7 @@ from sartor.report.words import (
     count_text,
     interval_text,
     longest_text,
+    printable,
     short_change,
     three_digits,
     unread_text,
@@ -339,7 +341,14 @@ def _money_text(choice: Choice) -> str:
     if not choice.usd_per_hour or not choice.usd_per_year:
         return ""
     token, year = three_digits(choice.usd_per_million_tokens or 0), format_count(choice.usd_per_year)
-    return f", {choice.usd_per_hour:,.2f} USD per hour ({year} a year), {token} USD per 1M tokens of answers"
+    hour = f"{choice.usd_per_hour:,.2f} USD per hour ({year} a year)"
+    return f", {hour}, {token} USD per 1M tokens of answers{_price_text(choice)}"
+
+
+def _price_text(choice: Choice) -> str:
+    """`` at 6.88 per device-hour (2025, old)``; empty without a price."""
+    usd, source, date = (getattr(choice.where, f"price_{name}") for name in ("usd_per_device_hour", "source", "date"))
+    return f" at {printable(price_text(usd, source, date, brief=True))}" if usd else ""
 
 
 def _simpler_text(answer: DeploymentAnswer) -> list[str]:
@@ -402,14 +411,17 @@ def served_blocks(advice: Advice) -> list[PageBlock]:
     usual, *others = advice.served
     answer = usual.deployment
     question = f"{answer.reading.shape.name or 'model'}, {_load_text(answer)}, {_goal_text(answer)}"
-    here = f"{_deployment_text(answer.best)}, {_cost_text(usual)}" if answer.best else "no deployment"
+    best = answer.best
+    here = f"{_deployment_text(best)}, {_cost_text(usual)}{_price_text(best)}" if best else "no deployment"
     searched = f"{advice.search.evaluated:,} of this size"
     lines = [
         f"{question}: as it is {here}.",
         *([] if answer.best else _out_of_reach(answer)),
         _best_shape_text(usual, others),
         f"Priced: the model and, of {searched}, {count_text(len(others), 'shape')} that surely gain most in the "
-        "decoding step or the prompt of this deployment; without servers for prompts only.",
+        "decoding step or the prompt of this deployment; without servers for prompts only."
+        if others
+        else f"Looked at: {searched}; without servers for prompts only.",
         *(_unsure_text(answer, answer.best) if answer.best else ()),
     ]
     most = f"most {'requests' if answer.load.users else 'requests/s'} on {answer.most_devices} devices"

@@ -346,7 +346,7 @@ def _finding(context: Context, rule: Rule, suspicion: Suspicion, choice: _Choice
     finding = Finding(
         rule=rule.name,
         code=rule.code,
-        grade=Grade.INFO if demoted else suspicion.grade,
+        grade=Grade.INFO if demoted else suspicion.grade if rule.remark else suspicion.grade.of(fraction),
         message=suspicion.message,
         operator=suspicion.operator,
         field=suspicion.field,

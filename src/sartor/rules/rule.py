@@ -45,7 +45,8 @@ DIMS_FIELDS = ("tp", "pp", "cp", "ep")
 
 
 class Grade(Enum):
-    """``ERROR``: cannot run, or off the fast path. ``WARN``: a measurable loss. ``INFO``: worth knowing."""
+    """``ERROR``: cannot run, or off the fast path. ``WARN``: a measurable loss. ``INFO``: worth knowing, and less than
+    `WORTH_CHANGING` of a step."""
 
     ERROR = "error"
     WARN = "warn"
@@ -55,6 +56,15 @@ class Grade(Enum):
     def severity(self) -> int:
         """2, 1, 0: for sorting and for ``--fail-on``."""
         return {"error": 2, "warn": 1, "info": 0}[self.value]
+
+    def of(self, share: float) -> Grade:
+        """The grade of a finding whose fix saves that share of the step."""
+        return Grade.WARN if self is Grade.INFO and share >= WORTH_CHANGING else self
+
+
+WORTH_CHANGING = 0.05
+"""Least share of the step for which a finding is a change to make first: shapes and plans whose steps are nearer are
+ranked right too seldom for more, and `advise` may keep them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

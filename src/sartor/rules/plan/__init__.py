@@ -57,7 +57,7 @@ def _priced(context: PlanContext, rule: PlanRule, suspicion: PlanSuspicion) -> P
     return PlanFinding(
         rule=rule.name,
         code=rule.code,
-        grade=suspicion.grade,
+        grade=suspicion.grade.of(gain / context.step_s),
         message=suspicion.message,
         field=suspicion.field,
         value=suspicion.value,
