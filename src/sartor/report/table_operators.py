@@ -247,12 +247,8 @@ def catalog_view(what: str, entries: Sequence[JsonDict], *, whole: bool) -> Rend
         from rich.markdown import Markdown
 
         return Markdown(f"# {entry['code']} {entry['name']}\n\n{entry['page']}")
-    rows = (
-        (name, _words(value, field))
-        for field, whole_value in entry.items()
-        for name, value in _flat(field, whole_value)
-    )
-    return grid_view(grid_of(what, ("field", words_column("value")), rows))
+    rows = [pair for field, value in entry.items() for pair in _flat(field, value)]
+    return grid_view(grid_of(what, ("field", words_column("value")), ((name, _words(v, name)) for name, v in rows)))
 
 
 def _flat(field: str, value: object) -> Iterator[tuple[str, object]]:
@@ -277,8 +273,9 @@ _UNITS: Mapping[str, Callable[[float], str]] = {
 
 def _words(value: object, field: str) -> str:
     """A value in the unit that its field's name ends with, where that is easier to read than the bare number."""
-    written = next((form for unit, form in _UNITS.items() if field.endswith(f"_{unit}")), None)
-    if isinstance(value, float) and written is not None:
+    names = [f"_{part}" for part in field.split(".")]
+    written = next((form for unit, form in _UNITS.items() if any(name.endswith(f"_{unit}") for name in names)), None)
+    if written and isinstance(value, (int, float)) and (value >= 1e4 or 0 < value < 1e-3):
         return written(value)
     if isinstance(value, (list, tuple)):
         return ", ".join(map(str, value)) or "-"
