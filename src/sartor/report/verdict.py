@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -178,7 +179,14 @@ def _rest(candidate: Candidate) -> str:
     size = "as many parameters" if change == "0.00%" else f"{change.lstrip('+-')} {more} parameters"
     whole = speedup_text(candidate.speedup)
     added = "" if whole == speedup_text(candidate.efficiency_gain) else f" ({whole} with the work it saves)"
-    return f", with {size}{added}; {loss_words(candidate.loss)}{_evidence(candidate.quality)}"
+    return f", with {size}{added}; {loss_words(candidate.loss)}{_evidence(candidate.quality)}{_kept_text(candidate)}"
+
+
+def _kept_text(candidate: Candidate) -> str:
+    """``; served, a token keeps 2x the keys and values``; empty where that stays or falls."""
+    sizes = (candidate.changed.get(name, (1, 1)) for name in ("num_layers", "num_kv_heads", "head_dim"))
+    grows = math.prod(new / old for old, new in sizes)
+    return f"; served, a token keeps {three_digits(grows)}x the keys and values" if grows > 1 + NOISE else ""
 
 
 def loss_words(loss: LossChange) -> str:
