@@ -49,6 +49,7 @@ BEYOND_THE_TABLE = {
     "Turing-NLG",
     "Llama 4 Maverick",
     "Llama 4 Scout",
+    "GLM-5 744B",
     "Kimi K2.5 1T",
     "Nemotron 3 Nano 30B-A3B",
 }

@@ -64,7 +64,7 @@ class _FlopCounts:
 
     ``linear``: weights times tokens, routed experts ``experts_per_token`` times per token, logits of all positions.
     ``attention``: scores and weighted values. Convolution and scan of state-space layers are left out, as in published
-    counts.
+    counts, and so are the scores of a sparse attention's indexer.
     """
 
     linear: Ints

@@ -121,6 +121,15 @@ class Selection:
     """Indexed keys are cached and multiplied in 8 bits, with an fp32 scale each (DeepSeek-V3.2)."""
 
 
+def lightning_indexer(
+    hidden: int, rank: int, *, heads: int, head_dim: int
+) -> tuple[tuple[Linear, ...], tuple[Vectors, ...]]:
+    """Weights of an indexer (DeepSeek-V3.2): narrow queries from the latent of ``rank``, one key, a weight per head."""
+    sizes = {"index_q": (rank, heads * head_dim), "index_k": (hidden, head_dim), "index_weights": (hidden, heads)}
+    linears = (Linear(name=name, d_in=a, d_out=b, split=Split.REPLICATED) for name, (a, b) in sizes.items())
+    return tuple(linears), (Vectors(name="index_norm", fixed=2 * head_dim),)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionMixer:
     """Multi-head, multi-query or grouped-query attention with its own head dimension.

@@ -84,9 +84,11 @@ def _latent(shape: TransformerShape) -> JsonDict:
     shared = experts.shared.ffn_hidden_size // experts.expert.ffn_hidden_size if experts.shared else 0
     dense = sum(int(run.count) for run in shape.main.runs if not isinstance(run.layer.ffn, MoeFfn))
     groups = {"n_group": 1, "topk_group": 1} if int(experts.num_experts) % 8 else {}
+    chosen = {"index_topk": "keys", "index_n_heads": "heads", "index_head_dim": "head_dim"} if mixer.selection else {}
     return {
         **{name: int(getattr(mixer, name)) or None for name in ranks},
         **groups,
+        **{key: getattr(mixer.selection, name) for key, name in chosen.items()},
         "head_dim": int(mixer.qk_rope_head_dim),
         "n_routed_experts": int(experts.num_experts),
         "n_shared_experts": int(shared) or None,
@@ -220,6 +222,7 @@ CLASSES = (
     _class("bloom", "BloomForCausalLM", {"num_hidden_layers": "n_layer", "num_attention_heads": "n_head"}),
     _class("deepseek_v2", "DeepseekV2ForCausalLM", more=_latent),
     _class("deepseek_v3", "DeepseekV3ForCausalLM", more=_latent),
+    _class("glm_moe_dsa", "GlmMoeDsaForCausalLM", more=_latent),
     _class("falcon", "FalconForCausalLM", FALCON_KEYS, _falcon),
     _class("gemma3_text", "Gemma3ForCausalLM", more=_windows),
     _class("gpt_neo", "GPTNeoForCausalLM", NEO_KEYS, _neo),

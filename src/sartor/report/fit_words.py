@@ -214,7 +214,8 @@ def serving_words(answer: ModelEstimate, served: Serving) -> str:
     if answer.question.engine is not None:
         room, tokens = format_bytes(float(memory.kv_room_bytes)), count_text(int(memory.kv_tokens), "token")
         longest = longest_text(served.longest_tokens, answer.question.workload.shape)
-        words.append(f"{answer.question.engine.name} has {room} for it: {tokens}, or {longest}")
+        has = f"{room} for it: {tokens}, or {longest}" if memory.kv_room_bytes > 0 else "no room for it"
+        words.append(f"{answer.question.engine.name} has {has}")
     if decodes and served.knee is not None:
         words.append(
             f"beyond {count_text(served.knee, 'sequence')}, doubling the batch makes the GEMMs at least 1.5x as long"

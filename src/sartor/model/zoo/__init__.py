@@ -12,6 +12,7 @@ import difflib
 import re
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -27,10 +28,12 @@ from sartor.model.layer import (
     MoeFfn,
     Norm,
     NormKind,
+    Selection,
     SharedWidth,
     Split,
     VectorRole,
     Vectors,
+    lightning_indexer,
     mamba2_mixer,
 )
 from sartor.model.shape import MAX_LAYERS, LayerRun, Stack, TransformerShape, family_numerics
@@ -40,7 +43,7 @@ KEYS = (
     "num_kv_heads", "head_dim", "rotary_dim", "ffn_hidden_size", "activation", "gated", "parallel", "vocab_size",
     "max_positions", "positions", "position_rows", "token_types", "pooler", "tied_embeddings", "lm_head", "norm",
     "norms_per_layer", "embedding_norm", "final_norm", "qk_norm", "sinks", "biases", "mtp_layers", "windows", "experts",
-    "latent", "embedding_size", "numerics", "params", "sources", "note", "pattern", "mamba2", "weights",
+    "latent", "indexer", "embedding_size", "numerics", "params", "sources", "note", "pattern", "mamba2", "weights",
 )  # fmt: skip
 BIASES = ("q", "kv", "out", "up", "down", "router", "lm_head")
 NORMS: dict[str, Norm] = {
@@ -200,9 +203,14 @@ def _latent(entry: JsonMap) -> LatentAttentionMixer:
         Vectors(name="q_norm", role=VectorRole.QUERY_NORM, fixed=latent["q_lora_rank"]),
         Vectors(name="kv_norm", role=VectorRole.LATENT_NORM, fixed=latent["kv_lora_rank"]),
     )
-    return LatentAttentionMixer(
+    mixer = LatentAttentionMixer(
         num_heads=entry["num_heads"], **latent, vectors=tuple(norm for norm in norms if norm.fixed)
     )
+    if not (sparse := entry.get("indexer")):
+        return mixer
+    sizes = {name: sparse[name] for name in ("heads", "head_dim")}
+    linears, vectors = lightning_indexer(entry["hidden_size"], latent["q_lora_rank"], **sizes)
+    return replace(mixer, projections=linears, vectors=(*mixer.vectors, *vectors), selection=Selection(**sparse))
 
 
 def _ffn(entry: JsonMap, width: int) -> DenseFfn:

@@ -22,6 +22,7 @@ from sartor.model.layer import (
     Split,
     VectorRole,
     Vectors,
+    lightning_indexer,
 )
 from sartor.model.shape import TransformerShape
 from sartor.read.families import parts
@@ -52,14 +53,8 @@ SPARSE = Family(
 
 
 def _indexer(f: Fields, hidden: int) -> tuple[tuple[Linear, ...], tuple[Vectors, ...]]:
-    """The lightning indexer (DeepSeek-V3.2): narrow queries from the latent, one key, a weight per head."""
     num, d, rank = f.size("index_n_heads"), f.size("index_head_dim"), f.size("q_lora_rank")
-    linears = (
-        parts.plain("index_q", rank, num * d),
-        parts.plain("index_k", hidden, d),
-        parts.plain("index_weights", hidden, num),
-    )
-    return linears, (Vectors(name="index_norm", fixed=2 * d),)
+    return lightning_indexer(hidden, rank, heads=num, head_dim=d)
 
 
 def _selection(f: Fields, most: str = "index_topk") -> Selection:
