@@ -101,6 +101,7 @@ def test_a_deployment_has_the_price_of_serving_the_same_server() -> None:
     made = best.deployment
     load = api.serving(MODEL, "h100", concurrency=made.in_flight, tp=made.layout.server.tp).loads[0]
     assert (best.ttft_s, best.tpot_s) == (load.ttft_s, load.tpot_s)
+    assert tuple(map(float, best.tpot_interval)) == (load.tpot_low_s, load.tpot_high_s)
     assert made.output_tokens_per_s == 30 * 1024 <= made.replicas * load.output_tokens_per_s
 
 
@@ -129,6 +130,8 @@ def test_deploy_with_all_sizes_fixed_is_serving(model: str, gpu: str, tp: int) -
         assert best.deployment.layout == layout
         assert best.deployment.num_devices == served.num_devices
         assert (best.ttft_s, best.tpot_s) == (load.ttft_s, load.tpot_s)
+        bounds = (*best.ttft_interval, *best.tpot_interval)
+        assert tuple(map(float, bounds)) == (load.ttft_low_s, load.ttft_high_s, load.tpot_low_s, load.tpot_high_s)
         assert best.deployment.output_tokens_per_s == pytest.approx(load.output_tokens_per_s, rel=1e-12)
         assert server_memory(best.deployment.layout.server) == served.memory
         tried += 1

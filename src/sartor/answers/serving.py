@@ -284,6 +284,8 @@ class Choice:
     """What starts one server of each kind."""
     elsewhere: tuple[Steady, ...] = ()
     """A replica in engines that were not excluded: intervals cover them."""
+    tpot_log_sigma: float
+    """Deviation of ln time per token, with the kernels of those engines."""
 
     def _one(self, name: str) -> float:
         return float(np.ravel(getattr(self.deployment.steady, name))[0])
@@ -304,15 +306,15 @@ class Choice:
 
     @property
     def ttft_interval(self) -> tuple[Floats, Floats]:
-        return self._interval("ttft")
+        return self._interval("ttft", self._one("ttft_log_sigma"))
 
     @property
     def tpot_interval(self) -> tuple[Floats, Floats]:
-        return self._interval("tpot")
+        return self._interval("tpot", self.tpot_log_sigma)
 
-    def _interval(self, name: str) -> tuple[Floats, Floats]:
+    def _interval(self, name: str, log_sigma: float) -> tuple[Floats, Floats]:
         there = [float(np.ravel(getattr(steady, f"{name}_s"))[0]) for steady in self.elsewhere]
-        return _covering(interval_80(self._one(f"{name}_s"), self._one(f"{name}_log_sigma")), there)
+        return _covering(interval_80(self._one(f"{name}_s"), log_sigma), there)
 
     @property
     def usd_per_hour(self) -> float | None:

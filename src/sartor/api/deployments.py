@@ -14,7 +14,7 @@ import numpy as np
 from sartor.answers.serving import Choice, DeploymentAnswer, ServedPoint
 from sartor.api.models import Model, read
 from sartor.api.questions import crossing_note, in_engine
-from sartor.api.servers import served_run, server_of
+from sartor.api.servers import covered, served_run, server_of
 from sartor.api.traffic import USUAL_LENGTH, recorded_requests, stated_request
 from sartor.api.words import GpuLike, device_of, precision_of, size_of
 from sartor.cost.correction.calibration import Calibration, load_calibration
@@ -365,15 +365,22 @@ def _other_engines(
             yield engine, calibration
 
 
-def _elsewhere(question: _Question, deployment: Deployment) -> tuple[Steady, ...]:
-    """A replica under its load in the engines that the question leaves open."""
+def _elsewhere(question: _Question, deployment: Deployment) -> tuple[tuple[Steady, ...], Floats]:
+    """A replica under its load in the engines that the question leaves open, and the deviation of ln time per token
+    that holds them, as `serving` has it."""
     layout, in_flight = deployment.layout, np.asarray([[deployment.in_flight]])
+
+    def steady_on(calibration: Calibration) -> Steady:
+        return replace(question.deployer, calibration=calibration).steady([layout], in_flight)
+
     there = []
     for engine, calibration in question.others:
         prefill = layout.prefill and replace(layout.prefill, engine=engine)
         moved = replace(layout, server=replace(layout.server, engine=engine), prefill=prefill)
         there.append(replace(question.deployer, calibration=calibration).steady([moved], in_flight))
-    return tuple(steady for steady in there if np.all(np.isfinite(steady.tpot_s)))
+    holding = tuple(steady for steady in there if np.all(np.isfinite(steady.tpot_s)))
+    known = question.deployer.calibration
+    return holding, covered(deployment.steady, holding, known, steady_on)
 
 
 def _fixed(run: Run, name: str) -> Sequence[int]:
@@ -503,13 +510,15 @@ def _choices(ranked: Iterator[_Ranked] | Sequence[_Ranked]) -> Iterator[Choice]:
         seen.add(kind)
         deployment = question.deployer.deployed(best, row)
         binding, percentile = _binding(question.deployer, best, row), question.deployer.objective.percentile or 95
+        elsewhere, tpot_log_sigma = _elsewhere(question, deployment)
         yield Choice(
             deployment=deployment,
             where=question.where,
             binding=binding,
             percentile=percentile,
             commands=commands(deployment),
-            elsewhere=_elsewhere(question, deployment),
+            elsewhere=elsewhere,
+            tpot_log_sigma=float(np.ravel(tpot_log_sigma)[0]),
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Unpack
@@ -137,7 +137,7 @@ def serving(
         prefill_workers=prefill_workers,
         decode_workers=workers,
         elsewhere=(holding := _holding(elsewhere)),
-        tpot_log_sigma=_covered(steady, holding, calibration, partial(steady_in, engine)),
+        tpot_log_sigma=covered(steady, holding.values(), calibration, partial(steady_in, engine)),
         depends_on=_turns(steady, elsewhere),
         shortages=shortages,
         would_fit=_change_that_fits(server, prefill, load),
@@ -183,14 +183,14 @@ def _in_other_engines(
         yield name, steady_in(engine, calibration)
 
 
-def _covered(
-    steady: Steady, elsewhere: Mapping[str, Steady], known: Calibration, steady_on: Callable[[Calibration], Steady]
+def covered(
+    steady: Steady, elsewhere: Iterable[Steady], known: Calibration, steady_on: Callable[[Calibration], Steady]
 ) -> Floats:
     """The deviation of ln time per token; if other engines are plausible, with their kernels' too, operator by operator
     as `sartor.estimate` has it."""
-    if not elsewhere:
+    steps = [there.step for there in elsewhere]
+    if not steps:
         return steady.tpot_log_sigma
-    steps = [there.step for there in elsewhere.values()]
     if kernels_measured(known):
         steps = [steady_on(known.with_kernels(ANY)).step, *steps]
     return covering(steady.step, steps).log_sigma
