@@ -333,6 +333,8 @@ def _chosen(answer: ModelEstimate) -> str:
         f"{name}={degree}" for name in ("tp", "ep") if held and (degree := getattr(dims, name)) > held.axes[name]
     ]
     why = f"; {' and '.join(unsplit)} cannot split the model" if unsplit else ""
+    if answer.fits and held and run.origin("virtual_stages") is Origin.SEARCHED and held.axes["virtual_stages"] > 1:
+        why += "; `sartor plan` compares simpler ones"
     return f" ({best}{' with ' + ', '.join(stated) + ' as stated' if stated else ''}{why})"
 
 
