@@ -29,6 +29,9 @@ def accelerators() -> st.SearchStrategy[Accelerator]:
         clock_hz=st.sampled_from((0.2e9, 1.05e9, 1.83e9)),
         num_stacks=st.integers(1, 8),
         stack_bytes_per_s=st.sampled_from((17e9, 307.2e9, 1200e9)),
+        num_dies=st.sampled_from((1, 1, 2, 8)),
+        num_io_dies=st.sampled_from((0, 0, 4)),
+        die_to_die_bytes_per_s=st.sampled_from((50e9, 5e12)),
         dataflow=st.sampled_from(Dataflow),
     )
 

@@ -28,6 +28,7 @@ global_buffer_mib = 256
 memory = "hbm3"
 num_stacks = 6
 num_dies = 2
+die_to_die_gb_per_s = 5000
 num_links = 8
 link_gb_per_s = 50
 link_latency_us = 1

@@ -37,10 +37,14 @@ HEADS = {"num_heads": 16, "num_kv_heads": 16, "head_dim": 128, "v_head_dim": 128
 ATTENTION = Attention(name="attention", batch=1, seq_q=2048, seq_kv=2048, **HEADS)  # type: ignore[arg-type]
 
 
+PACKAGES = {"b200_like": "b200_sxm", "tpu_v7_like": "tpu_v7"}
+
+
 @pytest.mark.parametrize("size", [4096, 8192])
-@pytest.mark.parametrize("chip", PAIRS)
+@pytest.mark.parametrize("chip", [*PAIRS, *PACKAGES])
 def test_a_device_in_the_template_multiplies_within_15_percent_of_its_catalogue_rate(chip: str, size: int) -> None:
-    drawn, calibrated = (sartor.gemm(size, size, size, gpu=name).cost.time_s for name in (chip, PAIRS[chip]))
+    device = (PAIRS | PACKAGES)[chip]
+    drawn, calibrated = (sartor.gemm(size, size, size, gpu=name).cost.time_s for name in (chip, device))
     assert drawn == pytest.approx(calibrated, rel=0.15)
 
 

@@ -75,7 +75,8 @@ def test_a_larger_product_is_never_faster(product: Product, a: Accelerator, side
 
 @given(products(), accelerators())
 def test_four_times_every_rate_takes_a_quarter_of_the_time(product: Product, a: Accelerator) -> None:
-    faster = replace(a, clock_hz=4 * a.clock_hz, stack_bytes_per_s=4 * a.stack_bytes_per_s)
+    names = ("clock_hz", "stack_bytes_per_s", "die_to_die_bytes_per_s")
+    faster = replace(a, **{name: 4 * getattr(a, name) for name in names})
     assert product_time_s(product, faster) == product_time_s(product, a) / 4
 
 
@@ -180,6 +181,7 @@ def chip_of_one(**changes: float) -> _Chip:
     sizes = {
         "cores": 3, "rows": 4, "cols": 8, "sram": 240, "buffer": 576, "clock": 4, "port": 100, "buffer_rate": 200,
         "memory_rate": 11, "lanes": 10, "accumulator": 4, "sustained": 0.5,
+        "exchange": np.inf,
     }  # fmt: skip
     return _Chip(**{name: np.array([float(value)]) for name, value in (sizes | changes).items()})
 
@@ -453,6 +455,26 @@ def _stack(noun: Any, entries: list[Any]) -> Any:
     arrays = {
         name: np.asarray([getattr(entry, name) for entry in entries])
         for name in noun.__slots__
-        if isinstance(getattr(entries[0], name), int | float) and name not in ("node_nm", "accumulator_bytes")
+        if isinstance(getattr(entries[0], name), int | float)
+        and name not in ("node_nm", "io_node_nm", "accumulator_bytes")
     }
     return replace(entries[0], **arrays)
+
+
+def test_dies_side_by_side_exchange_the_smaller_operand_or_the_sums_once() -> None:
+    """Two dies of 1 GB/s: each lacks half of what all of them need, which the other sends at 1 GB/s."""
+    chip = replace(TPU, num_dies=2, die_to_die_bytes_per_s=1e9)
+    for m, n, k, shared in ((256, 8192, 4096, 2 * 256 * 4096), (8192, 512, 4096, 2 * 512 * 4096)):
+        bound = product_time_s(Product(m=m, n=n, k=k), chip)
+        assert bound == pytest.approx(shared / 2 / 1e9, rel=0.01)
+    sums = product_time_s(Product(m=256, n=256, k=65536), chip)
+    assert sums == pytest.approx(chip.accumulator_bytes * 256 * 256 / 2 / 1e9, rel=0.2)
+    large = Product(m=8192, n=8192, k=8192)
+    assert product_time_s(large, replace(chip, die_to_die_bytes_per_s=5e12)) == product_time_s(large, TPU)
+
+
+def test_compute_dies_reach_a_buffer_on_io_dies_no_faster_than_their_links() -> None:
+    chip = replace(TPU, num_dies=8, num_io_dies=4, die_to_die_bytes_per_s=10e9)
+    assert chip.global_buffer_bytes_per_s == 80e9
+    assert chip.exchanged_bytes_per_s == np.inf
+    assert replace(chip, die_to_die_bytes_per_s=1e15).global_buffer_bytes_per_s == TPU.global_buffer_bytes_per_s

@@ -65,6 +65,11 @@ def test_random_spaces_are_searched_exactly(hundredth: int) -> None:
             "clock_mhz": [700, 1400],
             "num_stacks": [1, 4],
             "num_links": [2, 6],
+            "num_dies": [1, 2, 4],
+            "num_io_dies": [0, 0, 2],
+            "die_to_die_gb_per_s": [0.5, 20, 1000],
+            "scale_up_devices": [1, 2, 4],
+            "scale_out_gb_per_s": [5, 50],
         }
         several = set(draw.choice(list(axes), 3, replace=False))
         drawn = {key: draw.choice(v, 1 + (key in several), replace=False).tolist() for key, v in axes.items()}
@@ -113,6 +118,7 @@ def test_a_scouted_chip_of_a_search_cut_short_is_counted(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("kind", [1, 2])
 def test_a_box_is_bounded_by_no_less_than_any_chip_in_it(kind: int) -> None:
     varied = {"num_stacks": [2, 4], "num_links": [2, 6], "vector_lanes": [16, 32], "memory": ["hbm2", "hbm3"]}
+    varied |= {"num_dies": [1, 2], "die_to_die_gb_per_s": [1, 100]}
     space = small_space(**varied, global_buffer_mib=[1, 2], scale_up_devices=[2, 8], scale_out_gb_per_s=[10, 50])
     asked, (candidates, _) = QUESTIONS[kind], candidates_of(QUESTIONS[kind], space)
     boxes = [(members, taken(best, b)) for group, best in candidates.boxes() for b, members in enumerate(group)]

@@ -17,6 +17,7 @@ from math import inf
 
 import numpy as np
 
+from sartor.cost.chip.operator_latency import PACKAGE
 from sartor.cost.chip.ownership import die_cost
 from sartor.cost.correction.calibration import load_calibration
 from sartor.designs.candidates import Baseline, Keep, Ranked, afresh
@@ -196,6 +197,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "memory": ("memory", "num_stacks", "stack_bytes_per_s"),
     "links": ("num_links", "link_bytes_per_s", "link_latency_s", "scale_up_devices", "scale_out_bytes_per_s"),
     "clock": ("clock_hz",),
+    "package": PACKAGE,
 }
 """Parts of a chip and their fields; for memory only the rate, the capacity stays."""
 

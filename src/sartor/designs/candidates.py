@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from sartor.cost.chip.area import die_area, published_area_mm2
-from sartor.cost.chip.operator_latency import SCALE_OUT, distinct_rows
+from sartor.cost.chip.operator_latency import PACKAGE, SCALE_OUT, distinct_rows
 from sartor.cost.chip.ownership import dies_usd, electricity_usd, excess, faults, package_usd, power
 from sartor.designs.point import Evaluation
 from sartor.designs.question import EQUAL, AreaModel, DesignQuestion, Objective
@@ -196,7 +196,10 @@ class Candidates:
         return tuple(_boxes(where, a) for where, a in self.of_groups(np.arange(len(self))))
 
 
-_BOX = ("num_tensor_cores", "array_rows", "array_cols", "clock_hz", *SCALE_OUT, "link_latency_s", "stack_bytes_per_s")
+_BOX = (
+    *("num_tensor_cores", "array_rows", "array_cols", "clock_hz", *SCALE_OUT, "link_latency_s", "stack_bytes_per_s"),
+    *PACKAGE,
+)
 """Fields equal within a box: those that decide most, and those of which more is not better."""
 
 

@@ -253,8 +253,7 @@ def area_parts(question: DesignQuestion, accelerator: Accelerator) -> dict[str, 
     """Area of the die by part [mm2], by the question's model; the parts add up to the die."""
     if question.costs.area is AreaModel.PUBLISHED:
         return {name: float(part) for name, part in published_area_parts(accelerator).items()}
-    area = die_area(accelerator)
-    return {f.name: float(getattr(area, f.name)) for f in fields(area)}
+    return {name: float(part) for name, part in die_area(accelerator).parts.items()}
 
 
 def power_parts(accelerator: Accelerator) -> dict[str, float]:

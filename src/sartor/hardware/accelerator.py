@@ -19,7 +19,7 @@ from sartor.bounded import packaged_toml
 from sartor.errors import InputError
 from sartor.json_types import JsonDict
 from sartor.operators import DType
-from sartor.units import GIB, GIGA, KIB, MEGA, MIB, MICRO, Floats, Ints, plain
+from sartor.units import GIB, GIGA, KIB, MEGA, MIB, MICRO, Array, Floats, Ints, plain
 
 
 class Memory(Enum):
@@ -113,8 +113,15 @@ class Accelerator:
     vector_core_sram_bytes: Ints
     global_buffer_bytes: Ints
     clock_hz: Floats
-    num_dies: int = 1
-    """Logic dies of the package, taken as equal (12 for MI300X: eight compute, four I/O); each within the reticle."""
+    num_dies: Ints = 1
+    """Compute dies of the package, taken as equal: all cores, lanes and buffers together are spread over them."""
+    num_io_dies: Ints = 0
+    """Dies under the compute dies that carry the global buffer, memory interfaces, links and host interface (four in
+    MI300X); 0: each compute die carries its share."""
+    io_node_nm: int = 0
+    """Technology node of the I/O dies; 0: ``node_nm``."""
+    die_to_die_bytes_per_s: Floats = 0.0
+    """Link of one compute die to the rest of the package, one direction: 5 TB/s in B200 (NVIDIA, 2024)."""
     memory: Memory = Memory.HBM2
     num_stacks: Ints = 4
     stack_bytes: Floats = 0.0
@@ -182,7 +189,7 @@ class Accelerator:
         for name in _RATES:
             _require(name, getattr(self, name))
         for name in MAY_BE_NONE:
-            whole = name in ("num_links", "scale_up_devices")
+            whole = name in ("num_links", "scale_up_devices", "num_io_dies")
             _require(name, getattr(self, name), positive=False, whole=whole)
         if np.any((np.asarray(self.scale_up_devices) > 0) & (np.asarray(self.scale_out_bytes_per_s) <= 0)):
             must = f"must be above 0 where links join {np.max(self.scale_up_devices)} devices alone"
@@ -190,9 +197,13 @@ class Accelerator:
         for name in (*SUSTAINED_SHARES, "softmax_overlap"):
             if np.max(getattr(self, name)) > 1:
                 raise InputError(name, getattr(self, name), "must be at most 1", "1")
-        _require("num_dies", self.num_dies, whole=True)
-        if self.node_nm not in NODES_NM:
-            raise InputError("node_nm", self.node_nm, "no area or energy is known for it", _near_node(self.node_nm))
+        several = np.asarray(self.num_dies) + np.asarray(self.num_io_dies)
+        if np.any((several > 1) & (np.asarray(self.die_to_die_bytes_per_s) <= 0)):
+            must = f"must be above 0 where {np.max(several)} dies share a package"
+            raise InputError("die_to_die_gb_per_s", 0, must, "5000")
+        for name in ("node_nm", "io_node_nm") if self.io_node_nm else ("node_nm",):
+            if (node := getattr(self, name)) not in NODES_NM:
+                raise InputError(name, node, "no area or energy is known for it", _near_node(node))
 
     @classmethod
     def from_template(
@@ -268,10 +279,26 @@ class Accelerator:
 
     @property
     def global_buffer_bytes_per_s(self) -> Floats:
-        """Bandwidth of the global buffer to all cores: that of its banks."""
+        """Bandwidth of the global buffer to all cores: that of its banks, or of the links to I/O dies that carry it."""
         banks = np.maximum(np.asarray(self.global_buffer_bytes) / MIB, 1.0)
         rate = banks * self.bank_bytes_per_cycle * self.clock_hz
+        if self.stacked.any():
+            rate = np.where(self.stacked, np.minimum(rate, self.num_dies * self.die_to_die_bytes_per_s), rate)
         return float(rate) if np.ndim(rate) == 0 else rate
+
+    @property
+    def stacked(self) -> Array:
+        """Whether compute dies stand on I/O dies."""
+        return np.asarray(self.num_io_dies) > 0
+
+    @property
+    def exchanged_bytes_per_s(self) -> Floats:
+        """Rate at which every compute die gets all of an operand of which it has its own share, from the others beside
+        it; infinite for one die, and over I/O dies, which hold what all of them read."""
+        dies = np.asarray(self.num_dies, dtype=np.float64)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            rate = np.where(self.stacked | (dies == 1), np.inf, self.die_to_die_bytes_per_s * dies / (dies - 1))
+        return float(rate) if rate.ndim == 0 else rate
 
     @property
     def delivered_bytes_per_s(self) -> Floats:
@@ -324,6 +351,7 @@ _COUNTS = (
     "vector_core_sram_bytes",
     "global_buffer_bytes",
     "num_stacks",
+    "num_dies",
 )
 _RATES = (
     "clock_hz",
@@ -346,6 +374,8 @@ ARRAY_FIELDS = (
     "scale_out_bytes_per_s",
     "scale_out_latency_s",
     "bank_bytes_per_cycle",
+    "num_io_dies",
+    "die_to_die_bytes_per_s",
 )
 """Fields that may be arrays."""
 MAY_BE_NONE = (*(n for n in ARRAY_FIELDS if n not in (*_COUNTS, *_RATES)), "softmax_overlap", "operator_start_s")

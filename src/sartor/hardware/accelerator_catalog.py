@@ -224,6 +224,8 @@ NUMBERS: dict[str, tuple[str, float]] = {
     "link_latency_us": ("link_latency_s", MICRO),
     "scale_out_latency_us": ("scale_out_latency_s", MICRO),
     **{name: (name, 1) for name in ("bank_bytes_per_cycle", "control_share", *IN_LONG_RUNS, "num_dies", "node_nm")},
+    **{name: (name, 1) for name in ("num_io_dies", "io_node_nm")},
+    "die_to_die_gb_per_s": ("die_to_die_bytes_per_s", GIGA),
 }
 NUMBERS["operator_start_us"] = (NUMBERS.pop("operator_start_s")[0], MICRO)
 """Key of a chip's file or of a space -> (field, factor to SI); an axis of a space counts in this order."""
@@ -231,8 +233,8 @@ WHOLE = {field for field in ARRAY_FIELDS if field.startswith(("num_", "array_", 
     "tensor_core_sram_bytes",
     "vector_core_sram_bytes",
     "global_buffer_bytes",
-    "num_dies",
     "node_nm",
+    "io_node_nm",
 }
 REQUIRED = (
     "num_tensor_cores",
@@ -246,8 +248,9 @@ REQUIRED = (
     "num_stacks",
     "node_nm",
 )
+_OF_PACKAGE = ("scale_", "control_", "num_dies", "num_io_dies", "io_node_nm", "die_to_die")
 TEMPLATE_KEYS = (
-    *(key for key in NUMBERS if key not in REQUIRED and not key.startswith(("scale_", "control_", "num_dies"))),
+    *(key for key in NUMBERS if key not in REQUIRED and not key.startswith(_OF_PACKAGE)),
     "dtype",
     "dataflow",
 )

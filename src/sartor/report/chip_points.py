@@ -167,7 +167,7 @@ def floor_plan(answer: DesignAnswer) -> FloorPlan:
     left_mm = 0.0
     for name, ranked in dies[:3]:
         parts = area_parts(answer.question, ranked.evaluation.point.accelerator)
-        order = sorted(parts.items(), key=lambda part: -part[1])
+        order = sorted(((part, area) for part, area in parts.items() if area), key=lambda part: -part[1])
         side = float(np.sqrt(sum(parts.values())))
         cores = int(ranked.evaluation.point.accelerator.num_tensor_cores)
         for (part, area), box in zip(order, squarified([area for _, area in order], side), strict=True):

@@ -114,7 +114,7 @@ def _power_grid(best: Ranked) -> Grid:
 
 
 def _largest_first(parts: Mapping[str, float], words: Mapping[str, str]) -> list[tuple[str, float]]:
-    return sorted(((words[name], amount) for name, amount in parts.items()), key=lambda part: -part[1])
+    return sorted(((words[name], amount) for name, amount in parts.items() if amount), key=lambda part: -part[1])
 
 
 def _alternatives_grid(answer: DesignAnswer) -> Grid:

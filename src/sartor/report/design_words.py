@@ -26,6 +26,7 @@ AREA_WORDS = {
     "links_mm2": "links",
     "network_mm2": "on-chip network",
     "control_mm2": "control",
+    "die_to_die_mm2": "links between dies",
     "uncore_mm2": "host interface, clock, unused",
 }
 POWER_WORDS = {
@@ -36,6 +37,7 @@ POWER_WORDS = {
     "global_buffer_w": "global buffer",
     "memory_w": "memory",
     "links_w": "links",
+    "die_to_die_w": "links between dies",
 }
 PHASE_UNITS = {Phase.TRAIN: "sequences/s", Phase.PREFILL: "prompts/s", Phase.DECODE: "tokens/s"}
 UNITS = {
@@ -63,9 +65,17 @@ def chip_text(a: Accelerator, hbm_bytes: float | None = None) -> str:
         f"{_count(a.num_tensor_cores, 'tensor core')} of {a.array_rows} x {a.array_cols}"
         f"{f' packing {a.packed_dtype.value}' if a.packed_dtype else ''}, "
         f"{_count(a.num_vector_cores, 'vector core')} of {a.vector_lanes} lanes, "
-        f"{float(a.global_buffer_bytes) / MIB:g} MiB buffer"
+        f"{float(a.global_buffer_bytes) / MIB:g} MiB buffer{package_text(a)}"
     )
     return text if hbm_bytes is None else f"{text}, {memory_text(hbm_bytes)} of {a.memory.value}"
+
+
+def package_text(a: Accelerator) -> str:
+    """`` on 2 dies joined by 5,000 GB/s``, `` on 8 dies over 4 I/O dies, ...``; empty for one die."""
+    if a.num_dies == 1 and not a.num_io_dies:
+        return ""
+    over = f" over {_count(a.num_io_dies, 'I/O die')}" if a.num_io_dies else ""
+    return f" on {_count(a.num_dies, 'die')}{over} joined by {float(a.die_to_die_bytes_per_s) / GIGA:,.0f} GB/s each"
 
 
 def short_chip(a: Accelerator) -> str:
@@ -87,6 +97,7 @@ MORE_WORDS: tuple[Callable[[Accelerator], str], ...] = (
     lambda a: f"{a.num_links} links of {float(a.link_bytes_per_s) / GIGA:g} GB/s",
     lambda a: f"{a.node_nm} nm",
     lambda a: a.dataflow.value.replace("_", " "),
+    lambda a: package_text(a).removeprefix(" on ") or "one die",
 )
 
 

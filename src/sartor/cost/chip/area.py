@@ -292,12 +292,30 @@ class _DieArea:
     """On-chip network between the global buffer and the cores."""
     control_mm2: Floats
     """Instruction sequencing of each vector lane and tensor core."""
+    die_to_die_mm2: Floats
+    """Physical layers between dies that stand side by side."""
     uncore_mm2: Floats
     """Host interface, clocking, test, pads and unused silicon."""
+    of_io_dies: Floats
+    """Share of the whole that is on I/O dies."""
+
+    @property
+    def parts(self) -> dict[str, Floats]:
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name.endswith("_mm2")}
 
     @property
     def total_mm2(self) -> Floats:
-        return sum((getattr(self, f.name) for f in fields(self)), 0.0)
+        return sum(self.parts.values(), 0.0)
+
+    @property
+    def io_mm2(self) -> Floats:
+        """All I/O dies together."""
+        return self.total_mm2 * self.of_io_dies
+
+    @property
+    def compute_mm2(self) -> Floats:
+        """All compute dies together."""
+        return self.total_mm2 - self.io_mm2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,6 +342,10 @@ NETWORK_MTR_PER_BYTE = 44.3 * 128 / (48 * 128)
 A100 SMs, for ports and a share of the crossbar (LLMCompass), with a 48 MiB buffer that delivers 128 bytes per cycle and
 MiB (NVIDIA A100 whitepaper, 2020). Proportional growth is an assumption; ports wider than what the buffer can fill and
 wires over the cores are not counted."""
+DIE_TO_DIE_BYTES_PER_S_PER_MM2 = 1350e9 / 2
+"""UCIe in an advanced package, one direction: 1,350 GB/s both ways per mm2 (45 um bumps; UCIe 1.0, as Wikipedia
+states it, read 2026-11-30). Dies on top of each other are joined by hybrid bonds, whose area (300 TB/s per mm2: Das
+Sharma, Hot Interconnects 2025) is not counted."""
 GPU_CONTROL, STATIC_CONTROL = 1.0, 0.25
 """`Accelerator.control_share` of the GPUs of the fit, and of the chips that are scheduled ahead of time."""
 
@@ -339,16 +361,13 @@ def die_area(accelerator: Accelerator) -> _DieArea:
 
     Interfaces are measured blocks, the rest is fitted on real dies: `silicon`. GPUs have other lanes and cores, and a
     cache in the global buffer's place; between them and chips that are scheduled ahead, ``control_share`` interpolates.
-    Multiplier size follows ``dtype`` and packed narrower types (Horowitz 2014).
+    Multiplier size follows ``dtype`` and packed narrower types (Horowitz 2014). The buffer, the interfaces and what
+    every whole die has besides are on the I/O dies, in their node, if there are any (the fit's MI300X).
     """
     a, node, law = accelerator, accelerator.node_nm, silicon()
     logic, sram = REALIZED_MTR_PER_MM2[7] / REALIZED_MTR_PER_MM2[node], SRAM_OVER_7NM[node]
-    gpu = np.clip((a.control_share - STATIC_CONTROL) / (GPU_CONTROL - STATIC_CONTROL), 0.0, 1.0)
     wide = mac_area_um2_45nm(a.dtype) + _packed_area_um2_45nm(a.dtype, a.packed_dtype or a.dtype)
-
-    def mixed(static: str, threaded: str) -> float:
-        return float(law[static] + gpu * (law[threaded] - law[static]))
-
+    stacked, dies = a.stacked, np.asarray(a.num_dies)
     private = a.num_tensor_cores * np.asarray(a.tensor_core_sram_bytes) + a.num_vector_cores * np.asarray(
         a.vector_core_sram_bytes
     )
@@ -357,29 +376,54 @@ def die_area(accelerator: Accelerator) -> _DieArea:
     macs = np.asarray(a.num_tensor_cores) * a.array_rows * a.array_cols
     parts = {
         "arrays_mm2": macs * law["mac_mm2"] * wide / mac_area_um2_45nm(DType.BF16) * logic,
-        "lanes_mm2": lanes * mixed("lane_mm2", "gpu_lane_mm2") * logic,
+        "lanes_mm2": lanes * _mixed(a, "lane_mm2", "gpu_lane_mm2") * logic,
         "private_buffers_mm2": private / MIB * law["sram_mm2_per_mib"] * sram,
-        "global_buffer_mm2": a.global_buffer_bytes / MIB * mixed("sram_mm2_per_mib", "cache_mm2_per_mib") * sram,
-        "memory_phys_mm2": _memory_mm2(a),
+        "control_mm2": cores * _mixed(a, "core_mm2", "gpu_core_mm2") * logic,
+        "die_to_die_mm2": np.where(stacked | (dies == 1), 0.0, dies * np.asarray(a.die_to_die_bytes_per_s))
+        / DIE_TO_DIE_BYTES_PER_S_PER_MM2,
+    }
+    below = _around_cores_mm2(a, node)
+    if stacked.any():
+        of_io = _around_cores_mm2(a, a.io_node_nm or node)
+        below = {name: np.where(stacked, of_io[name], part) for name, part in below.items()}
+    whole_dies, around = np.where(stacked, a.num_io_dies, dies), sum(below.values())
+    on_whole = around + np.where(stacked, 0.0, sum(parts.values()))
+    rest = law["rest_mm2"] * np.minimum(on_whole / REST_FROM_MM2, whole_dies)
+    total = sum(parts.values()) + around + rest
+    parts |= below | {"uncore_mm2": rest + total * law["uncore_share"]}
+    return _DieArea(
+        **{name: plain(np.asarray(part)) for name, part in parts.items()},
+        of_io_dies=plain(np.where(stacked, (around + rest) / total, 0.0)),
+    )
+
+
+def _mixed(a: Accelerator, static: str, threaded: str) -> float:
+    """A coefficient between that of chips scheduled ahead and that of GPUs."""
+    gpu = np.clip((a.control_share - STATIC_CONTROL) / (GPU_CONTROL - STATIC_CONTROL), 0.0, 1.0)
+    law = silicon()
+    return float(law[static] + gpu * (law[threaded] - law[static]))
+
+
+def _around_cores_mm2(a: Accelerator, node: int) -> dict[str, Floats]:
+    """Global buffer, memory interfaces, links and on-chip network in a node."""
+    buffer = _mixed(a, "sram_mm2_per_mib", "cache_mm2_per_mib") * SRAM_OVER_7NM[node]
+    return {
+        "global_buffer_mm2": a.global_buffer_bytes / MIB * buffer,
+        "memory_phys_mm2": _memory_mm2(a, node),
         "links_mm2": (a.network_bytes_per_s + a.scale_out_bytes_per_s) / 25e9 * _interface_mm2(LINK_25GB, node),
         "network_mm2": a.delivered_bytes_per_s / a.clock_hz * NETWORK_MTR_PER_BYTE / LOGIC_MTR_PER_MM2[node],
-        "control_mm2": cores * mixed("core_mm2", "gpu_core_mm2") * logic,
     }
-    total = sum(parts.values())
-    rest = law["rest_mm2"] * np.minimum(total / REST_FROM_MM2, 1.0)
-    parts["uncore_mm2"] = rest + (total + rest) * law["uncore_share"]
-    return _DieArea(**{name: plain(part) for name, part in parts.items()})
 
 
-def _memory_mm2(a: Accelerator) -> Floats:
+def _memory_mm2(a: Accelerator, node: int) -> Floats:
     width = a.memory.stack.width_bits
     is_ddr = a.memory in (Memory.LPDDR4X, Memory.LPDDR5)
     interface, units = (DDR_32, width / 32) if is_ddr else (STACK_1024, width / 1024)
     if not is_ddr:  # a slower stack has a smaller controller
         rate = np.asarray(a.hbm_bytes_per_s) / a.num_stacks / STACK_RATE
-        controller = interface.controller_mtr / LOGIC_MTR_PER_MM2[a.node_nm] * np.minimum(rate, 1.0)
+        controller = interface.controller_mtr / LOGIC_MTR_PER_MM2[node] * np.minimum(rate, 1.0)
         return np.asarray(a.num_stacks) * units * (interface.phy_mm2 + controller)
-    return np.asarray(a.num_stacks) * units * _interface_mm2(interface, a.node_nm)
+    return np.asarray(a.num_stacks) * units * _interface_mm2(interface, node)
 
 
 def _interface_mm2(interface: _PhyArea, node_nm: int) -> float:

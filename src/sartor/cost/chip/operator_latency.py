@@ -64,7 +64,8 @@ class Fused:
         return self.product.count
 
 
-_MEMORY = ("clock_hz", "num_stacks", "stack_bytes_per_s", "global_buffer_bytes", "bank_bytes_per_cycle")
+PACKAGE = ("num_dies", "num_io_dies", "die_to_die_bytes_per_s")
+_MEMORY = ("clock_hz", "num_stacks", "stack_bytes_per_s", "global_buffer_bytes", "bank_bytes_per_cycle", *PACKAGE)
 _TENSOR = ("num_tensor_cores", "array_rows", "array_cols", "tensor_core_sram_bytes")
 _VECTOR = ("num_vector_cores", "vector_lanes", "vector_core_sram_bytes")
 SCALE_OUT = ("scale_up_devices", "scale_out_bytes_per_s", "scale_out_latency_s")

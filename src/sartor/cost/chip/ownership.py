@@ -46,6 +46,10 @@ and Sze, ISCA 2016, table 4) has 1.0 for a 512-byte register file; 32 bytes are 
 ratio, which is an assumption."""
 LINK_PJ_PER_BIT = 5.5
 """Long-reach SerDes at 112 Gb/s, compared with NVLink-C2C's 1.3 pJ/bit (NVIDIA, Hot Chips 34, 2022): uncertain."""
+DIE_TO_DIE_PJ_PER_BIT = 0.3
+"""Dies side by side: UCIe in an advanced package, 0.25 to 0.3 (Das Sharma, Hot Interconnects 2025)."""
+STACKED_PJ_PER_BIT = 0.05
+"""Dies on top of each other: UCIe 3D, 0.01 to 0.05 (same source)."""
 IDLE_W_PER_MM2: dict[int, float] = {22: 0.085, 16: 0.176, 7: 0.150, 5: 0.150, 3: 0.150}
 """Power of an idle chip per area, leakage and clocks together. 22 nm: TPU v1's 28 W on 331 mm2 at 28 nm (Jouppi et al.,
 ISCA 2017, table 2); 16 nm: TPU v3's 123 W on under 700 mm2; 7 nm: TPU v4's 90 W on under 600 mm2 (Jouppi et al., arXiv
@@ -80,6 +84,7 @@ class _Power:
     global_buffer_w: Floats
     memory_w: Floats
     links_w: Floats
+    die_to_die_w: Floats
 
     @property
     def tdp_w(self) -> Floats:
@@ -100,7 +105,7 @@ def operator_energy(op: Operator, accelerator: Accelerator) -> _Energy:
         arithmetic_j=cost.lane_cycles * mac_energy_pj(DType.FP32, a.node_nm) * PICO,
         registers_j=cost.lane_cycles * _register_pj(a) * PICO,
         private_buffers_j=cost.buffer_bytes * sram_pj_per_byte(a.vector_core_sram_bytes, a.node_nm) * PICO,
-        global_buffer_j=cost.buffer_bytes * sram_pj_per_byte(a.global_buffer_bytes, a.node_nm) * PICO,
+        global_buffer_j=cost.buffer_bytes * _buffer_pj_per_byte(a) * PICO,
         memory_j=op.bytes_moved * memory_pj_per_byte(a) * PICO,
         static_j=static_power_w(a) * cost.time_s,
     )
@@ -120,21 +125,34 @@ def power(accelerator: Accelerator) -> _Power:
         "arrays_w": macs * (_hottest_pj(a) + _register_pj(a)) * PICO,
         "lanes_w": lanes * (mac_energy_pj(DType.FP32, node) + _register_pj(a)) * PICO,
         "private_buffers_w": feed * a.clock_hz * sram_pj_per_byte(a.tensor_core_sram_bytes, node) * PICO,
-        "global_buffer_w": a.delivered_bytes_per_s * sram_pj_per_byte(a.global_buffer_bytes, node) * PICO,
+        "global_buffer_w": a.delivered_bytes_per_s * _buffer_pj_per_byte(a) * PICO,
         "memory_w": a.hbm_bytes_per_s * memory_pj_per_byte(a) * PICO,
         "links_w": (a.network_bytes_per_s + a.scale_out_bytes_per_s) * 8 * LINK_PJ_PER_BIT * PICO,
+        "die_to_die_w": _between_dies_bytes_per_s(a) * 8 * DIE_TO_DIE_PJ_PER_BIT * PICO,
     }
     return _Power(**{name: plain(part) for name, part in parts.items()})
 
 
+def _between_dies_bytes_per_s(a: Accelerator) -> Floats:
+    """Peak rate of all links between dies side by side, one direction."""
+    return np.where(a.stacked | (np.asarray(a.num_dies) == 1), 0.0, a.num_dies * np.asarray(a.die_to_die_bytes_per_s))
+
+
 def static_power_w(accelerator: Accelerator) -> Floats:
-    """Idle power [W], from area and node."""
-    return die_area(accelerator).total_mm2 * IDLE_W_PER_MM2[accelerator.node_nm]
+    """Idle power [W], from area and node of all dies."""
+    a, area = accelerator, die_area(accelerator)
+    return area.compute_mm2 * IDLE_W_PER_MM2[a.node_nm] + area.io_mm2 * IDLE_W_PER_MM2[a.io_node_nm or a.node_nm]
 
 
 def memory_pj_per_byte(accelerator: Accelerator) -> float:
     """Energy per byte of memory-stack traffic [pJ]."""
     return 8 * accelerator.memory.stack.energy_pj_per_bit
+
+
+def _buffer_pj_per_byte(a: Accelerator) -> Floats:
+    """Energy per byte between cores and global buffer [pJ], with the way to I/O dies that carry it."""
+    pj_per_byte: Floats = plain(sram_pj_per_byte(a.global_buffer_bytes, a.node_nm) + 8 * STACKED_PJ_PER_BIT * a.stacked)
+    return pj_per_byte
 
 
 def sram_pj_per_byte(size: Floats, node_nm: int) -> Floats:
@@ -172,7 +190,7 @@ def _product_energy(product: Product, a: Accelerator, dtype: DType) -> _Energy:
         arithmetic_j=(product.macs * _place_pj(a, dtype) + epilogue * mac_energy_pj(DType.FP32, a.node_nm)) * PICO,
         registers_j=(product.macs + epilogue) * _register_pj(a) * PICO,
         private_buffers_j=cost.core_sram_bytes * sram_pj_per_byte(a.tensor_core_sram_bytes, a.node_nm) * PICO,
-        global_buffer_j=cost.buffer_bytes * sram_pj_per_byte(a.global_buffer_bytes, a.node_nm) * PICO,
+        global_buffer_j=cost.buffer_bytes * _buffer_pj_per_byte(a) * PICO,
         memory_j=cost.memory_bytes * memory_pj_per_byte(a) * PICO,
         static_j=static_power_w(a) * cost.time_s,
     )
@@ -230,7 +248,7 @@ def _products_j(
         macs * (_place_pj(a, dtype) + _register_pj(a))
         + lane_cycles * (mac_energy_pj(DType.FP32, a.node_nm) + _register_pj(a))
         + sums * sram_pj_per_byte(a.tensor_core_sram_bytes, a.node_nm)
-        + through * sram_pj_per_byte(a.global_buffer_bytes, a.node_nm)
+        + through * _buffer_pj_per_byte(a)
         + memory_bytes * memory_pj_per_byte(a)
     )
     return picojoules * PICO
@@ -272,8 +290,16 @@ def die_cost(
 
 
 def dies_usd(a: Accelerator, area_mm2: Floats, wafer_usd: float | None = None) -> Floats:
-    """Cost of the good dies of a package with ``area_mm2`` together; infinite beyond the reticle."""
-    return a.num_dies * die_cost(np.asarray(area_mm2) / a.num_dies, a.node_nm, wafer_usd).die_usd
+    """Cost of the good dies of a package with ``area_mm2`` together; infinite if one is beyond the reticle. Each is
+    tested before it is mounted, so that only its own defects cost it; what assembly loses has no published figure.
+    ``wafer_usd`` is that of the compute dies."""
+    share, stacked = die_area(a).of_io_dies, np.asarray(a.num_io_dies)
+    compute = np.asarray(area_mm2) * (1 - share) / a.num_dies
+    usd: Floats = a.num_dies * die_cost(compute, a.node_nm, wafer_usd).die_usd
+    if stacked.any():
+        below = np.where(stacked > 0, np.asarray(area_mm2) * share / np.maximum(stacked, 1), 1.0)
+        usd = plain(usd + np.where(stacked > 0, stacked * die_cost(below, a.io_node_nm or a.node_nm).die_usd, 0.0))
+    return usd
 
 
 INTERPOSER_WAFER_USD = 12_000.0
@@ -323,6 +349,13 @@ HOT_W_PER_MM2 = 0.86
 STACK_EDGE_MM = {Memory.HBM2: 7.75, Memory.HBM2E: 10.3, Memory.HBM3: 10.5, Memory.HBM3E: 10.5, Memory.HBM4: 11.0}
 """Die edge of a stack: HBM2's short side, 7.75 mm x 11.87 mm (JEDEC; P100's photograph 7.53); three stacks stand on an
 edge of 31 mm of A100 and 32 mm of H100; HBM4 is secondary (11 to 12.8). LPDDR packages need none here."""
+MAX_PACKAGE_MM2 = 4700.0
+"""Dies and stacks side by side on one interposer: CoWoS-L of 2025, 5.5 reticles (TSMC's roadmap). B200's is 2,739."""
+STACK_DEPTH_MM = 11.0
+"""Depth of a stack on it: HBM3's 11 x 11 (Chip Scale Review, 2023; HBM2: 11.9)."""
+DIE_TO_DIE_BYTES_PER_S_PER_MM = 1317 * GIGA / 2
+"""Highest bandwidth of links between dies, one direction per mm of edge: UCIe in an advanced package, 25 um bumps (Das
+Sharma, Hot Interconnects 2025). B200 has about 190."""
 RETICLE_MM = 33.0
 """Longest edge of a die, and at most twice the other. Stacks stand on the two long edges alone (A100, H100, TPU v4):
 links and the host take the others."""
@@ -339,35 +372,46 @@ WORDS = {
     "edge": "{where} need {needs:,.0f} mm of die edge; a die of {die:,.0f} mm2 has at most {most:,.0f} mm",
     "power": "{needs:,.0f} W with all parts at peak rate: the most in one package is {most:,.0f} W (GB300, 2025)",
     "cooling": "{needs:.3g} W/mm2 on the die: cold plates take about {most:.3g}",
+    "package": "dies and stacks of {needs:,.0f} mm2: an interposer carries {most:,.0f}",
 }
 
 
 def _limits(a: Accelerator, *, surely: bool = False) -> dict[str, tuple[Floats, Floats]]:
     """What a chip needs and the maximum, by limit; both broadcast over candidates."""
-    area, watts = np.asarray(die_area(a).total_mm2), power(a)
-    die = area / a.num_dies
+    area, watts, stacked = die_area(a), power(a), a.stacked
+    dies = np.where(stacked, a.num_io_dies, a.num_dies)  # those with interfaces on their edges
+    die = np.where(stacked, area.io_mm2, area.compute_mm2) / dies
+    flat = np.maximum(area.compute_mm2, area.io_mm2)
     stacks = np.asarray(a.num_stacks) * STACK_EDGE_MM.get(a.memory, 0.0)
     links = (a.network_bytes_per_s + a.scale_out_bytes_per_s) / LINK_BYTES_PER_S_PER_MM
+    beside = _between_dies_bytes_per_s(a)
     return {
         "clock": (np.asarray(a.clock_hz) / MEGA, MAX_CLOCK_HZ / MEGA),
-        "die": (die, RETICLE_MM2 * (math.exp(-silicon()["spread"]) if surely else 1.0)),
-        "stacks": (stacks, 2 * np.minimum(np.sqrt(2 * die), RETICLE_MM) * a.num_dies),
-        "edge": (stacks + links, EDGE_OF_ROOT * np.sqrt(die) * a.num_dies),
+        "die": (_largest_die_mm2(a), RETICLE_MM2 * (math.exp(-silicon()["spread"]) if surely else 1.0)),
+        "stacks": (stacks, 2 * np.minimum(np.sqrt(2 * die), RETICLE_MM) * dies),
+        "edge": (stacks + links + beside / DIE_TO_DIE_BYTES_PER_S_PER_MM, EDGE_OF_ROOT * np.sqrt(die) * dies),
         "power": (watts.tdp_w, MAX_PACKAGE_W),
-        "cooling": ((watts.tdp_w - np.asarray(watts.memory_w)) / area, MAX_W_PER_MM2),
+        "cooling": ((watts.tdp_w - np.asarray(watts.memory_w)) / flat, MAX_W_PER_MM2),
+        "package": (flat + stacks * STACK_DEPTH_MM, MAX_PACKAGE_MM2),
     }
+
+
+def _largest_die_mm2(a: Accelerator) -> Floats:
+    """The largest die of the package, compute or I/O [mm2]."""
+    area = die_area(a)
+    return np.maximum(area.compute_mm2 / a.num_dies, area.io_mm2 / np.maximum(a.num_io_dies, 1))
 
 
 def fits_reticle(a: Accelerator) -> float:
     """Probability that a die is no larger than the reticle, given how far real dies are from the model of area."""
-    margin = math.log(RETICLE_MM2 * a.num_dies / float(die_area(a).total_mm2))
+    margin = math.log(RETICLE_MM2 / float(_largest_die_mm2(a)))
     return 0.5 * (1 + math.erf(margin / silicon()["spread"] / math.sqrt(2)))
 
 
 def too_dense(a: Accelerator) -> str:
-    """A clause if a chip has more 16-bit peak per mm2 than any real one of its node; else empty."""
+    """A clause if a chip has more 16-bit peak per mm2 of compute die than any real one of its node; else empty."""
     row = silicon()["densest"].get(str(a.node_nm))
-    density = float(a.peak_flops_per_s / die_area(a).total_mm2) / TERA
+    density = float(a.peak_flops_per_s / die_area(a).compute_mm2) / TERA
     if row is None or density <= row["tflops_per_mm2"]:
         return ""
     real = f"{row['name']}, the densest real chip of {a.node_nm} nm"
@@ -400,12 +444,13 @@ def excess(a: Accelerator, *, surely: bool = False) -> Floats:
 def faults(a: Accelerator, *, surely: bool = False) -> Iterator[str]:
     """Why a chip cannot be built: a sentence for each limit it exceeds, with both numbers."""
     needs_and_limits = _limits(a, surely=surely)
-    die = float(needs_and_limits["die"][0])
+    die, stacked = float(needs_and_limits["die"][0]), a.num_io_dies
     joined = f"{a.num_stacks} stacks of {a.memory.value} and {a.num_links} links of {a.link_bytes_per_s / GIGA:g} GB/s"
     joined += f" and {a.scale_out_bytes_per_s / GIGA:g} GB/s beyond" if a.scale_out_bytes_per_s else ""
     for name, (needs, limit) in needs_and_limits.items():
         if float(needs) > float(limit):
-            dies = f" (each of {a.num_dies})" if a.num_dies > 1 else ""
+            several = f" (each of {a.num_dies})" if a.num_dies > 1 else ""
+            dies = f" (the largest of {a.num_dies + stacked})" if stacked else several
             sure = f" ({fits_reticle(a):.0%} sure to fit; a search asks for 84%)" if surely else ""
             words = {"needs": float(needs), "most": float(limit), "die": die, "dies": dies, "sure": sure}
             yield WORDS[name].format(**words, where=joined, node=a.node_nm)

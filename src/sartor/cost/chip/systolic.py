@@ -188,6 +188,8 @@ class _Chip:
     """Lanes of all vector cores."""
     accumulator: FloatArray
     sustained: FloatArray
+    exchange: FloatArray
+    """Rate at which every die gets an operand of which it has its share."""
 
 
 def _each_chunk(
@@ -231,6 +233,7 @@ def _chip_arrays(a: Accelerator) -> list[Any]:
         1.0 * a.num_vector_cores * a.vector_lanes,
         a.accumulator_bytes,
         a.sustained_share,
+        a.exchanged_bytes_per_s,
     ]
 
 
@@ -276,13 +279,21 @@ def _better(a: _Best, b: _Best) -> _Best:
 
 def _ends(p: _Problem, chip: _Chip, time: FloatArray) -> FloatArray:
     """Add the ends: the epilogue overlaps the GEMM on the vector lanes except for its last array tile, and the first
-    operands must arrive before anything starts."""
+    operands must arrive before anything starts. What dies must exchange overlaps as well."""
     first = p.e * (np.minimum(chip.rows, p.m) + np.minimum(chip.cols, p.n)) * np.minimum(chip.rows, p.k)
     elements = p.batch * p.m * p.n
     epilogue = elements * p.epilogue_cycles / (chip.lanes * chip.clock)
     last = np.minimum(chip.rows * chip.cols, elements) * p.epilogue_cycles / (chip.lanes * chip.clock)
-    whole: FloatArray = np.maximum(time, epilogue) + last + first / chip.memory_rate
+    exchange = p.batch * _shared_bytes(p.m, p.n, p.k, p.e, chip.accumulator) / chip.exchange
+    whole: FloatArray = np.maximum(np.maximum(time, epilogue), exchange) + last + first / chip.memory_rate
     return whole
+
+
+def _shared_bytes(m: Floats, n: Floats, k: Floats, operand_bytes: Floats, sum_bytes: Floats) -> Floats:
+    """What every die of a package must have of the others', at least: each computes a part of C from operands in its
+    own stacks, along n with all of A, along m with all of B, or along k with sums of all of C."""
+    shared: Floats = np.minimum(operand_bytes * k * np.minimum(1.0 * m, n), sum_bytes * m * n)
+    return shared
 
 
 def _details(problem: _Problem, chip: _Chip, flow: Dataflow, tile: Any = None) -> tuple[FloatArray, ...]:

@@ -161,7 +161,8 @@ def attention_cost(op: Attention, accelerator: Accelerator) -> _AttentionCost:
     """Cost on all cores; shapes broadcast. Scores never leave the chip; keys and values are read once if one head's fit
     half the global buffer, else once per block of queries that fits."""
     a = accelerator
-    on_chip = replace(a, stack_bytes_per_s=NEVER_BINDS)
+    on_chip = replace(a, stack_bytes_per_s=NEVER_BINDS)  # and each die has heads of its own
+    on_chip = replace(on_chip, die_to_die_bytes_per_s=NEVER_BINDS) if not np.any(a.stacked) else on_chip
     tensor = sum((np.asarray(product_time_s(p, on_chip)) for p in attention_products(op)), np.asarray(0.0))
     cycles = FORWARD_CYCLES if op.pass_.computes_outputs else BACKWARD_CYCLES
     lanes = 1.0 * np.asarray(a.num_vector_cores) * a.vector_lanes

@@ -17,6 +17,7 @@ const AREA = {
   global_buffer_mm2: "global buffer",
   memory_phys_mm2: "memory interfaces",
   links_mm2: "links",
+  die_to_die_mm2: "links between dies",
   network_mm2: "on-chip network",
   control_mm2: "control",
   uncore_mm2: "host, clock, white space",
@@ -29,6 +30,7 @@ const POWER = {
   global_buffer_w: "global buffer",
   memory_w: "memory",
   links_w: "links",
+  die_to_die_w: "links between dies",
 };
 const PHASES = { train: "sequences", prefill: "prompts", decode: "tokens" };
 const unitOf = (q) =>
