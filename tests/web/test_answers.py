@@ -11,7 +11,13 @@ from typing import Any
 
 import pytest
 
-from sartor import cli
+from sartor import api, cli
+from sartor.answers.design import STEP_TIME
+from sartor.answers.plan import MEMORY, PARTS
+from sartor.report.charts import drawn
+from sartor.report.design_words import AREA_WORDS, POWER_WORDS
+from sartor.report.plan_points import plan_points
+from sartor.report.points import roofline_points
 from sartor.web.openapi import EXAMPLES
 from sartor.web.routes import ROUTES, route_named
 
@@ -74,7 +80,7 @@ def test_a_run_is_diagnosed_as_on_the_command_line(
     there["log"]["path"] = "train.log"
     assert {key: value for key, value in here.items() if key not in ("says", "figures")} == there
     assert here["says"]["lines"][0].startswith("You reach ")
-    assert here["figures"]["fall"]["parts"]
+    assert here["figures"]["fall"]["title"].startswith("From the ideal step")
 
 
 @pytest.mark.parametrize(
@@ -387,3 +393,34 @@ def test_every_route_is_in_the_openapi_document(server: Any) -> None:
     assert document["openapi"].startswith("3.1")
     for route in ROUTES:
         assert document["paths"][route.path][route.method.lower()]["operationId"] == route.name
+
+
+def test_the_page_draws_what_the_report_draws(server: Any) -> None:
+    asked = {"model": "llama-3.1-8b", "gpu": "h100", "tp": 2}
+    here = server.post("/api/shape/roofline", asked).json()
+    there = drawn(roofline_points(api.estimate("llama-3.1-8b", "h100", tp=2).microbatch))
+    assert {name: here[name] for name in there} == there
+    planned = server.post("/api/plan/figures", {"model": "gpt2-xl", "num_devices": 8, "global_batch_size": 64}).json()
+    points = plan_points(api.plan("gpt2-xl", num_devices=[8], global_batch_size=64))
+    assert {name for name, figure in planned["figures"].items() if "spec" in figure} == {*points} - LOOKED_INTO
+    for name in {*points} - LOOKED_INTO:
+        assert planned["figures"][name] == drawn(points[name])
+
+
+LOOKED_INTO = {"pipeline", "pipeline_memory"}
+"""Figures that are an instrument on the page: one window of time for both."""
+
+
+def test_the_page_calls_the_parts_by_the_words_of_the_report(repo_dir: Path) -> None:
+    folder = repo_dir / "src" / "sartor" / "web" / "static"
+    source = (folder / "charts.js").read_text() + (folder / "design.js").read_text()
+    for name, words in (
+        ("SPENT", {part.name: part.words for part in PARTS}),
+        ("HELD", {part.name: part.words for part in MEMORY}),
+        ("AREA", AREA_WORDS),
+        ("POWER", POWER_WORDS),
+        ("STEP", {part.name: part.words for part in STEP_TIME}),
+    ):
+        table = source.partition(f"const {name} = {{")[2].partition("}")[0]
+        said = dict(re.findall(r'(\w+): "([^"]+)"', table))
+        assert said.items() >= words.items()

@@ -18,6 +18,7 @@ import pytest
 
 from design_samples import question, small_space
 from engine_samples import run_design
+from sartor.answers.design import rate
 from sartor.designs.question import DesignQuestion
 from sartor.engine.schema import KEYS, connect
 from sartor.engine.study import read_study
@@ -43,8 +44,8 @@ def test_a_study_is_told_with_its_front_its_convergence_and_its_winner(study: Pa
     assert body["gap"] == pytest.approx(0.0, abs=1e-9)
     assert body["objective"] == best.objective == max(body["pareto"]["objective"])
     assert body["pareto"]["on_front"][0]
-    assert body["convergence"]["incumbent"][-1] == best.objective
-    assert body["convergence"]["seconds"] == sorted(body["convergence"]["seconds"])
+    assert body["unit"] == "sequences/s"
+    assert body["figures"]["cloud"]["title"].startswith(f"The best point reaches {rate(best.objective)} on ")
     detail = body["best"]["detail"]
     assert sum(detail["area"].values()) == pytest.approx(best.area_mm2)
     for told, outcome in zip(detail["models"], best.outcomes, strict=True):

@@ -458,7 +458,7 @@ def _draw_scatter(title: str, rows: Sequence[JsonMap], frame: Frame = FILE) -> C
     tips = sheet.hover(
         "gpu:N", ("measured:Q", f"measured [{unit}]", ",.4g"), ("predicted:Q", f"predicted [{unit}]", ",.4g")
     )
-    colour = alt.Color("gpu:N", scale=alt.Scale(domain=names, range=colours), legend=sheet.legend(4))
+    colour = sheet.colour("gpu", names, colours)
     dots = sheet.rows(points).mark_point(filled=True, size=9, opacity=0.45)
     chart = alt.layer(agree.encode(x=x, y=y), dots.encode(x=x, y=y, color=colour, tooltip=tips))
     return sheet.finish(chart, title, height=420)
@@ -492,7 +492,7 @@ def _draw_error_by_size(title: str, rows: Sequence[JsonMap], frame: Frame = FILE
         .encode(
             x=sheet.x("size:Q", "size, from", 8, ",d", type="log", base=2),
             y=alt.Y("error:Q", title="|predicted / measured - 1|", axis=alt.Axis(format=".0%")),
-            color=alt.Color("axis:N", scale=alt.Scale(domain=axes, range=colours), legend=sheet.legend(len(axes))),
+            color=sheet.colour("axis", axes, colours),
             strokeDash=alt.StrokeDash(
                 "which:N",
                 scale=alt.Scale(domain=["median", "90th percentile"], range=[[1, 0], [4, 3]]),

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sartor.json_types import JsonDict, plain
 from sartor.report.chip_points import (
     Convergence,
     DesignCloud,
@@ -83,6 +84,11 @@ FIGURES: Mapping[type, Any] = {
 def draw(points: object, frame: Frame = FILE) -> Any:
     """Draw any record of :mod:`sartor.report.points`."""
     return FIGURES[type(points)](points, frame)
+
+
+def drawn(points: Any) -> JsonDict:
+    """A record drawn for a page: its title, and its Vega-Lite specification."""
+    return {"title": points.title, "spec": plain(draw(points, PAGE).to_dict())}
 
 
 __all__ = [

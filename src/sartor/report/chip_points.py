@@ -66,19 +66,21 @@ def convergence(answer: DesignAnswer) -> Convergence | None:
     if len(steps) < 2:
         return None
     result = answer.result
-    last = steps[-1].seconds
-    if result.gap:
-        proof = f"After {format_seconds(last)}, no point can be more than {format_share(result.gap)} better"
-    else:
-        proof = f"Proved optimal after {format_seconds(last)}"
     return Convergence(
-        title=f"{proof}; {result.evaluated:,} of {result.evaluated + result.pruned:,} points evaluated",
+        title=proof_title(steps[-1].seconds, result.gap, result.evaluated, result.pruned),
         unit=unit_of(answer.question),
         seconds=np.array([step.seconds for step in steps]),
         bound=np.array([step.bound for step in steps]),
         incumbent=np.array([step.incumbent for step in steps]),
         evaluated=np.array([step.evaluated for step in steps]),
     )
+
+
+def proof_title(seconds: float, gap: float, evaluated: int, pruned: int) -> str:
+    """What a search has proved by now."""
+    proof = f"After {format_seconds(seconds)}, no point can be more than {format_share(gap)} better"
+    proof = proof if gap else f"Proved optimal after {format_seconds(seconds)}"
+    return f"{proof}; {evaluated:,} of {evaluated + pruned:,} points evaluated"
 
 
 def design_cloud(answer: DesignAnswer) -> DesignCloud | None:
@@ -95,7 +97,9 @@ def design_cloud(answer: DesignAnswer) -> DesignCloud | None:
     everything = [*ranked, *(reference for _, reference in others)]
     axes = answer.proved_front.axes if answer.proved_front is not None else ("area_mm2",)
     return DesignCloud(
-        title=_cloud_title(best, others),
+        title=f"The best point reaches {against_text(best, others[0][1])} the objective of {printable(others[0][0])}"
+        if others
+        else cloud_title(best.objective, best.area_mm2),
         unit=unit_of(answer.question),
         labels=(
             *short_chips([design.evaluation.point.accelerator for design in ranked]),
@@ -125,11 +129,9 @@ def _on(ranked: Sequence[Ranked], axis: str) -> Numbers:
     return np.array(values, dtype=np.float64) / AXES[axis][1]
 
 
-def _cloud_title(best: Ranked, others: Sequence[tuple[str, Ranked]]) -> str:
-    if not others:
-        return f"The best point reaches {rate(best.objective)} on {best.area_mm2:,.0f} mm2"
-    name, first = others[0]
-    return f"The best point reaches {against_text(best, first)} the objective of {printable(name)}"
+def cloud_title(objective: float, area_mm2: float) -> str:
+    """The best point, where there is nothing to compare it with."""
+    return f"The best point reaches {rate(objective)} on {area_mm2:,.0f} mm2"
 
 
 MOST_CELLS = 64

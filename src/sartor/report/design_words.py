@@ -10,7 +10,7 @@ from sartor.cost.chip.ownership import faults, fits_reticle, too_dense
 from sartor.designs.bounds import evaluated_joules
 from sartor.designs.candidates import DesignStatus, Ranked
 from sartor.designs.detail import ModelDetail, plan_fields
-from sartor.designs.question import AreaModel, DesignQuestion, Objective
+from sartor.designs.question import AreaModel, DesignQuestion, Mean, Objective
 from sartor.hardware.accelerator import Accelerator
 from sartor.model.workload import Phase
 from sartor.report.plan_words import microbatches_text
@@ -128,9 +128,13 @@ def units_in(question: DesignQuestion) -> list[str]:
 
 def unit_of(question: DesignQuestion) -> str:
     """The unit of the objective: ``tokens/s per W``; ``geometric mean of sequences/s and tokens/s`` in several."""
-    units = units_in(question)
-    plain = units[0] if len(units) == 1 else f"{question.mean.value} mean of {' and '.join(units)}"
-    return UNITS[question.objective].replace("sequences/s", plain)
+    return unit_text(question.objective, question.mean, units_in(question))
+
+
+def unit_text(objective: Objective, mean: Mean, units: Sequence[str]) -> str:
+    """The unit of an objective, from those of the models' throughputs."""
+    plain = units[0] if len(units) == 1 else f"{mean.value} mean of {' and '.join(units)}"
+    return UNITS[objective].replace("sequences/s", plain)
 
 
 def headlines(answer: DesignAnswer) -> tuple[str, ...]:

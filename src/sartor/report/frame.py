@@ -74,8 +74,8 @@ def vl_convert() -> ModuleType:
     return vl_convert
 
 
-LETTER, SYMBOL, ROW = 5.6, 24.0, 720.0
-"""Legend widths in 11-point Helvetica [px]: mean letter, symbol with its gaps, and the room that a plot has."""
+LETTER, SYMBOL = 5.6, 34.0
+"""Widths in a legend of 11-point Helvetica [px]: mean letter, symbol with its gaps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,15 +162,18 @@ class Sheet:
 
     def colour(self, field: str, domain: Sequence[str], colours: Sequence[str] | None = None) -> Chart:
         """Colours by word (those of the palette), with a legend if there are several."""
-        alt, lines = self.alt, int(np.ceil(sum(LETTER * len(name) + SYMBOL for name in domain) / ROW))
-        shown = self.legend(int(np.ceil(len(domain) / lines))) if len(domain) > 1 else None
+        alt, shown = self.alt, self.legend(domain) if len(domain) > 1 else None
         paint = painted(self.theme, domain) if colours is None else colours
         return alt.Color(f"{field}:N", scale=alt.Scale(domain=list(domain), range=list(paint)), legend=shown)
 
-    def legend(self, entries: int) -> Chart:
+    def legend(self, words: Sequence[str]) -> Chart:
         """A legend above the plot, in as many columns as fit."""
-        narrow = self.alt.ExprRef(expr=f"width < 330 ? 2 : width < 520 ? 3 : {entries}")
-        return self.alt.Legend(orient="top", title=None, columns=narrow, symbolOpacity=1, direction="horizontal")
+        widest = LETTER * max(map(len, words)) + SYMBOL
+        columns = self.alt.ExprRef(expr=f"clamp(floor(width / {widest:.0f}), 1, {len(words)})")
+        room = self.alt.ExprRef(expr=f"max(width - {SYMBOL:.0f}, 90)")
+        return self.alt.Legend(
+            orient="top", title=None, columns=columns, labelLimit=room, symbolOpacity=1, direction="horizontal"
+        )
 
     def finish(self, chart: Chart, title: str, *, height: int) -> Chart:
         """Set size, title and style, the same for every figure."""
@@ -197,9 +200,7 @@ class Sheet:
             view=alt.ViewConfig(stroke=None),
             axis=alt.AxisConfig(**axis),
             axisY=alt.AxisConfig(labelColor=theme.ink),
-            legend=alt.LegendConfig(
-                labelColor=theme.ink, labelFont=FONT, labelFontSize=11, labelLimit=150, symbolSize=80
-            ),
+            legend=alt.LegendConfig(labelColor=theme.ink, labelFont=FONT, labelFontSize=11, symbolSize=80),
             title=alt.TitleConfig(
                 color=theme.ink,
                 font=FONT,

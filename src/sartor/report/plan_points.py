@@ -339,18 +339,22 @@ def draw_memory_bars(points: MemoryBars, frame: Frame = FILE) -> Chart:
     bars = stacked(points.stages, points.parts, points.bytes / GIB)
     tips = sheet.hover("label:N", "part:N", ("size:Q", "size [GiB]", ".3g"))
     colour = sheet.colour("part", points.parts)
-    bar = sheet.stack(bars, points.stages, sheet.x("size:Q", "memory of a device [GiB]"), colour, tips)
+    bar = sheet.stack(bars, points.stages, sheet.x("size:Q", MEMORY), colour, tips)
     return sheet.finish(bar + _limit(sheet, points.limit_bytes), points.title, height=rows_height(len(points.stages)))
 
 
 def _limit(sheet: Sheet, limit_bytes: float, *, across: str = "x") -> Chart:
-    """A dashed line at the limit of a device."""
-    rows = [{"limit": limit_bytes / GIB, "what": "usable memory of a device"}]
-    tips = sheet.hover(("what:N", " "), ("limit:Q", "[GiB]", ".4g"))
-    rule = sheet.rows(rows).mark_rule(color=sheet.theme.vermillion, strokeDash=[5, 4], strokeWidth=1.5)
-    return rule.encode(**{across: "limit:Q"}, tooltip=tips)
+    """A dashed line at the limit of a device, with its words where they have room."""
+    rows = [{"limit": limit_bytes / GIB, "what": f"usable {format_bytes(limit_bytes)}"}]
+    line, tips = sheet.rows(rows).encode(**{across: "limit:Q"}), sheet.hover(("what:N", " "))
+    rule = line.mark_rule(color=sheet.theme.vermillion, strokeDash=[5, 4], strokeWidth=1.5).encode(tooltip=tips)
+    if across == "x":
+        return rule
+    words = line.mark_text(align="right", dy=-7, fontSize=11, color=sheet.theme.muted)
+    return rule + words.encode(x=sheet.alt.value("width"), text="what:N")
 
 
+MEMORY = "memory of a device [GiB]; dashed: usable"
 LEVELS = {"theory": "blue", "allocated": "green", "needed": "orange", "device": "grey"}
 """Colours of the theme by level of memory."""
 
@@ -361,7 +365,7 @@ def draw_memory_fall(points: MemoryFall, frame: Frame = FILE) -> Chart:
     rows = falling(part=labels, level=points.levels, what=points.what, size=points.bytes / GIB)
     used = list(dict.fromkeys(points.levels))
     bar = sheet.bars(rows, "part", labels).encode(
-        x=sheet.x("from:Q", "memory of a device [GiB]"),
+        x=sheet.x("from:Q", MEMORY),
         x2="to:Q",
         color=sheet.colour("level", used, [getattr(sheet.theme, LEVELS[level]) for level in used]),
         tooltip=sheet.hover("part:N", ("size:Q", "size [GiB]", ".3g"), ("to:Q", "sum so far [GiB]", ".4g"), "what:N"),
@@ -388,8 +392,8 @@ def draw_plan_cloud(points: PlanCloud, frame: Frame = FILE) -> Chart:
     words = [f"tp {degree}" for degree in points.tp.tolist()]
     time, memory = points.step_s * scale, points.device_bytes / GIB
     rows = columns(plan=points.labels, time=time, memory=memory, tp=words, front=points.on_front)
-    log = "log" if time.max() / time.min() > 3 else "linear"
-    x = sheet.x("time:Q", f"predicted step [{unit}]", 6, type=log, zero=False, nice=True, padding=24)
+    kind = {"type": "log"} if time.max() / time.min() > 3 else {"type": "linear", "zero": False}
+    x = sheet.x("time:Q", f"predicted step [{unit}]", 6, nice=True, padding=24, **kind)
     y = sheet.y("memory:Q", "fullest device [GiB]", zero=True)
     tips = sheet.hover("plan:N", ("time:Q", f"step [{unit}]", ".4g"), ("memory:Q", "memory [GiB]", ".3g"))
     degrees = [f"tp {degree}" for degree in sorted(set(points.tp.tolist()))]
@@ -397,6 +401,8 @@ def draw_plan_cloud(points: PlanCloud, frame: Frame = FILE) -> Chart:
     edge = sheet.rows(sorted((row for row in rows if row["front"]), key=lambda row: float(row["time"])))
     line = edge.mark_line(color=theme.ink, strokeWidth=1.2, interpolate="step-after", opacity=0.7)
     marks = edge.mark_point(color=theme.ink, size=22, opacity=0.9)
+    last = max((row for row in rows if row["front"]), key=lambda row: float(row["time"])) | {"text": "Pareto front"}
+    name = sheet.rows([last]).mark_text(align="right", dy=-10, color=theme.muted, fontSize=11)
     star = sheet.rows([rows[points.best] | {"text": "best"}])
     best = star.mark_point(color=theme.vermillion, filled=True, size=130, shape="diamond", opacity=1)
     label = star.mark_text(align="right", dx=-9, dy=4, color=theme.vermillion, fontWeight="bold", fontSize=12)
@@ -406,6 +412,7 @@ def draw_plan_cloud(points: PlanCloud, frame: Frame = FILE) -> Chart:
         cloud.encode(x=x, y=y, tooltip=tips, color=sheet.colour("tp", degrees)),
         best.encode(x=x, y=y, tooltip=tips),
         label.encode(x=x, y=y, text="text:N"),
+        name.encode(x=x, y=y, text="text:N"),
         _limit(sheet, points.limit_bytes, across="y"),
     ]
     return sheet.finish(sheet.alt.layer(*layers), points.title, height=320)

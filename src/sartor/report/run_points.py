@@ -210,12 +210,13 @@ def draw_slow_operators(points: SlowOperators, frame: Frame = FILE) -> Chart:
         ("predicted:Q", f"predicted [{unit}]", ".3g"),
         ("ratio:Q", "measured / predicted", ".2f"),
     )
-    base = sheet.rows(rows)
-    bar = sheet.bars(rows, "operator", labels, theme.blue).encode(
-        x=alt.X("measured:Q", title=f"one call [{unit}]: bar measured, tick predicted (80%)"),
-        tooltip=tips,
-    )
-    tick = base.mark_tick(color=theme.vermillion, thickness=3, height=14).encode(y=y, x="predicted:Q", tooltip=tips)
+    words = ("measured", "predicted, with its 80% interval")
+    colour = sheet.colour("what", words, [theme.blue, theme.vermillion])
+    bars, ticks = ([row | {"what": what} for row in rows] for what in words)
+    bar = sheet.bars(bars, "operator", labels)
+    bar = bar.encode(x=sheet.x("measured:Q", f"one call [{unit}]"), color=colour, tooltip=tips)
+    tick = sheet.rows(ticks).mark_tick(thickness=3, height=14)
+    tick = tick.encode(y=y, x="predicted:Q", color=colour, tooltip=tips)
     chart = alt.layer(bar, sheet.interval(rows, y, tips), tick)
     return sheet.finish(chart, points.title, height=rows_height(len(labels)))
 

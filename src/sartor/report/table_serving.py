@@ -175,9 +175,11 @@ class ServedFront:
 def front_points(answer: DeploymentAnswer) -> ServedFront:
     """The figure's record."""
     front, best = answer.front, answer.best
+    names = {point.layout.server.gpu.name for point in front}
+    alone = f"; no GPU is ahead of {printable(*names)} at any speed" if len(names) == 1 else ""
     chosen = best and (1 / best.tpot_s, best.deployment.output_tokens_per_s / best.deployment.num_devices)
     return ServedFront(
-        title=f"A faster request costs throughput{_first_text(answer)}",
+        title=f"A faster request costs throughput{_first_text(answer)}{alone}",
         layouts=tuple(pools_text(point.layout) for point in front),
         gpus=tuple(point.layout.server.gpu.name for point in front),
         per_request=np.array([point.tokens_per_s_per_request for point in front]),
@@ -191,8 +193,11 @@ def draw_served_front(points: ServedFront, frame: Frame = FILE) -> Chart:
     """Layouts and loads that no other beats, with the chosen deployment as it runs under the load."""
     sheet = Sheet.of(frame)
     x = sheet.x("request:Q", "tokens/s of a request", 6, zero=True, nice=True)
+    names = sorted(set(points.gpus))
     y = sheet.y("device:Q", "tokens/s per GPU", zero=True)
-    tips = sheet.hover("layout:N", ("request:Q", "of a request", ".3g"), ("device:Q", "per GPU", ".4g"), "load:N")
+    tips = sheet.hover(
+        "layout:N", "gpu:N", ("request:Q", "of a request", ".3g"), ("device:Q", "per GPU", ".4g"), "load:N"
+    )
     rows = columns(
         layout=points.layouts, request=points.per_request, device=points.per_device, gpu=points.gpus,
         load=[f"{count:,} in flight" for count in points.in_flight.tolist()],
@@ -200,13 +205,13 @@ def draw_served_front(points: ServedFront, frame: Frame = FILE) -> Chart:
     edge = sheet.rows(rows)
     line = edge.mark_line(color=sheet.theme.ink, strokeWidth=1.2, opacity=0.7).encode(x=x, y=y)
     marks = edge.mark_point(filled=True, size=60, opacity=0.9)
-    names = sorted(set(points.gpus))
     colours = [sheet.theme.series[i % len(sheet.theme.series)] for i in range(len(names))]
     layers = [line, marks.encode(x=x, y=y, tooltip=tips, color=sheet.colour("gpu", names, colours))]
     if points.best:
-        star = sheet.rows([{"request": points.best[0], "device": points.best[1], "layout": "chosen, under the load"}])
+        star = sheet.rows([{"request": points.best[0], "device": points.best[1], "layout": "chosen, at this load"}])
         best = star.mark_point(color=sheet.theme.vermillion, filled=True, size=130, shape="diamond", opacity=1)
-        layers.append(best.encode(x=x, y=y, tooltip=sheet.hover("layout:N")))
+        words = star.mark_text(align="left", dx=10, color=sheet.theme.vermillion, fontWeight="bold", fontSize=12)
+        layers += [best.encode(x=x, y=y, tooltip=sheet.hover("layout:N")), words.encode(x=x, y=y, text="layout:N")]
     return sheet.finish(sheet.alt.layer(*layers), points.title, height=320)
 
 

@@ -35,7 +35,8 @@ def serving(body: Body) -> Reply:
 
 
 def deploy(body: Body) -> Reply:
-    from sartor.report.table_serving import deploy_lines, layouts_title
+    from sartor.report.charts import drawn
+    from sartor.report.table_serving import deploy_lines, front_points, layouts_title
 
     names = [name.rpartition(".")[2] for name in GROUPS["requests"]]
     words = {name: body[name] for name in names if body.get(name) is not None}
@@ -44,7 +45,8 @@ def deploy(body: Body) -> Reply:
         return answered("deploy", answer.to_dict())
     start = [*answer.best.commands, answer.best.to_replace()] if answer.best else []
     says = {"lines": deploy_lines(answer), "layouts": layouts_title(answer), "start": "\n".join(start).strip()}
-    return answered("deploy", {**answer.to_dict(), "says": says})
+    figure = drawn(front_points(answer)) if len(answer.front) > 1 else None
+    return answered("deploy", {**answer.to_dict(), "says": says, "figure": figure})
 
 
 def gemm(body: Body) -> Reply:
@@ -63,6 +65,12 @@ def shape(body: Body) -> Reply:
     from sartor.web.shape_view import shape_body
 
     return compact("shape", shape_body(body))
+
+
+def roofline(body: Body) -> Reply:
+    from sartor.web.shape_view import roofline_figure
+
+    return compact("roofline", roofline_figure(body))
 
 
 def sweep(body: Body) -> Reply:
@@ -162,6 +170,12 @@ def diagnose(body: Body) -> Reply:
     from sartor.web.plan_view import run_body
 
     return compact("diagnose", run_body(body))
+
+
+def study_example(body: Body) -> Reply:
+    from sartor.web.study_view import example_body
+
+    return answered("study", example_body())
 
 
 def place(body: Body) -> Reply:

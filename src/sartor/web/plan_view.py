@@ -7,9 +7,12 @@ import binascii
 import json
 import tempfile
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from sartor import api
 from sartor.answers.diagnosis import LogDiagnosis, TraceDiagnosis, part_words
@@ -24,10 +27,15 @@ from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import cluster_from_table, load_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict, JsonMap, plain, record
+from sartor.report.frame import time_unit
+from sartor.report.points import Published
 from sartor.report.words import printable
 from sartor.traces.read import REPORTS
-from sartor.units import parse_count
+from sartor.units import format_seconds, parse_count
 from sartor.web.arguments import devices_of, model_of, plain_name, question_key, question_of, stated_device
+
+if TYPE_CHECKING:
+    from sartor.report.plan_points import PlanCloud
 
 MOST_TOP = 100
 REMEMBERED = 4
@@ -87,25 +95,25 @@ def _cluster_of(body: JsonMap) -> Cluster | None:
 
 
 def figures_body(answer: PlanAnswer) -> JsonDict:
-    """The figures' records by name; empty if no plan fits."""
+    """The figures by name, drawn or (where one looks into it) as a record; empty if no plan fits."""
+    from sartor.report.charts import drawn
     from sartor.report.plan_points import PlanCloud, plan_points
     from sartor.report.plan_words import plan_lines, plan_words
 
     points = plan_points(answer, MOST_TASKS)
     figures = {
-        name: record(_fewer(figure) if isinstance(figure, PlanCloud) else figure) for name, figure in points.items()
+        name: record(figure)
+        if name in ("pipeline", "pipeline_memory")
+        else drawn(_fewer(figure) if isinstance(figure, PlanCloud) else figure)
+        for name, figure in points.items()
     }
     best = answer.best
     words = {} if best is None else {"headline": " ".join(plan_lines(answer)), "best": plan_words(best.plan)}
-    return {"status": answer.search.status.value, **words, "figures": plain(figures)}
+    return {"status": answer.search.status.value, **words, "figures": figures}
 
 
-def _fewer(cloud: Any) -> Any:
+def _fewer(cloud: PlanCloud) -> PlanCloud:
     """At most ``MOST_POINTS`` of a cloud's plans: the fastest, and the best."""
-    from dataclasses import replace
-
-    import numpy as np
-
     if len(cloud.step_s) <= MOST_POINTS:
         return cloud
     keep = np.union1d(np.argsort(cloud.step_s, kind="stable")[: MOST_POINTS - 1], [cloud.best])
@@ -159,6 +167,7 @@ SAID = (
 
 def run_body(body: JsonMap) -> JsonDict:
     """The answer of ``api.diagnose`` to a request, as text and figures too. Raises ``InputError``."""
+    from sartor.report.charts import drawn
     from sartor.report.diagnose_words import diagnose_answer
     from sartor.report.run_points import run_points
 
@@ -166,7 +175,10 @@ def run_body(body: JsonMap) -> JsonDict:
     title, lines = diagnose_answer(answer)
     names = {part.kind: part_words(part.kind) for part in answer.run_parts}
     says = {"title": title, "lines": [printable(line) for line in lines], "parts": names}
-    return {**answer.to_dict(), "says": says, "figures": plain(run_points(answer))}
+    figures = {
+        name: record(points) if name == "timeline" else drawn(points) for name, points in run_points(answer).items()
+    }
+    return {**answer.to_dict(), "says": says, "figures": figures}
 
 
 def _diagnosed(body: JsonMap) -> LogDiagnosis | TraceDiagnosis:
@@ -240,14 +252,34 @@ def _sizes(body: JsonMap, sets: JsonDict) -> JsonDict:
 def _on(body: JsonMap, gpu: Gpu, shapes: list[tuple[str, JsonDict]]) -> JsonDict:
     """One device: totals of every shape, and all pairs."""
     words = question_of(body)
+    from sartor.report.charts import drawn
+
     answers = [_estimated(body, gpu, {**words, "set": sets}) for _, sets in shapes]
     first = answers[0]
     return {
         "gpu": gpu.name,
+        "figure": drawn(_times(gpu, [name for name, _ in shapes], answers)),
         "dtype": answers[0].question.workload.dtype.value,
         "totals": [{**to_json(answer, TOTALS), **_against(first, answer)} for answer in answers],
         "beats": [[_beats(row, column) for column in answers] for row in answers],
     }
+
+
+def _times(gpu: Gpu, names: Sequence[str], answers: Sequence[ModelEstimate]) -> Published:
+    """The figure of one device: every shape's time with its interval."""
+    times = np.array([(float(a.time_s), float(a.low_s), float(a.high_s)) for a in answers])
+    unit, scale = time_unit(times.max())
+    predicted, low, high = scale * times.T
+    shortest = names[int(predicted.argmin())]
+    return Published(
+        title=f"Shortest on {printable(gpu.name)}: {shortest}, {format_seconds(times.min(axis=0)[0])}",
+        unit=f"predicted time [{unit}], with its 80% interval",
+        cases=tuple(names),
+        predicted=predicted,
+        low=low,
+        high=high,
+        published=np.full(len(names), np.nan),
+    )
 
 
 def _estimated(body: JsonMap, gpu: Gpu, words: JsonDict) -> ModelEstimate:

@@ -1,4 +1,4 @@
-"""The data of one update of the shape view: totals, operators, findings, roofline, and a sawtooth per field."""
+"""The data of one update of the shape view: totals, operators, findings, and a sawtooth per field."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sartor.answers.field import ListOf, to_json
 from sartor.api.questions import completed_question
 from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
-from sartor.json_types import JsonDict, JsonMap, plain, record
+from sartor.json_types import JsonDict, JsonMap, plain
 from sartor.model.editing import LARGEST
 from sartor.model.plan import UNEVEN_CHUNKS
 from sartor.report.fit_words import memory_words
@@ -71,9 +71,15 @@ def shape_body(body: JsonMap) -> JsonDict:
         "operators": to_json(answer.pairs, ListOf(OPERATOR)),
         "findings": [] if checked is None else to_json(checked.findings, ListOf(FINDING)),
         "sweeps": [] if body["moving"] else _sweeps_of(question, body["around"] or {}, answer.run),
-        "roofline": record(roofline_points(answer.microbatch)),
         "gpu": {"name": gpu.name, "num_sms": gpu.num_sms, "hbm_bytes": plain(gpu.hbm_bytes)},
     }
+
+
+def roofline_figure(body: JsonMap) -> JsonDict:
+    """The answer of POST /api/shape/roofline: the operators of the same question, drawn. Raises ``InputError``."""
+    from sartor.report.charts import drawn
+
+    return drawn(roofline_points(api.answer_question(_question(body)).microbatch))
 
 
 def _says(answer: ModelEstimate, own: ModelEstimate | None) -> JsonDict:

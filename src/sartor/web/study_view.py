@@ -6,11 +6,13 @@ The winner is shown in detail: die area by part, steps by part, one layer's sche
 from __future__ import annotations
 
 import dataclasses
+import json
 import types
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from enum import Enum
+from importlib import resources
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -22,7 +24,7 @@ from sartor.cost.chip.ownership import faults
 from sartor.designs.candidates import Ranked
 from sartor.designs.detail import area_parts, model_detail, power_parts
 from sartor.designs.point import Evaluation, ModelOutcome, Point
-from sartor.designs.question import DesignQuestion
+from sartor.designs.question import DesignQuestion, Mean, Objective
 from sartor.engine.study import StudyPoint, StudyRecord, read_study
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator, Dataflow, Memory
@@ -30,7 +32,9 @@ from sartor.json_types import JsonDict, JsonMap, picked, plain, record
 from sartor.model.traced import TracedModel
 from sartor.model.workload import Phase
 from sartor.pareto import is_pareto
+from sartor.report.chip_points import AXES, Convergence, DesignCloud, cloud_title, proof_title
 from sartor.report.design_points import layer_bars, pipeline_bars
+from sartor.report.design_words import PHASE_UNITS, unit_text
 
 Key = tuple[str, int, float]
 _LAST: dict[Key, JsonDict] = {}
@@ -200,7 +204,7 @@ def study_body(study: StudyRecord) -> JsonDict:
     points = sorted((p for p in study.points if p.objective > 0), key=lambda p: -p.objective)[:MOST_POINTS]
     best = study.incumbent
     last = study.history[-1] if study.history else None
-    return {
+    body = {
         "status": study.sessions[-1].ending if study.sessions else "empty",
         "question": _question(study.question),
         "evaluated": last.evaluated if last else len(study.points),
@@ -212,9 +216,47 @@ def study_body(study: StudyRecord) -> JsonDict:
         "gap": _gap(study.bound, best),
         "sessions": [plain({name: getattr(s, name) for name in s.__slots__}) for s in study.sessions],
         "pareto": _points(points),
-        "convergence": _convergence(study),
         "best": None if best is None else _best(study, best),
     }
+    return _drawn(body, _convergence(study))
+
+
+def example_body() -> JsonDict:
+    """A search of our own, recorded with what it had proved at each step."""
+    text = (resources.files("sartor.web") / "example-study.json").read_text(encoding="utf-8")
+    body = json.loads(text)
+    return _drawn(body, body.pop("convergence"))
+
+
+def _drawn(body: JsonDict, steps: JsonMap) -> JsonDict:
+    """The answer with its unit, and its figures as the report draws them."""
+    from sartor.report.charts import drawn
+
+    asked, points = body["question"], body["pareto"]
+    phases = [Phase(model["phase"] or Phase.TRAIN) for model in asked["models"]]
+    units = list(dict.fromkeys(PHASE_UNITS[phase] for phase in phases))
+    unit = unit_text(Objective(asked["objective"]), Mean(asked["mean"]), units)
+    area, front = np.array(points["area_mm2"]), points["on_front"]
+    records: dict[str, object] = {}
+    if len(steps["seconds"]) > 1 and body["gap"] is not None:
+        columns = {name: np.array(steps[name], dtype=float) for name in ("seconds", "bound", "incumbent")}
+        title = proof_title(steps["seconds"][-1], body["gap"], body["evaluated"], body["pruned"] or 0)
+        evaluated = np.array(steps["evaluated"])
+        records["convergence"] = Convergence(title=title, unit=unit, **columns, evaluated=evaluated)
+    if len(area) > 1:
+        records["cloud"] = DesignCloud(
+            title=cloud_title(points["objective"][0], area[0]),
+            unit=unit,
+            labels=tuple(points["labels"]),
+            area_mm2=area,
+            power_w=np.array(points["power_w"]),
+            objective=np.array(points["objective"]),
+            kind=("best", *("front" if ahead else "evaluated" for ahead in front[1:])),
+            axes=(AXES["area_mm2"][0],),
+            across=area,
+            shade=area,
+        )
+    return {**body, "unit": unit, "figures": {name: drawn(points) for name, points in records.items()}}
 
 
 def _gap(bound: float | None, best: StudyPoint | None) -> float | None:

@@ -11,7 +11,9 @@
   };
   Object.keys(specs).forEach(function (id) {
     var host = document.getElementById(id);
-    window.vegaEmbed(host, specs[id], options).catch(function (error) {
+    window.vegaEmbed(host, specs[id], options).then(function (drawn) {
+      return drawn.view.resize().runAsync(); // the legend's columns follow from the width
+    }).catch(function (error) {
       host.textContent = "This figure could not be drawn here (" + error.message + "). Its numbers are in the tables.";
     });
   });

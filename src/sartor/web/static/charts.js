@@ -1,10 +1,10 @@
 // Figures as SVG: scales, axes, and the marks that more than one view draws.
 
-import { h, put, s, sized } from "./dom.js";
+import { h, s } from "./dom.js";
 import { share } from "./format.js";
 import "./d3-scale.js"; // vendored, see d3.LICENSE
 
-const { scaleLinear, scaleLog } = globalThis.d3;
+const { scaleLinear } = globalThis.d3;
 
 export const COLOURS = [
   "var(--blue)",
@@ -24,20 +24,20 @@ export const BOUND = {
   overhead: "var(--grey)",
 };
 
-/** Parts of a step and of a device's memory, in words. */
+/** Parts of a step and of a device's memory, in the words of the report. */
 export const SPENT = {
   compute_s: "compute",
-  tp_s: "tensor parallel",
+  tp_s: "tensor-parallel communication",
   pp_bubble_s: "pipeline bubble",
   pp_transfer_s: "pipeline transfers",
-  dp_exposed_s: "data parallel, not hidden",
-  ep_s: "expert exchange",
-  cp_s: "context exchange",
-  optimizer_s: "optimizer",
-  overhead_s: "fixed costs",
+  dp_exposed_s: "exposed data-parallel communication",
+  ep_s: "expert-parallel communication",
+  cp_s: "context-parallel communication",
+  optimizer_s: "optimizer step",
+  overhead_s: "kernel launches, jitter, fixed costs",
 };
 export const HELD = {
-  param_bytes: "parameters",
+  param_bytes: "weights",
   grad_bytes: "gradients",
   optimizer_bytes: "optimizer",
   stash_bytes: "activations",
@@ -54,16 +54,11 @@ export const paint = (name) => `var(--of-${name.toLowerCase().replaceAll(/[^a-z0
 export const rem = () => parseFloat(getComputedStyle(document.documentElement).fontSize);
 
 export const linear = (domain, range) => scaleLinear(domain, range);
-export const log = (domain, range) => scaleLog(domain, range);
 
 /** Round values of an axis {scale, text}, about `many` of them (in multiples of `unit`): [px, words]. */
 export function ticks({ scale, text, many = 5, unit = 1 }) {
-  const inUnit = scale.copy().domain(scale.domain().map((value) => value / unit)),
-    words = scale.base ? scale.tickFormat(many, text) : text; // of a logarithmic axis those that have room
-  return inUnit
-    .ticks(many)
-    .map((value) => [inUnit(value), words(value * unit)])
-    .filter(([, word]) => word);
+  const inUnit = scale.copy().domain(scale.domain().map((value) => value / unit));
+  return inUnit.ticks(many).map((value) => [inUnit(value), text(value * unit)]);
 }
 
 /** A figure of a size, named for who cannot see it. */
@@ -159,43 +154,6 @@ export function timeUnit(largest) {
 }
 
 export const secondsTicks = (unit) => (at) => String(Number((at / unit).toPrecision(4)));
-
-/** A line each of `rows` {name, tip, low, high, colour, dots}: an interval [s] as a bar, and `dots` [s, radius, colour]
- * on it; from 0 where `zero`. */
-export function whiskers({ label, title, rows, zero = false }) {
-  const holder = h("div", {}),
-    all = rows.flatMap(({ low, high, dots }) => [low, high, ...dots.map(([at]) => at)]),
-    [least, most] = [zero ? 0 : 0.97 * Math.min(...all), 1.02 * Math.max(...all)],
-    letters = Math.max(...rows.map(({ name }) => name.length)),
-    [unit, word] = timeUnit(most);
-  sized(holder, (width) => {
-    const em = rem(),
-      row = 1.7 * em,
-      height = row * rows.length + 3 * em,
-      frame = box(width, height, { left: Math.min(0.42 * letters + 1, (0.4 * width) / em), top: 0.4 }),
-      shown = Math.floor((frame.left / em - 1) / 0.42),
-      x = linear([least, most], [frame.left, frame.right]),
-      across = { scale: x, text: secondsTicks(unit) };
-    const line = ({ name, tip, low, high, colour, dots }, i) => {
-      const y = frame.top + row * (i + 0.5),
-        bar = { stroke: colour, "stroke-width": 6, "stroke-linecap": "round", opacity: 0.45 },
-        words = name.length > shown ? `${name.slice(0, shown - 1)}…` : name;
-      return s(
-        "g",
-        { "data-tip": tip },
-        s("line", { class: "faintline", x1: frame.left, x2: frame.right, y1: y, y2: y }),
-        s("line", { x1: x(low), x2: x(high), y1: y, y2: y, ...bar }),
-        dots.map(([at, r, fill]) => s("circle", { cx: x(at), cy: y, r, fill })),
-        s("text", { class: "tick", x: frame.left - 8, y: y + 0.25 * em, "text-anchor": "end" }, words),
-      );
-    };
-    put(
-      holder,
-      figure(width, height, label, axes(frame, { ...across, title: `${title} [${word}]` }, null), rows.map(line)),
-    );
-  });
-  return holder;
-}
 
 /** A whole as its parts: one bar, and the parts with their numbers; a `limit` as a mark. */
 export function parts(values, words, whole, form, limit = null) {

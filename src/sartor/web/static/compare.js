@@ -2,12 +2,12 @@
 
 import { ask, catalog, Refused } from "./api.js";
 import { deviceGroups } from "./bar.js";
-import { COLOURS, whiskers } from "./charts.js";
 import { card, h, put, table, term } from "./dom.js";
 import { chance, change, count, counted, gainOf, interval, seconds, share, times, whole } from "./format.js";
 import { scenarioTable } from "./scenarios.js";
 import { question, state, update } from "./state.js";
 import { nameIn } from "./upload.js";
+import { chart } from "./vega.js";
 import { worker } from "./work.js";
 
 export function compareView({ banner, status }) {
@@ -123,7 +123,7 @@ export function compareView({ banner, status }) {
       const one = found?.shapes[i];
       const pinned = state.pins.findIndex((p) => JSON.stringify(p.set) === JSON.stringify(entry.set));
       return [
-        h("span", {}, h("i", { class: "swatch", style: { background: COLOURS[i % COLOURS.length] } }), entry.name),
+        entry.name,
         ...names.map((name) =>
           h(
             "span",
@@ -236,18 +236,6 @@ export function compareView({ banner, status }) {
 
 function device(found, one) {
   const names = found.shapes.map((shape) => shape.name);
-  const bars = whiskers({
-    label: `Predicted times on ${one.gpu}: ${names.map((n, i) => `${n} ${seconds(one.totals[i].time_s)}`).join("; ")}`,
-    title: "predicted time",
-    rows: one.totals.map((t, i) => ({
-      name: names[i],
-      tip: `${names[i]}: ${seconds(t.time_s)}, ${interval(t.low_s, t.high_s)}`,
-      low: t.low_s,
-      high: t.high_s,
-      colour: COLOURS[i % COLOURS.length],
-      dots: [[t.time_s, 6, COLOURS[i % COLOURS.length]]],
-    })),
-  });
   const shapeAt = (i) => ({ ...found.shapes[i], ...one.totals[i] });
   const gains = (t, i) => {
     if (!i) return ["1", ""];
@@ -277,7 +265,7 @@ function device(found, one) {
   }));
   return card(
     `${one.gpu}, ${one.dtype}`,
-    bars,
+    chart(one.figure),
     table(`Times on ${one.gpu}`, head, rows),
     names.length > 1 ? beats(one, names) : null,
   );

@@ -2,10 +2,10 @@
 
 import { ask, catalog, Refused } from "./api.js";
 import { deviceGroups } from "./bar.js";
-import { axes, box, COLOURS, figure, legend, log } from "./charts.js";
-import { card, h, put, s, sized, table } from "./dom.js";
-import { chance, count, seconds, whole } from "./format.js";
+import { card, h, put, table } from "./dom.js";
+import { chance, seconds, whole } from "./format.js";
 import { question, state, update } from "./state.js";
+import { chart } from "./vega.js";
 import { worker } from "./work.js";
 
 const NUMBERS = {
@@ -159,7 +159,7 @@ function draw(results, { best, says, model, ...found }) {
     ),
     best ? card("Start", h("pre", { tabindex: "0" }, says.start)) : null,
     best ? card(says.layouts, choices(found)) : null,
-    front(found),
+    found.figure ? card("What a faster request costs in throughput", chart(found.figure)) : null,
     card(
       "Assumed",
       h(
@@ -189,39 +189,4 @@ function choices(found) {
     rows,
     0,
   );
-}
-
-/** What a faster request costs in throughput, a line for each device. */
-function front(found) {
-  const points = found.front;
-  if (points.length < 2) return null;
-  const holder = h("div", {}),
-    gpus = [...new Set(points.map((p) => p.gpu))],
-    colour = (gpu) => COLOURS[gpus.indexOf(gpu) % COLOURS.length];
-  const across = points.map((p) => p.tokens_per_s_per_request),
-    up = points.map((p) => p.tokens_per_s_per_device);
-  const span = (values) => [Math.min(...values) / 1.2, Math.max(...values) * 1.2];
-  sized(holder, (width) => {
-    const height = Math.max(220, Math.min(420, width * 0.4)),
-      frame = box(width, height, { left: 4.2 }),
-      [xs, ys] = [span(across), span(up)],
-      x = log(xs, [frame.left, frame.right]),
-      y = log(ys, [frame.bottom, frame.top]);
-    const text = (v) => count(v);
-    put(
-      holder,
-      figure(
-        width,
-        height,
-        `Tokens per second of a device over tokens per second of a request: ${points.length} points`,
-        axes(frame, { scale: x, text, title: "tokens/s of a request" }, { scale: y, text, title: "tokens/s of a GPU" }),
-        points.map((p, i) => {
-          const [a, b] = [across[i], up[i]];
-          const tip = `${p.layout} on ${p.gpu}, ${whole(p.in_flight)} in flight: ${count(a)} and ${count(b)}`;
-          return s("circle", { cx: x(a), cy: y(b), r: 4, fill: colour(p.gpu), "data-tip": tip });
-        }),
-      ),
-    );
-  });
-  return card("What a faster request costs in throughput", legend(gpus.map((gpu) => [gpu, colour(gpu)])), holder);
 }

@@ -1,12 +1,13 @@
 // The design view: a search for a chip, started here, or the study file of `sartor design`, loaded or watched.
 
 import { ask, catalog, Refused } from "./api.js";
-import { axes, box, figure, legend, linear, paint, parts, path } from "./charts.js";
-import { card, download, h, put, s, sized, table, term } from "./dom.js";
+import { legend, paint, parts } from "./charts.js";
+import { card, download, h, put, table, term } from "./dom.js";
 import { bytes, count, interval, seconds, share, whole } from "./format.js";
 import { keep, kept } from "./kept.js";
 import { question, state, update } from "./state.js";
 import { gantt } from "./timeline.js";
+import { chart } from "./vega.js";
 import { worker } from "./work.js";
 
 const EVERY_MS = 2000;
@@ -20,7 +21,7 @@ const AREA = {
   die_to_die_mm2: "links between dies",
   network_mm2: "on-chip network",
   control_mm2: "control",
-  uncore_mm2: "host, clock, white space",
+  uncore_mm2: "host interface, clock, unused",
 };
 const POWER = {
   static_w: "idle",
@@ -32,12 +33,6 @@ const POWER = {
   links_w: "links",
   die_to_die_w: "links between dies",
 };
-const PHASES = { train: "sequences", prefill: "prompts", decode: "tokens" };
-const unitOf = (q) =>
-  (UNITS[q.objective] ?? q.objective).replace(
-    "sequences",
-    [...new Set(q.models.map((m) => PHASES[m.phase] ?? "sequences"))].join(" and "),
-  );
 const job = (m) =>
   m.phase === "decode"
     ? `decode, ${whole(m.context_len)} tokens of context`
@@ -48,13 +43,7 @@ const STEP = {
   resync_s: "gradient reduction",
   optimizer_s: "optimizer step",
 };
-const UNITS = {
-  throughput: "sequences/s",
-  throughput_per_mm2: "sequences/s per mm²",
-  throughput_per_watt: "sequences/s per W",
-  throughput_per_dollar: "sequences/s per USD",
-  throughput_per_ownership_dollar: "sequences/s per USD of ownership",
-};
+const OBJECTIVES = ["", "_per_mm2", "_per_watt", "_per_dollar", "_per_ownership_dollar"].map((of) => `throughput${of}`);
 const ENDINGS = {
   running: "running",
   complete: "complete: proved",
@@ -152,7 +141,7 @@ export function designView({ banner, status }) {
           spaces.map((space) => space.name),
         ),
       ),
-      field("objective", "", "objective", select("objective", Object.keys(UNITS))),
+      field("objective", "", "objective", select("objective", OBJECTIVES)),
       field("area_mm2", "area", "at most mm²", text("area_mm2", "any")),
       field("power_w", "power", "at most W", text("power_w", "any")),
       field("hbm_gib", "hbm", "at most GiB", text("hbm_gib", "any")),
@@ -193,9 +182,9 @@ export function designView({ banner, status }) {
 
   /** The view opens on an answer: a search of our own, recorded. */
   async function example() {
-    const answer = await fetch("example-study.json").catch(() => null);
-    if (!answer?.ok || turn || shownId) return;
-    draw(await answer.json());
+    const answer = await ask("/api/study/example").catch(() => null);
+    if (!answer || turn || shownId) return;
+    draw(answer);
     title.textContent = title.textContent.replace("Study", "Example, searched on 2026-11-30");
   }
 
@@ -330,7 +319,7 @@ export function designView({ banner, status }) {
 
   function draw(found) {
     const q = found.question,
-      unit = unitOf(q),
+      { unit } = found,
       batch = q.global_batch_size ? `, ${whole(q.global_batch_size)} sequences a step` : "";
     const models = q.models.map((m) => `${m.name} (${job(m)})`).join(", "),
       points = `${whole(found.evaluated)} ${found.evaluated === 1 ? "point" : "points"} evaluated`;
@@ -363,8 +352,8 @@ export function designView({ banner, status }) {
                   : "The search ended before a point was evaluated.",
             ),
           ),
-      card("Convergence of the search", convergence(found, unit)),
-      found.pareto.labels.length > 1 ? card("Evaluated points", cloud(found, unit)) : null,
+      found.figures.convergence ? card("Convergence of the search", chart(found.figures.convergence)) : null,
+      found.figures.cloud ? card("Evaluated points", chart(found.figures.cloud)) : null,
       ...(best?.detail ? detailed(best.detail) : []),
       found.pareto.labels.length ? card(term("pareto", "Pareto front"), front(found, unit)) : null,
     );
@@ -455,113 +444,6 @@ function detailed(detail) {
     ...detail.models.map((m) => card(`Step of ${m.name}`, parts(m.time, STEP, m.step_s, seconds))),
     ...detail.schedules.map((bars) => card("Schedule of a layer", schedule(bars))),
     ...detail.pipelines.map((bars) => card("The step in time", pipeline(bars))),
-  ];
-}
-
-function convergence(found, unit) {
-  const c = found.convergence,
-    holder = h("div", {});
-  const known = c.bound.flatMap((b, i) => [b, c.incumbent[i]]).filter((v) => v > 0);
-  if (!known.length) return h("p", { class: "muted" }, "Nothing to draw yet.");
-  sized(holder, (width) => {
-    const height = Math.max(200, Math.min(420, width * 0.42)),
-      frame = box(width, height, { left: 4.2 });
-    const end = Math.max(...c.seconds, 1e-9),
-      most = Math.max(...c.incumbent);
-    const top = Math.max(most, ...c.bound.filter((b) => b > 0 && (most <= 0 || b < 50 * most)));
-    const x = linear([0, end], [frame.left, frame.right]),
-      y = linear([0, top * 1.05], [frame.bottom, frame.top]);
-    const stairs = (values) => {
-      const xs = [],
-        ys = [];
-      values.forEach((v, i) => {
-        const ok = v > 0 && v <= top * 1.05;
-        if (i && ok && ys.at(-1) !== null) {
-          xs.push(x(c.seconds[i]));
-          ys.push(ys.at(-1));
-        }
-        xs.push(x(c.seconds[i]));
-        ys.push(ok ? y(v) : null);
-      });
-      return path(xs, ys);
-    };
-    put(
-      holder,
-      figure(
-        width,
-        height,
-        `Bound and best over ${seconds(end)}`,
-        axes(
-          frame,
-          { scale: x, text: (v) => String(v), title: "seconds of search" },
-          { scale: y, text: (v) => count(v), title: unit },
-        ),
-        s("path", { class: "track", d: stairs(c.bound), stroke: "var(--vermillion)", "stroke-dasharray": "6 4" }),
-        s("path", { class: "track", d: stairs(c.incumbent), stroke: "var(--blue)" }),
-        c.incumbent.at(-1) > 0
-          ? s("circle", {
-              cx: x(c.seconds.at(-1)),
-              cy: y(c.incumbent.at(-1)),
-              r: 4,
-              fill: "var(--blue)",
-              "data-tip": `${rate(c.incumbent.at(-1))} ${unit}`,
-            })
-          : null,
-      ),
-    );
-  });
-  return [
-    legend([
-      ["best so far", "var(--blue)"],
-      ["proved bound: nothing is better", "var(--vermillion)"],
-    ]),
-    holder,
-  ];
-}
-
-function cloud(found, unit) {
-  const p = found.pareto,
-    size = (i) => `${whole(p.area_mm2[i])} mm², ${whole(p.power_w[i])} W`,
-    tip = (label, i) => `${label}: ${rate(p.objective[i])} ${unit}, ${size(i)}`,
-    holder = h("div", {});
-  sized(holder, (width) => {
-    const height = Math.max(220, Math.min(460, width * 0.5)),
-      frame = box(width, height, { left: 4.2 });
-    const xs = [Math.min(...p.area_mm2) * 0.98, Math.max(...p.area_mm2) * 1.02],
-      ys = [Math.min(...p.objective) * 0.98, Math.max(...p.objective) * 1.02];
-    const x = linear(xs, [frame.left, frame.right]),
-      y = linear(ys, [frame.bottom, frame.top]);
-    put(
-      holder,
-      figure(
-        width,
-        height,
-        `${p.labels.length} evaluated points by area`,
-        axes(
-          frame,
-          { scale: x, text: (v) => String(v), title: "area [mm²]" },
-          { scale: y, text: (v) => count(v, 4), title: unit },
-        ),
-        p.labels.map((label, i) =>
-          s("circle", {
-            cx: x(p.area_mm2[i]),
-            cy: y(p.objective[i]),
-            r: i === 0 ? 7 : p.on_front[i] ? 5 : 3.5,
-            fill: p.on_front[i] ? "var(--blue)" : "var(--grey)",
-            "fill-opacity": 0.8,
-            class: i === 0 ? "best" : null,
-            "data-tip": tip(label, i),
-          }),
-        ),
-      ),
-    );
-  });
-  return [
-    legend([
-      ["on the front of objective, area and power", "var(--blue)"],
-      ["another one is better in all three", "var(--grey)"],
-    ]),
-    holder,
   ];
 }
 

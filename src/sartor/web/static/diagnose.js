@@ -1,12 +1,13 @@
 // The diagnose view: a log or trace of a real run, compared with the prediction.
 
 import { ask, Refused } from "./api.js";
-import { legend, paint, whiskers } from "./charts.js";
+import { legend, paint } from "./charts.js";
 import { card, h, put, table } from "./dom.js";
 import { seconds, share } from "./format.js";
 import { keep, kept } from "./kept.js";
 import { question, state, update } from "./state.js";
 import { gantt } from "./timeline.js";
+import { chart } from "./vega.js";
 
 const MOST = 18_000_000;
 const TAKES =
@@ -215,9 +216,9 @@ export function diagnoseView({ banner, status }) {
           found.says.lines.map((line) => h("p", {}, line)),
         ),
       ),
-      card("Where the time goes", fall ? falling(fall) : null, table("Parts of the mean steady step", head, rows)),
+      card("Where the time goes", fall ? chart(fall) : null, table("Parts of the mean steady step", head, rows)),
       timeline ? card("Timeline", lasting(timeline)) : null,
-      operators ? card("Operators that lose most", slow(operators)) : null,
+      operators ? card("Operators that lose most", chart(operators)) : null,
       said("Warnings", found.warnings),
       said("Assumed", found.assumptions),
     );
@@ -254,23 +255,6 @@ function base64(bytes) {
   return btoa(text);
 }
 
-/** From the ideal step to the measured one: each part begins where those above it end. */
-function falling(fall) {
-  let at = 0;
-  const bars = fall.parts.map((name, i) => {
-    const from = at;
-    at += fall.seconds[i];
-    return {
-      line: i,
-      start: Math.min(from, at),
-      end: Math.max(from, at),
-      colour: i ? "var(--vermillion)" : "var(--blue)",
-      tip: `${name}: ${seconds(fall.seconds[i])}. ${fall.what[i]}`,
-    };
-  });
-  return [h("p", { class: "muted" }, fall.title), gantt({ label: fall.title, lines: fall.parts, bars, zooms: false })];
-}
-
 function lasting(line) {
   const kinds = [...new Set(line.kind)];
   const bars = line.kind.map((kind, i) => ({
@@ -284,31 +268,5 @@ function lasting(line) {
     h("p", { class: "muted" }, line.title),
     legend(kinds.map((kind) => [kind, paint(kind)])),
     gantt({ label: line.title, lines: line.lanes, bars, tallest: 2.2 }),
-  ];
-}
-
-/** Measured time per call beside the predicted one with its interval. */
-function slow(ops) {
-  return [
-    legend([
-      ["measured", "var(--vermillion)"],
-      ["predicted, 80% interval", "var(--blue)"],
-    ]),
-    whiskers({
-      label: ops.title,
-      title: "time per call",
-      zero: true,
-      rows: ops.names.map((name, i) => ({
-        name,
-        tip: `${name}: ${seconds(ops.measured_s[i])}, predicted ${seconds(ops.predicted_s[i])}`,
-        low: ops.low_s[i],
-        high: ops.high_s[i],
-        colour: "var(--blue)",
-        dots: [
-          [ops.predicted_s[i], 4, "var(--blue)"],
-          [ops.measured_s[i], 5, "var(--vermillion)"],
-        ],
-      })),
-    }),
   ];
 }

@@ -5,10 +5,11 @@ import { TRAINERS } from "./bar.js";
 import { HELD, parts, SPENT } from "./charts.js";
 import { card, h, put, table, term } from "./dom.js";
 import { axesOf, bytes, seconds, whole } from "./format.js";
-import { AXES, cloud, counts, infeasible, launch, steps, tiles, timeline, top, whyNot, words } from "./plan_figures.js";
+import { AXES, counts, infeasible, launch, steps, tiles, timeline, top, whyNot, words } from "./plan_figures.js";
 import { fixWords } from "./sawtooth.js";
 import { question, state, update } from "./state.js";
 import { clusterDialog, nameIn } from "./upload.js";
+import { chart } from "./vega.js";
 import { worker } from "./work.js";
 
 const OWN = "own",
@@ -208,16 +209,23 @@ export function planView({ banner, status }) {
         parts(
           found.best.memory,
           HELD,
-          Math.max(found.best.peak_bytes, f.plans?.limit_bytes ?? 0),
+          Math.max(found.best.peak_bytes, f.pipeline_memory?.limit_bytes ?? 0),
           bytes,
-          f.plans?.limit_bytes,
+          f.pipeline_memory?.limit_bytes,
         ),
+        f.memory ? chart(f.memory) : null,
       ),
-      f.plans ? card("Time against memory", cloud(f.plans, choose)) : null,
+      f.plans
+        ? card(
+            "Time against memory",
+            chart(f.plans, choose),
+            h("p", { class: "muted" }, "A plan you click, or reach with the arrow keys and Enter, is compared below."),
+          )
+        : null,
       card("Compared with the best", whyForm(), beside),
       f.pipeline ? card("The step in time", timeline(f.pipeline, f.pipeline_memory, body, banner)) : null,
       found.searches.length > 1 ? card("By number of devices", counts(found)) : null,
-      card("Best plans by parallel degrees", top(found, compare)),
+      card("Best plans by parallel degrees", f.step ? chart(f.step, choose) : null, top(found, compare)),
       whyNot(found),
       files,
       found.next_steps.length ? card("What to try next", steps(found)) : null,
@@ -233,17 +241,14 @@ export function planView({ banner, status }) {
   }
 
   /** A point of the figure: a plan whose terms are at hand, or the fastest one of its parallel degrees. */
-  function choose(label, step_s, held) {
+  function choose({ plan, label = plan, memory = null }) {
     const { found } = shownPlans,
-      same = (p) => Math.abs(p.step_s / step_s - 1) < 1e-6 && Math.abs(p.peak_bytes / held - 1) < 1e-6;
-    const known = [found.best, ...found.top, ...found.front].find(same);
-    if (known) {
-      compare(label, known);
-      return;
-    }
-    whyNotThis(
-      Object.fromEntries(AXES.map((axis) => [axis, Number(label.match(new RegExp(`\\b${axis} (\\d+)`))?.[1] ?? 1)])),
-    );
+      axes = AXES.map((axis) => [axis, Number(label.match(new RegExp(`\\b${axis} (\\d+)`))?.[1] ?? 1)]),
+      same = (p) =>
+        axes.every(([a, n]) => p[a] === n) && (memory === null || Math.abs(p.peak_bytes / memory / 2 ** 30 - 1) < 1e-6),
+      known = [found.best, ...found.top, ...found.front].find(same);
+    if (known) compare(words(known), known);
+    else whyNotThis(Object.fromEntries(axes));
   }
 
   function compare(label, plan) {

@@ -1,21 +1,8 @@
 // What the plan view draws of an answer: its figures, tables, timeline and launch files.
 
 import { ask, Refused } from "./api.js";
-import {
-  axes,
-  box,
-  COLOURS,
-  figure,
-  legend,
-  limitLine,
-  linear,
-  paint,
-  path,
-  rem,
-  secondsTicks,
-  timeUnit,
-} from "./charts.js";
-import { card, download, h, put, s, sized, table, term } from "./dom.js";
+import { axes, box, COLOURS, figure, legend, limitLine, linear, paint, path, rem, secondsTicks } from "./charts.js";
+import { card, download, h, put, s, table, term } from "./dom.js";
 import { bytes, count, interval, seconds, share, whole } from "./format.js";
 import { state } from "./state.js";
 import { gantt } from "./timeline.js";
@@ -41,75 +28,6 @@ export function tiles(best) {
     { class: "tiles" },
     facts.map(([key, label, value]) => h("div", {}, h("dt", {}, term(key, label)), h("dd", {}, value))),
   );
-}
-
-export function cloud(c, choose) {
-  const holder = h("div", {});
-  sized(holder, (width) => {
-    const height = Math.max(220, Math.min(520, width * 0.5)),
-      frame = box(width, height);
-    const ts = c.step_s,
-      bs = c.device_bytes,
-      [unit, word] = timeUnit(Math.max(...ts));
-    const sorted = [...ts].sort((a, b) => a - b),
-      most = Math.min(sorted.at(-1), sorted[0] * 6);
-    const xs = [sorted[0] * 0.97, most * 1.03],
-      ys = [0, Math.max(c.limit_bytes, ...bs) * 1.05];
-    const x = linear(xs, [frame.left, frame.right]),
-      y = linear(ys, [frame.bottom, frame.top]);
-    const degrees = [...new Set(c.tp)].sort((a, b) => a - b),
-      colour = (tp) => paint(`tp ${tp}`);
-    const away = ts.filter((t) => t > most).length;
-    put(
-      holder,
-      legend(degrees.map((tp) => [`tp ${tp}`, colour(tp)])),
-      figure(
-        width,
-        height,
-        `${ts.length} plans that fit: step ${seconds(sorted[0])} and longer`,
-        axes(
-          frame,
-          {
-            scale: x,
-            text: secondsTicks(unit),
-            title: `step [${word}]${away ? `; ${away} slower plans not drawn` : ""}`,
-          },
-          {
-            scale: y,
-            unit: GIB,
-            text: (v) => String(Math.round(v / GIB)),
-            title: "fullest device [GiB]",
-          },
-        ),
-        limitLine(frame, y(c.limit_bytes), `usable ${bytes(c.limit_bytes)}`),
-        ts.map((t, i) =>
-          t > most
-            ? null
-            : s("circle", {
-                cx: x(t),
-                cy: y(bs[i]),
-                r: i === c.best ? 7 : c.on_front[i] ? 5 : 3,
-                fill: colour(c.tp[i]),
-                onclick: () => choose(c.labels[i], t, bs[i]),
-                "fill-opacity": c.on_front[i] ? 1 : 0.55,
-                class: i === c.best ? "best pick" : "pick",
-                "data-tip": `${c.labels[i]}: ${seconds(t)}, ${bytes(bs[i])}`,
-              }),
-        ),
-      ),
-    );
-  });
-  return [
-    h(
-      "p",
-      { class: "muted" },
-      c.title,
-      ". Large: on the ",
-      term("pareto", "front"),
-      "; ringed: the best. Click a plan to compare it.",
-    ),
-    holder,
-  ];
 }
 
 export function timeline(p, memory, body, banner) {

@@ -2,12 +2,13 @@
 
 import { ask, line, Refused } from "./api.js";
 import { markBar, refreshBar } from "./bar.js";
-import { card, download, h, put, sized, term } from "./dom.js";
+import { card, download, h, put, term } from "./dom.js";
 import { change, count, seconds, share } from "./format.js";
 import { promise } from "./promise.js";
 import { fixWords, sawLegend, sawtooth } from "./sawtooth.js";
-import { drawFindings, drawOperators, drawRoof, drawStory } from "./shape_figures.js";
+import { drawFindings, drawOperators, drawStory } from "./shape_figures.js";
 import { canRedo, canUndo, devices, question, redo, redoing, state, undo, undoing, update } from "./state.js";
+import { chart } from "./vega.js";
 
 const next = line("/api/shape");
 const AT_GPU = ["gpu_toml", "calibration"];
@@ -69,7 +70,6 @@ export function shapeView({ banner, status }) {
     middle,
     side,
   );
-  const roofWidth = sized(roof, (width) => answer && drawRoof(roof, width, answer.roofline));
 
   async function refresh() {
     const key = JSON.stringify([state.q.model, state.q.config]);
@@ -104,6 +104,11 @@ export function shapeView({ banner, status }) {
     }
     if (!live) {
       if (answer) advice.about(answer);
+      if (answer)
+        put(
+          roof,
+          chart(() => ask("/api/shape/roofline", question())),
+        );
       news();
     }
   }
@@ -172,7 +177,6 @@ export function shapeView({ banner, status }) {
     drawActions();
     drawFindings(findings, answer, { focus: (field) => fields.get(field)?.focus(), fix: applyFix });
     drawOperators(operators, answer);
-    if (roofWidth()) drawRoof(roof, roofWidth(), answer.roofline);
     put(
       notes,
       h(

@@ -1,8 +1,8 @@
-// What the shape view draws of an answer: its sentence with time and memory, findings, operators, the roofline.
+// What the shape view draws of an answer: its sentence with time and memory, findings, operators.
 
-import { axes, BOUND, box, figure, HELD, legend, log, parts, SPENT } from "./charts.js";
-import { h, put, s, term } from "./dom.js";
-import { bytes, count, gainOf, interval, seconds, share, times, whole } from "./format.js";
+import { BOUND, HELD, legend, parts, SPENT } from "./charts.js";
+import { h, put, term } from "./dom.js";
+import { bytes, gainOf, interval, seconds, share, times, whole } from "./format.js";
 import { fixWords } from "./sawtooth.js";
 
 const ROWS = 12;
@@ -131,49 +131,4 @@ function explain(op) {
     : "";
   const time = `${whole(op.count)} times ${seconds(op.time_s)} (${interval(op.low_s, op.high_s)})`;
   return `${op.kind} ${size}, ${time}, bound by ${op.bound_by}${tiles}; ${op.source}`;
-}
-
-export function drawRoof(roof, width, r) {
-  const height = Math.max(190, Math.min(420, width * 0.6)),
-    peak = r.peak_flops_per_s,
-    ridge = peak / r.hbm_bytes_per_s,
-    points = pointsOf(r);
-  const xs = [
-    Math.min(ridge / 8, ...points.map((p) => p.x)) / 1.5,
-    Math.max(ridge * 4, ...points.map((p) => p.x)) * 1.5,
-  ];
-  const ys = [Math.min(xs[0] * r.hbm_bytes_per_s, ...points.map((p) => p.y)) / 1.3, peak * 1.6];
-  const frame = box(width, height, { left: 3 }),
-    x = log(xs, [frame.left, frame.right]),
-    y = log(ys, [frame.bottom, frame.top]);
-  const foot = [Math.max(xs[0], ys[0] / r.hbm_bytes_per_s), Math.max(ys[0], xs[0] * r.hbm_bytes_per_s)];
-  const across = { scale: x, text: (v) => count(v) };
-  const up = { scale: y, text: (v) => count(v / 1e12) };
-  const roofs = [foot, [ridge, peak], [xs[1], peak]].map(([a, b]) => `${x(a)} ${y(b)}`).join("L");
-  put(
-    roof,
-    figure(
-      width,
-      height,
-      `Roofline of ${r.device}: ${points.length} GEMMs under a peak of ${whole(peak / 1e12)} TFLOP/s`,
-      axes(frame, { ...across, title: "FLOP per byte" }, { ...up, title: "TFLOP/s" }),
-      s("path", { class: "roof", d: `M${roofs}` }),
-      s(
-        "text",
-        { class: "tick", x: frame.right, y: y(peak) - 5, "text-anchor": "end" },
-        `peak ${whole(peak / 1e12)} TFLOP/s (${r.dtype})`,
-      ),
-      points.map((p) =>
-        s("circle", { class: "point", cx: x(p.x), cy: y(p.y), r: 2.5 + 9 * Math.sqrt(p.share), "data-tip": p.tip }),
-      ),
-    ),
-  );
-}
-
-function pointsOf(r) {
-  return r.names.map((name, i) => {
-    const [x, y, part] = [r.intensity_flops_per_byte[i], r.achieved_flops_per_s[i], r.share[i]];
-    const rate = `${whole(y / 1e12)} TFLOP/s at ${count(x)} FLOP/byte`;
-    return { x, y, share: part, tip: `${name} ${r.passes[i]}: ${rate}, ${share(part)} of the time` };
-  });
 }

@@ -18,20 +18,15 @@ const KEYS = {
 
 /** Bars in time: `bars` of {line, start, end, colour, tip, words} [s] on named `lines`, as wide as what holds it.
  * `below(width, left, window, unit, word)` draws what stands under it in the same window of time. */
-export function gantt({ label, lines, bars, tallest = 1.6, below = null, zooms = true, beside = null }) {
+export function gantt({ label, lines, bars, tallest = 1.6, below = null, beside = null }) {
   const end = bars.reduce((most, bar) => Math.max(most, bar.end), 0),
     shortest = bars.reduce((least, bar) => (bar.end > bar.start ? Math.min(least, bar.end - bar.start) : least), end);
-  const drawn = h(
-      "div",
-      zooms
-        ? {
-            class: "zoomed",
-            tabindex: "0",
-            role: "group",
-            "aria-label": `${label}. + and − zoom, left and right move, 0 shows all, up and down go from bar to bar.`,
-          }
-        : {},
-    ),
+  const drawn = h("div", {
+      class: "zoomed",
+      tabindex: "0",
+      role: "group",
+      "aria-label": `${label}. + and − zoom, left and right move, 0 shows all, up and down go from bar to bar.`,
+    }),
     shown = h("output", { class: "muted" }),
     detail = h("p", { class: "detail", role: "status" });
   const unit = timeUnit(end),
@@ -177,7 +172,6 @@ export function gantt({ label, lines, bars, tallest = 1.6, below = null, zooms =
     const of = frame && (frame.left - transform.x) / transform.k / frame.right;
     width = now;
     draw();
-    if (!zooms) return;
     behaviour
       .translateExtent([
         [frame.left, 0],
@@ -192,7 +186,6 @@ export function gantt({ label, lines, bars, tallest = 1.6, below = null, zooms =
   }
 
   sized(drawn, resized);
-  if (!zooms) return drawn;
   select(drawn)
     .call(behaviour)
     .on("dblclick.zoom", () => turn("scaleBy", 2));
