@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,13 @@ def test_a_study_is_told_with_its_front_its_convergence_and_its_winner(study: Pa
     assert len(detail["schedules"]) == 2
     for bars in detail["schedules"]:
         assert all(start < end for start, end in zip(bars["start_s"], bars["end_s"], strict=True))
+
+
+def test_a_study_is_shown_under_its_objective_by_the_word_that_asks_for_it(study: Path) -> None:
+    record = read_study(study)
+    body = study_body(replace(record, question={**record.question, "objective": "per_watt"}))
+    assert body["question"]["objective"] == "throughput_per_watt"
+    assert body["unit"] == "sequences/s per W"
 
 
 def test_the_question_of_a_study_reads_back_as_it_was_asked(study: Path) -> None:
@@ -253,8 +261,6 @@ def _has_history(path: Path) -> bool:
 
 
 def test_a_study_that_has_only_begun_has_no_winner(study: Path) -> None:
-    from dataclasses import replace
-
     body = study_body(replace(read_study(study), points=(), history=(), sessions=()))
     assert body["best"] is None
     assert body["gap"] is None

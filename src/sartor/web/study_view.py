@@ -268,13 +268,14 @@ def _question(request: JsonMap) -> JsonDict:
     keys = ("phase", "seq_len", "context_len")
     models = [{"name": str(m.get("name")), **{key: m.get(key) for key in keys}} for m in request.get("models", ())]
     trains = any(model["phase"] in (None, Phase.TRAIN.value) for model in models)
-    names = ("num_devices", "objective", "mean", "budgets", "tolerance")
+    names = ("num_devices", "mean", "budgets", "tolerance")
     space = request.get("space") or {}
     return {
         "models": models,
         "global_batch_size": request.get("global_batch_size") if trains else None,
         "space": space.get("name"),
         "num_points": space.get("num_points"),
+        "objective": Objective[str(request["objective"]).upper()].value,
         **{name: plain(request.get(name)) for name in names},
     }
 
