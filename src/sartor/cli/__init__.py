@@ -81,10 +81,16 @@ def app_with(*modules: str, only: str = "") -> typer.Typer:
     return found
 
 
-def app_for(words: Sequence[str]) -> typer.Typer:
-    """The app for a command line: with its command, or with all if it names none."""
+def app_for(words: Sequence[str]) -> Any:
+    """The parser of a command line: with its command, or with all if it names none."""
     named = [module for module, commands in GROUPS.items() if words and words[0] in commands]
-    return app_with(*named, only=words[0]) if named else app_with(*GROUPS)
+    return _parser(*named, only=words[0]) if named else _parser(*GROUPS)
+
+
+@cache
+def _parser(*modules: str, only: str = "") -> Any:
+    """Click's command of an app, which typer builds anew at every call; that takes as long as a refused file."""
+    return typer.main.get_command(app_with(*modules, only=only))
 
 
 def __getattr__(name: str) -> Any:
