@@ -70,13 +70,13 @@ FEW = 32
 """Entries of arrays up to which `remembered_if_few` keeps results: a plan and its neighbours."""
 
 
-def remembered_if_few(function: Callable[Inputs, Result]) -> Callable[Inputs, Result]:
-    """`remembered` where no array among the inputs has more than `FEW` entries; else the function itself."""
+def remembered_if_few(function: Callable[Inputs, Result], most: int = FEW) -> Callable[Inputs, Result]:
+    """`remembered` where no array among the inputs has more than ``most`` entries; else the function itself."""
     recalled = remembered(function)
 
     @wraps(function)
     def recalled_if_few(*inputs: Inputs.args, **named: Inputs.kwargs) -> Result:
-        few = all(x.size <= FEW for x in inputs if isinstance(x, np.ndarray))
+        few = all(x.size <= most for x in inputs if isinstance(x, np.ndarray))
         return (recalled if few else function)(*inputs, **named)
 
     return recalled_if_few

@@ -24,7 +24,7 @@ from sartor.hardware.cluster import own_links
 from sartor.hardware.cluster_catalog import joined_devices, usual_cluster
 from sartor.model.workload import Phase
 from sartor.step.serving.served import Load, Server, cache_bytes, capacity, holds, served_pass
-from sartor.units import Floats, Ints, plain
+from sartor.units import Floats, Ints, plain, remembered_if_few
 
 COUNTS = np.unique(np.round(2.0 ** (np.arange(121) / 4)))
 """Sequences at which a step is priced: every number up to 8, then four from each power of two to the next."""
@@ -65,17 +65,30 @@ def decode_steps(server: Server, load: Load, largest: float, calibration: Calibr
         g.ravel() for g in np.meshgrid(counts.astype(np.int64), np.arange(lengths.shape[1]), indexing="ij")
     )
     loads = replace(load, concurrency=running, input_len=lengths[0, length_index], output_len=lengths[1, length_index])
-    seconds = np.reshape(_decoding(server, loads, running, calibration).time_s, (counts.size, lengths.shape[1]))
+    time_s = _decoding_s(server, running, loads.prompts, _behind(server, loads), calibration)
+    seconds = np.reshape(time_s, (counts.size, lengths.shape[1]))
     seconds = seconds * (1 + server.draft_tokens / server.shape.num_layers)  # a draft is one layer's step
     per_sequence = np.minimum.accumulate(seconds / counts[:, None], axis=0)
     return _DecodeSteps(np.maximum.accumulate(per_sequence * counts[:, None], axis=0)[:, where])
 
 
 def _decoding(server: Server, load: Load, running: Ints, calibration: Calibration) -> Estimate:
-    """One step of ``running`` sequences on each copy, halfway through their answers, replayed from a graph. Behind an
-    encoder a sequence's own tokens are those of the answer."""
-    context_len = load.answered if server.encodes else load.middles
-    return served_pass(server, server.workload(Phase.DECODE, running, load.prompts, context_len), calibration)
+    """One step of ``running`` sequences on each copy, halfway through their answers, replayed from a graph."""
+    workload = server.workload(Phase.DECODE, running, load.prompts, _behind(server, load))
+    return served_pass(server, workload, calibration)
+
+
+def _behind(server: Server, load: Load) -> Ints:
+    """Tokens behind a sequence: behind an encoder, those of the answer alone."""
+    return load.answered if server.encodes else load.middles
+
+
+def _steps_s(server: Server, running: Ints, prompts: Ints, context_len: Ints, calibration: Calibration) -> Floats:
+    return served_pass(server, server.workload(Phase.DECODE, running, prompts, context_len), calibration).time_s
+
+
+_decoding_s = remembered_if_few(_steps_s, COUNTS.size)
+"""Seconds of such a step; a server decodes in many layouts, whose loads have one length."""
 
 
 CHUNK = 8192
@@ -128,6 +141,7 @@ def prompt_passes(server: Server, load: Load, calibration: Calibration) -> _Prom
     return _PromptPasses(alone, per_prompt[:, where])
 
 
+@remembered_if_few
 def prefilling(
     server: Server, input_len: Ints, together: Ints, calibration: Calibration, cached_len: int = 0
 ) -> Estimate:
@@ -404,10 +418,12 @@ def disaggregated(
         bursts=bursts(load),
     )
     running = pools.running(at_once)
-    cv2_s2 = prompt_s**2 * load.prompt_cv2 + pools.steps.at(running) ** 2 / 12
-    per_s, step_s = pools.per_s(running), pools.steps.at(running)
+    step_s = pools.steps.at(running)
+    cv2_s2 = prompt_s**2 * load.prompt_cv2 + step_s**2 / 12
+    per_s = pools.per_s(running, step_s)
+    queue_s = pools.queue_s(per_s)
     tpot_deviation_s = _swing(load, running * copies) * pools.steps.slope(running) * step_s
-    own_s = pools.first_s(running)
+    own_s = pools.first_s(queue_s, step_s)
     first_s = np.maximum(own_s, flight / per_s - (answer - 1) * step_s)
     column = np.maximum(np.ceil(running), 1).astype(np.int64).reshape(load.form)
     step = _decoding(decode, load, column, known)
@@ -419,14 +435,14 @@ def disaggregated(
         load,
         sequences,
         running * copies,
-        np.maximum(flight - per_s * pools.request_s(running), 0.0),
+        np.maximum(flight - per_s * (own_s + (answer - 1) * step_s), 0.0),
         step,
         passes.alone,
         each_s,
         step_s,
         step_s,
         (first_s, _first_token_log_sigma(own_s, APART_LOG_SIGMA, first_s - own_s, waited)),
-        (np.sqrt(_queue_deviation_s2(pools.queue_s(running) + first_s - own_s, each_s) + cv2_s2), tpot_deviation_s),
+        (np.sqrt(_queue_deviation_s2(queue_s + first_s - own_s, each_s) + cv2_s2), tpot_deviation_s),
     )
 
 
@@ -448,30 +464,25 @@ class _Pools:
     waves: float
     bursts: float
 
-    def per_s(self, running: Array) -> Array:
+    def per_s(self, running: Array, step_s: Array) -> Array:
         """Requests whose answers end per second."""
-        rate: Array = running * self.copies / (self.answer * self.steps.at(running))
+        rate: Array = running * self.copies / (self.answer * step_s)
         return rate
 
-    def first_s(self, running: Array) -> Array:
+    def first_s(self, queue_s: Array, step_s: Array) -> Array:
         """Time to first token."""
         first_s = (self.flight - 1) / 2 * self.each_s / self.prompt_servers / self.waves
-        steps_s = FIRST_TOKEN_STEPS * self.steps.at(running)
-        seconds: Array = self.prompt_s + self.queue_s(running) + first_s + self.moved_s + steps_s + FIRST_TOKEN_S
+        steps_s = FIRST_TOKEN_STEPS * step_s
+        seconds: Array = self.prompt_s + queue_s + first_s + self.moved_s + steps_s + FIRST_TOKEN_S
         return seconds
 
-    def queue_s(self, running: Array) -> Array:
+    def queue_s(self, per_s: Array) -> Array:
         """A request meets what the other requests make a server's queue: those that prompts' servers have busy with all
         but one request per server (M/D/1)."""
         share = np.maximum(1 - self.prompt_servers / self.flight, 0.0)
-        busy = np.minimum(self.per_s(running) * self.each_s / self.prompt_servers, 1.0) * share
+        busy = np.minimum(per_s * self.each_s / self.prompt_servers, 1.0) * share
         queue_s: Array = self.bursts * self.each_s * busy / (2 * (1 - busy))
         return queue_s
-
-    def request_s(self, running: Array) -> Array:
-        """Time of a request that neither memory nor the prompts' servers hold up."""
-        seconds: Array = self.first_s(running) + (self.answer - 1) * self.steps.at(running)
-        return seconds
 
     def running(self, largest: Array) -> Array:
         """Sequences that run on each copy: as many as the requests in flight keep there, with no more requests than
@@ -485,9 +496,11 @@ class _Pools:
         return np.where(fits, largest, low)
 
     def _fits(self, running: Array) -> npt.NDArray[np.bool_]:
-        per_s = self.per_s(running)
+        step_s = self.steps.at(running)
+        per_s = self.per_s(running, step_s)
         taken = per_s * self.each_s <= self.prompt_servers
-        fits: npt.NDArray[np.bool_] = taken & (per_s * self.request_s(running) <= self.flight)
+        request_s = self.first_s(self.queue_s(per_s), step_s) + (self.answer - 1) * step_s
+        fits: npt.NDArray[np.bool_] = taken & (per_s * request_s <= self.flight)
         return fits
 
 
