@@ -36,6 +36,7 @@ FOUND = [
     ("accelerator", 102529),
     ("trace", 111),
     ("trace", 133),
+    ("recipe.json", 70000207),
 ]
 """Cases that the long run found outside the contract, by reader and seed; fixed since."""
 

@@ -212,7 +212,7 @@ def _option_of(field: str, run: Run) -> str:
 
 def _unsaid(reading: LaunchReading, name: str, words: str, field: str) -> InputError:
     """The error for an argument that is not understood, or whose value the file does not say."""
-    if any(text.split()[0] == name for text in reading.unknown):
+    if any(text.partition(" ")[0] == name for text in reading.unknown):
         must = "not a field that sartor knows, and by its name step and memory may depend on it"
         near = next((n for text in reading.unknown if text.startswith(name) for n in MEANT.findall(text)), "")
         return InputError(name, words, must, near or "the file without it")
