@@ -31,6 +31,13 @@ settings.load_profile("house")
 os.environ.pop("COLUMNS", None)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """``-m shared``: what reads ../shared."""
+    for item in items:
+        if "shared_dir" in getattr(item, "fixturenames", ()):
+            item.add_marker("shared")
+
+
 def pytest_collection_finish() -> None:
     """What thousands of collected tests hold is looked through once, not at every full collection of garbage."""
     gc.collect()
