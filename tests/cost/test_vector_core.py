@@ -19,7 +19,7 @@ from sartor.cost.chip.operator_latency import (
     operator_floor,
     operator_latencies,
 )
-from sartor.cost.chip.vector_core import attention_cost, attention_products, vector_cost, vector_work
+from sartor.cost.chip.vector_core import EXPONENTIAL, attention_cost, attention_products, vector_cost, vector_work
 from sartor.cost.collective.links import link_time_s
 from sartor.hardware.accelerator import Accelerator
 from sartor.operators import (
@@ -269,3 +269,18 @@ def test_query_heads_that_share_keys_load_them_once() -> None:
         times.append(float(found.tensor_s))
     assert times[0] == pytest.approx(4 * times[1], rel=0.01)
     assert 8 * times[2] < 1.5 * times[1]
+
+
+def test_attention_by_hand_reads_keys_and_values_once_for_each_block_of_queries() -> None:
+    """A key and its value: (128 + 128) x 2 = 512 bytes, of which half the buffer, 64 KiB, holds 128. 256 queries are
+    two blocks: the second reads the 3 x 2 x 256 x 512 = 786,432 bytes of keys and values again, or twice that backward.
+    With 128 keys half the buffer holds a head's."""
+    chip = replace(TPU, global_buffer_bytes=131_072, num_vector_cores=2, vector_lanes=128)
+    heads = {"batch": 3, "num_heads": 4, "num_kv_heads": 2, "head_dim": 128, "v_head_dim": 128, "causal": False}
+    for keys, pass_, again in (256, Pass.FORWARD, 786_432), (256, Pass.BACKWARD, 2 * 786_432), (128, Pass.FORWARD, 0):
+        op = Attention(name="x", **heads, seq_q=256, seq_kv=keys, pass_=pass_)
+        cost = attention_cost(op, chip)
+        assert cost.memory_bytes == op.bytes_moved + again
+        assert cost.memory_s == pytest.approx((op.bytes_moved + again) / 1228.8e9, rel=1e-12)
+    # 3 x 4 x 256 x 128 pairs on 2 x 128 lanes are 1,536 rounds of 6 cycles and an exponential.
+    assert cost.vector_s == pytest.approx(1536 * (6 + EXPONENTIAL) / chip.clock_hz, rel=1e-12)
