@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from design_samples import small_shape
+from effort import times
 from sartor.designs.bounds import plan_rates, splits, work_rates
 from sartor.designs.parts import CopySplit, design_job, parts_of
 from sartor.designs.point import Option, Point, ScheduleStore, evaluate_option
@@ -71,7 +72,7 @@ def every_plan(question: DesignQuestion, split: CopySplit, recompute: Recompute,
                         yield replace(plan, virtual_stages=v, stage_layers=each)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(20, 60), deadline=None)
 @given(
     name=st.sampled_from(tuple(MODELS)),
     batch=st.integers(2, 16),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import times
 from sartor.api import estimate
 from sartor.cost.collective.collective import collective_cost
 from sartor.cost.collective.links import link_time_s
@@ -78,7 +79,7 @@ def small(name: str, layers: int) -> DesignModel:
     return DesignModel(name=name, shape=replace(shape, name=name), seq_len=512)
 
 
-@settings(max_examples=60)
+@settings(max_examples=times(20, 60))
 @given(chip=CHIPS, name=st.sampled_from(MODELS), layers=st.integers(2, 5), batch=st.integers(3, 40), data=st.data())
 def test_design_and_step_give_one_plan_the_same_seconds_and_bytes(
     chip: Accelerator, name: str, layers: int, batch: int, data: st.DataObject

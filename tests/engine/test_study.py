@@ -40,7 +40,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, JointResult, 
     return path, result, len(by.done)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(8, 25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_search_cut_anywhere_any_number_of_times_answers_as_if_it_had_not_been(
     data: st.DataObject, whole: tuple[Path, JointResult, int], tmp_path_factory: pytest.TempPathFactory

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import times
 from sartor import api
 from sartor.errors import InputError
 from sartor.hardware.cluster_catalog import load_cluster
@@ -74,7 +75,7 @@ def test_files_have_the_plans_price_or_a_note_says_theirs(
 ) -> None:
     seen = set[str]()
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=times(13, 40), deadline=None)
     @given(asked=questions(kind))
     def law(asked: tuple[TrainingJob, TrainingPlan]) -> None:
         job, plan = asked

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from effort import times
 from placement.brute_force import best_time
 from placement.instances import random_chain, random_graph, uniform_chain
 from sartor.placement.check import price
@@ -21,7 +22,7 @@ from sartor.placement.problem import PlacementProblem, PlacementStatus
 from sartor.read.problems_json import read_placement
 
 CLOSE = 1e-9
-SETTINGS = settings(max_examples=60, deadline=None)
+SETTINGS = settings(max_examples=times(20, 60), deadline=None)
 problems = st.builds(
     lambda seed, size, chain: (random_chain if chain else random_graph)(np.random.default_rng(seed), size),
     st.integers(0, 2**32 - 1),
@@ -35,7 +36,7 @@ def time_of(problem: PlacementProblem) -> float:
     return plan.time_per_batch_s if plan else inf
 
 
-@pytest.mark.parametrize("block", range(20))
+@pytest.mark.parametrize("block", range(times(8, 20)))
 def test_no_placement_of_a_small_chain_is_faster(block: int) -> None:
     feasible = 0
     for seed in range(200):
@@ -47,7 +48,7 @@ def test_no_placement_of_a_small_chain_is_faster(block: int) -> None:
     assert 20 < feasible < 200, "both kinds of problems must be met"
 
 
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", range(times(5, 10)))
 def test_no_placement_of_a_small_branching_graph_is_faster(block: int) -> None:
     feasible = 0
     for seed in range(12):
