@@ -488,7 +488,7 @@ def test_the_front_is_drawn_with_the_chosen_deployment(tmp_path: Path) -> None:
 def test_where_a_gpu_has_no_price_the_first_sentence_says_that_gpus_are_counted(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for load, unit in (["--users", "400"], "GPUs"), ([], "GPUs per token"):
+    for load, unit in (["--users", "100"], "GPUs"), ([], "GPUs per token"):
         words = ["deploy", "mixtral-8x7b", "--gpu", "h20", "--tpot", "0.03", *load, "--most-devices", "4"]
         assert sartor_command(words) == 0
         said = " ".join(capsys.readouterr().out.split())
