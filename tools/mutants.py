@@ -82,6 +82,8 @@ EQUIVALENT: dict[str, str] = {
         "a chip shared by more GEMMs than the batch has is shared by all of the batch",
     "if not np.any(np.asarray(skew) >= 1):": "tiles of uneven groups are summed and not taken",
     "if largest < 1.0 or not op.visited_evenly:": "a skew of 1 has itself alone below it",
+    "better = alternative + around <= network + overhead": "a way that takes as long may stand for the other",
+    "across = 0.0 / inner if self._forwards() else 1 - 1 / inner": "zeros in the form of the inner groups both ways",
 }  # fmt: skip
 """Mutants that no test can notice, with the reason."""
 

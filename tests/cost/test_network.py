@@ -277,6 +277,9 @@ def test_switches_that_add_halve_what_is_sent_between_many_nodes() -> None:
     adding, _ = two_tiers(in_network_reduction=True)
     without, within = (seconds(Kind.ALL_REDUCE, 1e9, 1024, 4, each, calibration) for each in (plain, adding))
     assert within == pytest.approx(without / 2, rel=1e-2)
+    slower = replace(calibration, network=replace(calibration.network, in_network_share=0.8))
+    in_whole_nodes = seconds(Kind.ALL_REDUCE, 1e9, 1024, 1, adding, slower)
+    assert in_whole_nodes == pytest.approx(1e9 / 4 / 0.8 / 10e9, rel=1e-9)  # a quarter by each device of a node
 
 
 def test_oversubscription_divides_the_rate() -> None:

@@ -22,7 +22,14 @@ from sartor.cost.correction.coefficients import (
 )
 from sartor.cost.gpu.gemm import FRESH_BYTES, _packed_bytes
 from sartor.cost.gpu.grouped import grouped_terms
-from sartor.cost.gpu.memory_bound import _left_l2, launched_cost, memory_bound_cost, name_of, torch_stream_cost
+from sartor.cost.gpu.memory_bound import (
+    _left_l2,
+    launched_cost,
+    memory_bound_cost,
+    name_of,
+    takes_law,
+    torch_stream_cost,
+)
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.cluster import LinkTier
 from sartor.hardware.cluster_catalog import load_cluster
@@ -252,6 +259,16 @@ def test_a_second_read_of_a_row_comes_from_memory_as_far_as_rows_in_flight_fill_
     op = MemoryBound(name="softmax", kind=MemoryBoundKind.SOFTMAX, rows=10**6, cols=20_000, bytes_moved=1.0)
     filled = 2 * GPU.num_sms * 20_000 * 2 / GPU.l2_bytes
     assert float(_left_l2(op, GPU, law, "softmax")) == pytest.approx(np.log(filled / 0.1) / 4, rel=1e-9)
+
+
+def test_a_framework_whose_own_kernels_were_timed_on_the_device_leaves_the_law() -> None:
+    """Others keep it, also where none is named and the table is nobody's."""
+    law = TorchStreams(hbm_share=0.8, launch_s=2e-6, again_from=0.1, again_span=4.0, kinds=())
+    op = MemoryBound(name="norm", kind=MemoryBoundKind.NORM, rows=8, cols=8, bytes_moved=1.0)
+    for framework, kernels, expected in ("vllm", "vllm", False), ("vllm", "sglang", True), ("", "", True):
+        table = replace(CALIBRATION.memory_bound, framework=framework)
+        calibration = replace(CALIBRATION, torch_streams=law, memory_bound=table, kernels=kernels)
+        assert takes_law(op, calibration) is expected
 
 
 def test_a_host_copies_both_operands_of_a_transposed_product_and_touches_fresh_pages() -> None:

@@ -178,6 +178,12 @@ def test_an_addition_is_bound_by_memory_not_lanes() -> None:
     assert cost.time_s == cost.memory_s == pytest.approx(6 * 2048 * 12288 / 1228.8e9)
 
 
+def test_a_convolution_by_hand() -> None:
+    """Four FLOPs an element are two multiply-adds, a cycle each; 1,024 elements on 256 lanes are four rounds."""
+    op = stream(MemoryBoundKind.CONV, 8, 128, flops=4.0 * 8 * 128)
+    assert vector_cost(op, FAST_MEMORY).compute_s * 1.05e9 == pytest.approx(4 * 2)
+
+
 def test_every_kind_has_work_both_ways() -> None:
     for kind in MemoryBoundKind:
         for pass_ in (Pass.FORWARD, Pass.BACKWARD):
