@@ -157,7 +157,7 @@ def test_ctrl_c_while_c_code_is_loaded_is_an_interrupt_too(monkeypatch: pytest.M
         except KeyboardInterrupt as pressed:
             raise SystemError("returned a result with an exception set") from pressed
 
-    monkeypatch.setattr(sartor.cli, "app_for", lambda words: loading)
+    monkeypatch.setattr(sartor.cli, "_parser", lambda app: loading)
     assert run(["study", "any.db"]) == 130
 
 

@@ -81,16 +81,10 @@ def app_with(*modules: str, only: str = "") -> typer.Typer:
     return found
 
 
-def app_for(words: Sequence[str]) -> Any:
-    """The parser of a command line: with its command, or with all if it names none."""
+def app_for(words: Sequence[str]) -> typer.Typer:
+    """The app for a command line: with its command, or with all if it names none."""
     named = [module for module, commands in GROUPS.items() if words and words[0] in commands]
-    return _parser(*named, only=words[0]) if named else _parser(*GROUPS)
-
-
-@cache
-def _parser(*modules: str, only: str = "") -> Any:
-    """Click's command of an app, which typer builds anew at every call; that takes as long as a refused file."""
-    return typer.main.get_command(app_with(*modules, only=only))
+    return app_with(*named, only=words[0]) if named else app_with(*GROUPS)
 
 
 def __getattr__(name: str) -> Any:
@@ -175,10 +169,13 @@ def run(words: list[str]) -> int:
         return _complain(_internal_error(error, words), INTERNAL, words)
 
 
+_parser = cache(typer.main.get_command)  # an app that is called builds it anew, as long as a refused file takes
+
+
 def _code(words: list[str]) -> int:
     """The exit code of a command that ended without an error."""
     try:
-        result = app_for(words)(args=words, prog_name="sartor", standalone_mode=False)
+        result = _parser(app_for(words))(args=words, prog_name="sartor", standalone_mode=False)
     except Exit as exit_:
         return exit_.code
     except typer.Exit as exit_:

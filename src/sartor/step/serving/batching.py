@@ -65,30 +65,24 @@ def decode_steps(server: Server, load: Load, largest: float, calibration: Calibr
         g.ravel() for g in np.meshgrid(counts.astype(np.int64), np.arange(lengths.shape[1]), indexing="ij")
     )
     loads = replace(load, concurrency=running, input_len=lengths[0, length_index], output_len=lengths[1, length_index])
-    time_s = _decoding_s(server, running, loads.prompts, _behind(server, loads), calibration)
-    seconds = np.reshape(time_s, (counts.size, lengths.shape[1]))
+    seconds = np.reshape(_decoding(server, loads, running, calibration).time_s, (counts.size, lengths.shape[1]))
     seconds = seconds * (1 + server.draft_tokens / server.shape.num_layers)  # a draft is one layer's step
     per_sequence = np.minimum.accumulate(seconds / counts[:, None], axis=0)
     return _DecodeSteps(np.maximum.accumulate(per_sequence * counts[:, None], axis=0)[:, where])
 
 
 def _decoding(server: Server, load: Load, running: Ints, calibration: Calibration) -> Estimate:
-    """One step of ``running`` sequences on each copy, halfway through their answers, replayed from a graph."""
-    workload = server.workload(Phase.DECODE, running, load.prompts, _behind(server, load))
-    return served_pass(server, workload, calibration)
+    """One step of ``running`` sequences on each copy, halfway through their answers, replayed from a graph. Behind an
+    encoder a sequence's own tokens are those of the answer."""
+    context_len = load.answered if server.encodes else load.middles
+    return _decoded(server, running, load.prompts, context_len, calibration)
 
 
-def _behind(server: Server, load: Load) -> Ints:
-    """Tokens behind a sequence: behind an encoder, those of the answer alone."""
-    return load.answered if server.encodes else load.middles
+def _step(server: Server, running: Ints, prompts: Ints, context_len: Ints, calibration: Calibration) -> Estimate:
+    return served_pass(server, server.workload(Phase.DECODE, running, prompts, context_len), calibration)
 
 
-def _steps_s(server: Server, running: Ints, prompts: Ints, context_len: Ints, calibration: Calibration) -> Floats:
-    return served_pass(server, server.workload(Phase.DECODE, running, prompts, context_len), calibration).time_s
-
-
-_decoding_s = remembered_if_few(_steps_s, COUNTS.size)
-"""Seconds of such a step; a server decodes in many layouts, whose loads have one length."""
+_decoded = remembered_if_few(_step, COUNTS.size)  # a server decodes in many layouts, whose loads have one length
 
 
 CHUNK = 8192
@@ -357,22 +351,12 @@ def _steady(
         np.broadcast_to(deviations_s[1] / per_step, flight.shape),
     )
     columns = (running, waiting, each_prompt_s, step_s, tpot_s, ttft_s, tokens_per_s, *deviations)
-    names = (
-        "running",
-        "waiting",
-        "each_prompt_s",
-        "step_s",
-        "tpot_s",
-        "ttft_s",
-        "output_tokens_per_s",
-        "ttft_deviation_s",
-        "tpot_deviation_s",
-    )
+    names = "running waiting each_prompt_s step_s tpot_s ttft_s output_tokens_per_s ttft_deviation_s tpot_deviation_s"
     return Steady(
         step=step,
         prompt=prompt,
         ttft_log_sigma=plain(np.broadcast_to(ttft_log_sigma, flight.shape).reshape(load.form)),
-        **{name: plain(column.reshape(load.form)) for name, column in zip(names, columns, strict=True)},
+        **{name: plain(column.reshape(load.form)) for name, column in zip(names.split(), columns, strict=True)},
     )
 
 
