@@ -214,7 +214,7 @@ def test_a_wanted_probability_costs_more_and_is_kept() -> None:
 
 
 def test_without_a_first_token_stated_the_front_has_no_load_that_mostly_waits() -> None:
-    front = api.deploy(MODEL, "h100", users=64).front
+    front = api.deploy(MODEL, "h100", users=64, most_devices=16).front
     split = [point for point in front if point.layout.prefill]
     assert split
     for point in split:

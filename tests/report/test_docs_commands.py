@@ -47,11 +47,12 @@ def commands() -> Iterator[tuple[str, str]]:
 
 
 ALL = list(dict.fromkeys(commands()))
+TOOL = typer.main.get_command(app)
 
 
 @pytest.mark.parametrize(("page", "command"), ALL, ids=[f"{page}: {command}" for page, command in ALL])
 def test_a_command_of_a_page_names_options_that_there_are(page: str, command: str) -> None:
-    tool = typer.main.get_command(app)
+    tool = TOOL
     words = shlex.split(command)[1:]
     while hasattr(tool, "commands") and words and words[0] in tool.commands:
         tool = tool.commands[words.pop(0)]
