@@ -34,6 +34,14 @@ WORDS = (
     "full",
     "flash",
 )
+BY_CODE = {
+    "optimizer": ("adamw_torch", "adamw_torch_fused", "adamw", "adam", "sgd"),
+    "strategy": ("FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "NO_SHARD"),
+    "sharding": ("full_shard auto_wrap", "full_shard", "fsdp2", "fsdp", "1", "2"),
+    "deepspeed": ("zero1", "zero2", "zero3", "ds_z2_config.json", "ds_z3_config.json"),
+    "lora_targets": ("all-linear", ["q_proj", "v_proj"], ["q_proj", "k_proj", "v_proj", "o_proj"]),
+}
+"""Values of fields that code reads, as recipes have them."""
 DEGREES = {"tp", "pp", "cp", "ep", "shards", "replicas", "virtual_stages", "zero_stage", "nodes"}
 MODELS = ("gpt2", "llama-3-8b", "meta-llama/Llama-3.1-8B", "Qwen/Qwen2.5-7B", "mixtral-8x7b", "nobody/knows", "./here")
 
@@ -48,7 +56,11 @@ def keys(rng: random.Random) -> tuple[dict[str, Any], dict[str, Any]]:
     dialect = rng.choice(dialects()["dialect"])
     rows = dialects().get(dialect["name"], {}).get("keys", [])
     marks = rng.sample(dialect["marks"], min(2, len(dialect["marks"])))
-    chosen: dict[str, Any] = {key: rng.choice((*MODELS, *SIZES)) for key in (*dialect["needs"], *marks)}
+    named = {name: row for row in rows for name in (row["argument"], *row.get("older", []))}
+    chosen: dict[str, Any] = {
+        key: _value(named[key], rng) if key in named and rng.random() < 0.9 else rng.choice((*MODELS, *SIZES))
+        for key in (*dialect["needs"], *marks)
+    }
     share, odd = rng.choice((0.2, 0.5, 0.9)), rng.choice((0.0, 0.0, 0.03, 0.12))
     for row in rows:
         if rng.random() < share or row["argument"] in chosen:
@@ -71,6 +83,10 @@ def _value(row: dict[str, Any], rng: random.Random) -> Any:
     if row.get("also") or row.get("only"):
         words = [*row.get("also", ()), *row.get("only", ())]
         return rng.choice([{"true": True, "false": False}.get(word, word) for word in words])
+    if row["field"] in BY_CODE and rng.random() < 0.9:
+        return rng.choice(BY_CODE[row["field"]])
+    if row["field"] in ("microbatch_size", "num_microbatches", "prompt", "response"):
+        return rng.choice((1, 2, 4, 8))
     if isinstance(default, bool | str) or row.get("by_code"):
         return rng.choice((True, False) if isinstance(default, bool) else WORDS)
     return rng.choice((1, 1, 2) if row["field"] in DEGREES else SIZES)
