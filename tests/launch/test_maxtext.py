@@ -118,6 +118,15 @@ def test_one_factor_scales_the_whole_model(tmp_path: Path) -> None:
     assert (shape.hidden_size, shape.num_heads, shape.num_layers, shape.ffn_hidden_size) == (8192, 64, 64, 28672)
 
 
+def test_a_named_model_has_the_sizes_that_override_it(tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    words = "model_name=llama3.1-8b override_model_config=true head_dim=256 base_num_query_heads=16 base_num_kv_heads=4"
+    file.write_text(f"python3 MaxText/train.py MaxText/configs/base.yml {words} per_device_batch_size=1\n")
+    shape = read_launch(file, num_devices=8).shape
+    assert shape is not None
+    assert [shape.fields()[name] for name in ("head_dim", "num_heads", "num_kv_heads")] == [256, 16, 4]
+
+
 @pytest.mark.parametrize(
     ("words", "must"),
     [
@@ -126,7 +135,7 @@ def test_one_factor_scales_the_whole_model(tmp_path: Path) -> None:
         ("remat_policy=most", "must be one of full"),
         ("ici_fsdp_parallelism=3 dcn_data_parallelism=1", "num_devices=8"),
         ("per_device_batch_size=0.1", "a whole sequence"),
-        ("model_name=llama3.1-8b override_model_config=true", "only named"),
+        ("model_name=llama3.1-8b override_model_config=true base_num_kv_heads=5", "num_kv_heads"),
         (
             "ici_pipeline_parallelism=2 num_layers_per_pipeline_stage=5 per_device_batch_size=1",
             "must divide the model's",

@@ -142,6 +142,24 @@ def test_the_length_follows_from_the_rate_that_is_printed(tmp_path: Path) -> Non
     assert found.conventions[0].words == "full attention, recomputation not counted, embedding not counted"
 
 
+def test_a_slow_step_does_not_hide_how_flops_are_counted(tmp_path: Path) -> None:
+    shape = api.read("llama-3.1-8b").shape
+    full = next(each for each in flop_conventions(shape, 8192) if each.attention == "full")
+    path = tmp_path / "train.log"
+    text = torchtitan((9.0, 2.0, 2.0, 2.4, 2.0, 2.0))
+    path.write_text(text.replace("tflops: 367.39", f"tflops: {full.flops_per_token * 4096 / 1e12:.2f}"))
+    assert diagnosed(path, model="llama-3.1-8b").conventions[0].words.startswith("full attention")
+
+
+def test_a_length_that_nothing_tells_is_said_to_be_assumed(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(torchtitan().replace("tflops: 367.39", "tflops: 1.00"))
+    heading, _ = diagnose_answer(diagnosed(path, model="llama-3.1-8b"))
+    assert heading.endswith("The length is assumed: state --seq-len")
+    heading, _ = diagnose_answer(diagnosed(path, model="llama-3.1-8b", seq_len=4096))
+    assert "assumed" not in heading
+
+
 def test_the_convention_of_deepspeed_s_count_includes_recomputation() -> None:
     """Narayanan et al. 2021 (arXiv 2104.04473, eq. 3): 96 B s l h^2 (1 + s/6h + v/16lh), four forward passes."""
     shape = api.read("gpt3-175b").shape

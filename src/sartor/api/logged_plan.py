@@ -369,7 +369,7 @@ def conventions_of(
         known = run.knowing(seq_len=length, num_devices=devices)
         rate = known.measured.tokens_per_s / devices if devices else float("nan")
         per_device = known.steady(known.device_tokens_per_s)
-        rate = float(per_device.mean()) if per_device.size else rate
+        rate = float(np.median(per_device)) if per_device.size else rate
         if not rate > 0:
             return ()
         found = counted(shape, measured.flops_per_s / rate, length)

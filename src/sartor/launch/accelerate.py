@@ -67,9 +67,7 @@ from sartor.step.trainers.fsdp import FSDP
 
 KIND = LaunchKind.ACCELERATE
 OPTIMIZERS = {Optimizer.ADAM: "adamw_torch_fused", Optimizer.SGD: "sgd"}
-ACCELERATE_KEYS = re.compile(
-    r"distributed_type|mixed_precision|num_processes|num_machines|(fsdp|deepspeed|parallelism|dynamo|megatron_lm)_config"
-)
+ACCELERATE_KEYS = re.compile(r"distributed_type|mixed_precision|num_processes|num_machines")
 """Keys by which a YAML is accelerate's."""
 BATCH_OF_PROGRAM = "--per_device_train_batch_size"
 RESHARDS = "fsdp_config.fsdp_reshard_after_forward"
@@ -214,26 +212,26 @@ def _read_deepspeed(fields: StatedDocument, command: ScriptCommand | None, besid
     devices = fields.size("num_processes") or (command.num_devices if command else 0)
     options = replace(fields.options, num_devices=fields.options.devices(devices))
     stated = frozenset({"num_devices"} if devices else ())
+    precision = str(fields.find("mixed_precision") or ("no" if fields.shown("mixed_precision") else "auto"))
     if name := fields.find("deepspeed_config.deepspeed_config_file"):
         text = beside(str(name))
         if text is None:
             raise InputError(
                 "deepspeed_config_file", printable(str(name)), "must be in the folder of the file that names it"
             )
-        reading = read_deepspeed(parse_json(text.encode(), name=printable(str(name))), command, options)
-        return replace(reading, fields_in_file=reading.fields_in_file | stated)
-    precision = str(fields.find("mixed_precision") or ("no" if fields.shown("mixed_precision") else "auto"))
-    enabled = {"auto": {"bf16": {"enabled": "auto"}}}.get(precision, {precision: {"enabled": True}})
-    places = {name: fields.find(f"deepspeed_config.{name}_device") for name in ("offload_optimizer", "offload_param")}
-    stage = fields.size("deepspeed_config.zero_stage", least=0)
-    config: JsonDict = {
-        "zero_optimization": {
-            **({} if stage is None else {"stage": stage}),
-            **{name: {"device": device} for name, device in places.items() if device not in (None, "none")},
-        },
-        **(enabled if precision in ("bf16", "fp16", "auto") else {}),
-        **({"gradient_accumulation_steps": steps} if (steps := _steps(fields)) else {}),
-    }
+        config = parse_json(text.encode(), name=printable(str(name)))
+    else:
+        stage, steps = (fields.find(f"deepspeed_config.{key}") for key in ("zero_stage", "gradient_accumulation_steps"))
+        zero: JsonDict = {} if stage is None else {"stage": stage}
+        for part in ("offload_optimizer", "offload_param"):
+            device = fields.find(f"deepspeed_config.{part}_device")
+            zero |= {part: {"device": device}} if device not in (None, "none") else {}
+        config = {"zero_optimization": zero}
+        config |= {"gradient_accumulation_steps": steps} if isinstance(steps, int) else {}  # else the program sets them
+        config |= {"bf16": {"enabled": "auto"}} if precision == "auto" else {}
+    for word in {"bf16", "fp16"} & {precision}:  # in place of "auto"
+        if isinstance(table := config.setdefault(word, {}), dict) and table.get("enabled", "auto") == "auto":
+            table["enabled"] = True
     reading = read_deepspeed(config, command, options)
     stated |= {"recipe"} if fields.shown("mixed_precision") else set()
     unknown, _, ignored = sorted_out(fields, "accelerate")
@@ -244,12 +242,6 @@ def _read_deepspeed(fields: StatedDocument, command: ScriptCommand | None, besid
         open_fields={**reading.open_fields, **bearing(unknown)},
         fields_in_file=reading.fields_in_file | stated,
     )
-
-
-def _steps(fields: StatedDocument) -> int:
-    """Accumulation steps; 0 if the program sets them (``auto``)."""
-    count = fields.find("deepspeed_config.gradient_accumulation_steps")
-    return count if isinstance(count, int) else 0
 
 
 def _read_dims(

@@ -14,7 +14,7 @@ from dataclasses import replace
 from sartor.json_types import JsonDict
 from sartor.launch.fields import NOT, Argument, plan_rows, release_of, row_of, rows, value_of
 from sartor.launch.megatron import megatron_groups, read_megatron
-from sartor.launch.plan import LaunchFile, LaunchFiles, LaunchKind, LaunchReading, nodes_of, refuser
+from sartor.launch.plan import SWITCHES, LaunchFile, LaunchFiles, LaunchKind, LaunchReading, nodes_of, refuser
 from sartor.launch.python_source import ARGS, CHANGED, TARGET
 from sartor.launch.script import ScriptCommand, beside_script, devices_in, launch_script
 from sartor.launch.stated import NO_OPTIONS, Options
@@ -226,19 +226,7 @@ def read_bridge(table: JsonDict, command: ScriptCommand | None, options: Options
     devices = command.num_devices if command else 0
     reading = read_megatron(ScriptCommand(launcher=(), program="", arguments=arguments, num_devices=devices), options)
     trainer = reading.parts.trainer
-    switches = (
-        "tp_overlap",
-        "dp_overlap",
-        "p2p_overlap",
-        "cuda_graphs",
-        "grad_dtype",
-        "main_dtype",
-        "grad_fusion",
-        "fused_loss",
-    )
-    switches_read = {
-        field: getattr(trainer, field) for field in (*switches, "splits_experts", "dispatch_once", "ep_overlap")
-    }
+    switches_read = {name: getattr(trainer, name) for name in SWITCHES if name != "fused_kernels"}
     narrow = bool(entries.get("mixed_precision.fp8_param_gather", MEGATRON_BRIDGE.memory.narrow_primary))
     memory = replace(trainer.memory, narrow_primary=narrow, narrow_act=bool(entries.get(NARROW_ACT)))
     return replace(

@@ -314,6 +314,7 @@ def _recipe_of_file(fields: StatedDocument, flags: Flags) -> tuple[Recipe, dict[
 
 OF_PROGRAMS = {
     "sgd": Optimizer.SGD,
+    **dict.fromkeys(("muon", "dist_muon"), Optimizer.MUON),
     "adafactor": Optimizer.ADAFACTOR,
     **dict.fromkeys(("adamw_bnb_8bit", "adamw_8bit", "adamw_torch_8bit"), Optimizer.ADAM_8BIT),
     "adamw_torch_4bit": Optimizer.ADAM_4BIT,

@@ -153,7 +153,7 @@ class Row:
     def _meant(self, flags: Stated, name: str) -> Value | None:
         """The value of a word."""
         meanings = self._meanings()
-        word = flags.word(name, () if self.part == "numerics" else tuple(meanings))
+        word = flags.word(name, () if self.part == "numerics" or self.follows else tuple(meanings))
         return self.default if word is None else meanings.get(word, word)
 
 

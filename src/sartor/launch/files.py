@@ -35,6 +35,7 @@ from sartor.launch.megatron import megatron_files, read_megatron
 from sartor.launch.megatron_dialects import is_nemo, read_nemo
 from sartor.launch.options import options_of
 from sartor.launch.plan import (
+    SWITCHES,
     JobParts,
     LaunchFile,
     LaunchFiles,
@@ -220,10 +221,8 @@ def _with_keys(path: Path, command: ScriptCommand) -> ScriptCommand:
 
 def _argument(key: str, value: Value | list[Value]) -> list[str]:
     """A key of a file as words of a command line."""
-    return [
-        f"--{key}",
-        *(text_of(item) for item in (value if isinstance(value, list) else [value]) if item is not None),
-    ]
+    items = value if isinstance(value, list) else [value]
+    return [f"--{key}", *(text_of(item) for item in items if item is not None and item is not True)]
 
 
 def _read_command(path: Path, command: ScriptCommand, options: Options) -> LaunchReading:
@@ -377,12 +376,7 @@ def _yaml(path: Path, text: str, options: Options) -> LaunchReading:
     if not isinstance(arguments, dict):
         _check_claimed(path.name, value, ACCELERATE_KEYS, "accelerate's (distributed_type, mixed_precision ...)")
         return read_accelerate(value, None, options, partial(_beside, path))
-    words: list[str] = []
-    for flag, values in arguments.items():
-        if values is False:
-            continue
-        items = values if isinstance(values, list) else [values]
-        words += [flag, *(str(item) for item in items if item is not True and item is not None)]
+    words = [word for flag, values in arguments.items() if values is not False for word in _argument(flag[2:], values)]
     return read_megatron(ScriptCommand(launcher=(), program="", arguments=tuple(words)), options)
 
 
@@ -427,11 +421,6 @@ _Price = Callable[[TrainingJob, TrainingPlan], tuple[float, float]]
 """Seconds of a step, and bytes of the fullest device."""
 SAME = 1e-9
 """Relative difference below which two prices are equal."""
-SWITCHES = (
-    "tp_overlap", "dp_overlap", "p2p_overlap", "ep_overlap", "fused_kernels", "fused_loss", "grad_fusion",
-    "cuda_graphs", "grad_dtype", "main_dtype", "splits_experts", "dispatch_once",
-)  # fmt: skip
-"""Switches of a trainer; its other fields are habits, which no file sets."""
 NOT_SAID = (
     "shape", "trainer", "routing_skew", "document_len", "trains_weights", "lora_rank", "lora_targets",
     "frozen_bits", "global_batch_size",

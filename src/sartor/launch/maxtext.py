@@ -21,6 +21,7 @@ from sartor.launch.fields import fields_in
 from sartor.launch.plan import JobParts, LaunchKind, LaunchReading, canonical, check_numbers, no_devices
 from sartor.launch.script import ScriptCommand, devices_in
 from sartor.launch.stated import NO_OPTIONS, Options, StatedDocument, unset_arguments
+from sartor.model.editing import edit
 from sartor.model.shape import TransformerShape
 from sartor.model.training import (
     ContextParallel,
@@ -55,6 +56,18 @@ NAMED = {
     "kimi-k2-1t": "kimi-k2",
 }
 """MaxText model names that differ from the zoo's."""
+OVERRIDDEN = {
+    "base_emb_dim": "hidden_size",
+    "base_mlp_dim": "ffn_hidden_size",
+    "base_moe_mlp_dim": "expert_ffn_hidden_size",
+    "base_num_decoder_layers": "num_layers",
+    "base_num_query_heads": "num_heads",
+    "base_num_kv_heads": "num_kv_heads",
+    "head_dim": "head_dim",
+    "num_experts": "num_experts",
+    "vocab_size": "vocab_size",
+}
+"""Sizes of a named model that ``override_model_config`` lets other keys change."""
 LLAMA3_SCALING: JsonDict = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -70,13 +83,12 @@ def _shape_of(keys: StatedDocument, positions: int = 0) -> TransformerShape | No
     unsupported blocks."""
     name = keys.text("model_name", "default")
     if name != "default":
-        if keys.flag("override_model_config"):
-            must = "changes a model that is only named; must give its sizes without model_name"
-            raise InputError("override_model_config", "true", must, "base_emb_dim=... decoder_block=...")
         try:
-            return load_model(NAMED.get(name, name))
+            shape = load_model(NAMED.get(name, name))
         except InputError:
             return None
+        sizes = {field: size for key, field in OVERRIDDEN.items() if (size := keys.size(key))}
+        return edit(shape, **sizes) if keys.flag("override_model_config") else shape
     return read_fields(_config(keys, positions), name="").shape
 
 

@@ -15,7 +15,7 @@ from sartor.launch.fields import NOT, argument_names, plan_rows, rows
 from sartor.launch.megatron import read_megatron
 from sartor.launch.plan import LaunchKind, LaunchReading, no_devices
 from sartor.launch.script import ScriptCommand
-from sartor.launch.stated import NO_OPTIONS, Options
+from sartor.launch.stated import NO_OPTIONS, Options, resolved
 from sartor.step.trainers.nemo import NEMO
 
 NORMS = {
@@ -37,11 +37,11 @@ def is_nemo(value: JsonMap) -> bool:
 
 def read_nemo(value: JsonMap, options: Options = NO_OPTIONS) -> LaunchReading:
     """The model, job and plan of a configuration. Raises `InputError`."""
-    model, trainer = value["model"], value["trainer"]
+    trainer = value["trainer"]
     devices = options.devices(_nemo_devices(trainer))
     if not devices:
         raise no_devices(1)
-    fields = _resolved(model)
+    fields = {name: field for name, field in resolved(value)["model"].items() if field is not None}
     words = tuple(_nemo_words(fields, trainer))
     reading = read_megatron(ScriptCommand(launcher=(), program="", arguments=words, num_devices=devices), options)
     read = reading.parts.trainer
@@ -69,17 +69,6 @@ def _nemo_devices(trainer: JsonMap) -> int:
     devices, nodes = trainer.get("devices"), trainer.get("num_nodes", 1)
     counts = [n for n in (devices, nodes) if isinstance(n, int) and not isinstance(n, bool) and n > 0]
     return counts[0] * counts[1] if len(counts) == 2 else 0
-
-
-def _resolved(model: JsonMap) -> dict[str, object]:
-    """The fields with ``${.encoder_seq_length}`` and ``${model.encoder_seq_length}`` resolved and nulls left out."""
-    out: dict[str, object] = {}
-    for name, value in model.items():
-        reference = re.fullmatch(r"\$\{(?:model)?\.(\w+)\}", value) if isinstance(value, str) else None
-        resolved_value = model.get(reference[1]) if reference else value
-        if resolved_value is not None:
-            out[name] = resolved_value
-    return out
 
 
 def _nemo_words(model: dict[str, object], trainer: JsonMap) -> Iterator[str]:

@@ -217,7 +217,8 @@ def _unsaid(reading: LaunchReading, name: str, words: str, field: str) -> InputE
         near = next((n for text in reading.unknown if text.startswith(name) for n in MEANT.findall(text)), "")
         return InputError(name, words, must, near or "the file without it")
     option = f", or {field} stated beside it" if field in (*AXES, *OF_JOB, "seq_len", "global_batch_size") else ""
-    must = "the file does not say its value, and step and memory depend on it"
+    unsaid = "the file does not say its value" if re.search(r"[${]", words) else "it has no price"
+    must = f"{unsaid}, and step and memory depend on it"
     return InputError(name, words, must, f"its value in the file{option}")
 
 

@@ -341,6 +341,13 @@ def _stated(axis: str, value: int) -> str:
     return str(AXES[axis].shown(value)).lower()
 
 
+SWITCHES = (
+    "tp_overlap", "dp_overlap", "p2p_overlap", "ep_overlap", "fused_kernels", "fused_loss", "grad_fusion",
+    "cuda_graphs", "grad_dtype", "main_dtype", "splits_experts", "dispatch_once",
+)  # fmt: skip
+"""Switches of a trainer; its other fields are habits, which no file sets."""
+
+
 def no_devices(smallest: int) -> InputError:
     """The error if the file does not give the number of devices, which is never assumed."""
     return InputError(
@@ -349,10 +356,13 @@ def no_devices(smallest: int) -> InputError:
 
 
 TUNED = re.compile(
-    r"[-_](instruct|chat|it|base|hf|bnb[-_]4bit|unsloth|pretrain|finetune|sft|lora|qlora|config|recipe|mcore|2[4-9][01]\d)(?=[-_]|$)"
+    r"[-_](instruct|chat|it|base|hf|bnb[-_]4bit|unsloth|coder|pretrain|finetune|sft|peft|lora|qlora|config|recipe|mcore|muon|"
+    r"(mx|nv)?fp[48](_\w+?_scaling)?|2[4-9][01]\d)(?=[-_]|$)"
 )
-RECIPE_NAME = re.compile(r"(?:q?lora_)?(llama|qwen|gemma|mistral|phi)(\d)_?(\d)?_(\d+(?:_\d+)?[bm](?:_a\d+b)?)")
-"""Model names of recipes: llama31_405b, lora_llama3_1_8b, qwen2_5_7b."""
+RECIPE_NAME = re.compile(
+    r"(?:q?lora_)?(llama|qwen|gemma|mistral|phi)(\d)_?(\d)?(?:_moe)?_(\d+(?:_\d+)?[bm](?:_a\d+b)?)"
+)
+"""Model names of recipes: llama31_405b, lora_llama3_1_8b, qwen3_moe_30b_a3b."""
 
 
 def model_named(name: str) -> TransformerShape | None:

@@ -20,7 +20,7 @@ from sartor.launch.fields import Quantities, dialect_tables, fields_in, read_row
 from sartor.launch.plan import JobParts, LaunchKind, LaunchReading, canonical, check_numbers, model_named, no_devices
 from sartor.launch.script import ScriptCommand, devices_in
 from sartor.launch.shell import Beside
-from sartor.launch.stated import NOT_IN_FILE, Options, StatedDocument, bearing, unset_arguments
+from sartor.launch.stated import NOT_IN_FILE, Options, StatedDocument, bearing, resolved, unset_arguments
 from sartor.model.editing import edit
 from sartor.model.shape import TransformerShape
 from sartor.model.training import Optimizer, Recipe, Recompute, Trainer, TrainingPlan
@@ -91,21 +91,21 @@ def read_recipe(
     """The run that keys of a dialect say, with the ``options`` that win over them; ``beside`` returns the text of a
     DeepSpeed file that is named. Raises `InputError`."""
     notes = [*dialect.notes, *(command.notes if command else ())]
-    fields = StatedDocument(raw=_resolved(config), options=options, assumptions=notes)
+    fields = StatedDocument(raw=resolved(config), options=options, assumptions=notes)
     values = read_rows(dialect.name, fields, KEYS)
     for row in rows(dialect.name, KEYS):
         if why := row.refused(values.get(row.field)):
             raise InputError(row.argument, printable(str(values[row.field])), why, str(row.only[-1]))
     setup = _Said(dialect=dialect, fields=fields, values=values, beside=beside)
-    plan = _plan(setup, command)
-    parts = _parts(setup, plan)
     shape = None if options.shape else _model(setup)
+    layers = next((int(model.num_layers) for model in (options.shape, shape) if model), None)
+    plan = _plan(setup, command, layers)
+    parts = _parts(setup, plan)
     unknown, unpriced, ignored = _sorted_out(setup)
     unset = [f"{OF_RECIPE}{setup.word('model')}"] if dialect.required else []  # a recipe by name may set anything else
     apart = not command or "--config_file" in command.launcher
     apart &= bool(dialect.launcher) and plan.zero_stage == 0 and int(plan.dims.dp) > 1
     unset += [f"${dialect.launcher}"] if apart and not {"sharding", "zero_stage"} & options.fields else []
-    layers = next((int(model.num_layers) for model in (options.shape, shape) if model), None)
     return LaunchReading(
         kind=LaunchKind(setup.kind),
         section=dialect.name,
@@ -175,7 +175,7 @@ class _Said:
 # -- plan ---------------------------------------------------------------------------------------------------------
 
 
-def _plan(setup: _Said, command: ScriptCommand | None) -> TrainingPlan:
+def _plan(setup: _Said, command: ScriptCommand | None, model_layers: int | None) -> TrainingPlan:
     missing = [name for name in setup.dialect.required if setup.get(name) is None]
     if missing:
         hidden = [words for key, words in setup.fields.open.items() if re.search("parallel_size|batch_size", key)]
@@ -212,7 +212,7 @@ def _plan(setup: _Said, command: ScriptCommand | None) -> TrainingPlan:
         dims=ParallelDims(tp=tp, pp=pp, dp=dp, cp=cp, ep=setup.count("ep"), sequence_parallel=_splits_sequence(setup)),
         microbatch_size=micro,
         num_microbatches=steps,
-        virtual_stages=setup.count("virtual_stages"),
+        virtual_stages=_chunks(setup, pp, model_layers),
         zero_stage=zero,
         shard_group=group,
         recompute=Recompute.FULL if again else Recompute.SELECTIVE if setup.get("selective") else Recompute.NONE,
@@ -221,6 +221,15 @@ def _plan(setup: _Said, command: ScriptCommand | None) -> TrainingPlan:
     )
     check_numbers(plan, splits_experts=setup.splits_experts)
     return plan
+
+
+def _chunks(setup: _Said, pp: int, layers: int | None) -> int:
+    """Chunks of a device, stated or by the layers of a chunk; what is no multiple of the stages is rounded as told."""
+    size = setup.get("layers_per_chunk")
+    if pp == 1 or not size or not layers:
+        return setup.count("virtual_stages")
+    chunks = math.ceil(layers / int(size)) / pp
+    return max(math.floor(chunks) if setup.get("chunks_rounded") == "down" else math.ceil(chunks), 1)
 
 
 def _devices(setup: _Said, command: ScriptCommand | None, degrees: int) -> int:
@@ -348,6 +357,9 @@ def _offloads(setup: _Said) -> bool:
 def _recipe(setup: _Said) -> Recipe | None:
     if (word := setup.values.get("recipe")) and (setup.get("fp8") or not setup.argument("fp8")):
         return Recipe(word)
+    if setup.dialect.required:
+        named = (recipe for recipe in Recipe if recipe.value in setup.word("model").lower())
+        return next(named, Recipe(setup.dialect.usual["recipe"]))
     if setup.get("fp8"):
         return Recipe(setup.dialect.usual.get("fp8_recipe", "fp8_current"))
     if setup.get("fp16"):
@@ -386,6 +398,10 @@ def _parts(setup: _Said, plan: TrainingPlan) -> JobParts:
 def _adapters(setup: _Said) -> JsonDict:
     """Rank, targets and frozen bits of low-rank adapters; nothing if all weights are trained."""
     tuning, rank = setup.word("tuning"), setup.get("lora_rank")
+    if setup.dialect.required and not rank and re.search(r"_(peft|lora)(_|$)", setup.word("model")):
+        if setup.word("tuning") != "none":
+            setup.fields.open[setup.argument("lora_rank")] = f"${{{printable(setup.word('model'))}}}"
+        return {}
     if setup.argument("peft"):
         tuned = bool(setup.get("peft"))
     elif setup.argument("tuning"):
@@ -510,19 +526,6 @@ def _fields_in(setup: _Said) -> frozenset[str]:
     stated = fields_in(setup.dialect.name, setup.fields, KEYS)
     devices = {"num_devices"} if {"num_devices", "local_devices"} & stated else set()
     return frozenset({MEANS.get(name, name) for name in stated} | devices)
-
-
-def _resolved(config: JsonMap) -> JsonDict:
-    """The keys with references to other keys of the file (``${data.max_length}``) filled in."""
-
-    def filled(value: object) -> object:
-        if isinstance(value, dict):
-            return {name: filled(inner) for name, inner in value.items()}
-        match = re.fullmatch(r"\$\{([\w.]+)\}", value) if isinstance(value, str) else None
-        named = StatedDocument(raw=dict(config)).find(match[1]) if match else None
-        return value if named is None else named
-
-    return {name: filled(value) for name, value in config.items()}
 
 
 def _stands(config: JsonMap, path: str) -> bool:

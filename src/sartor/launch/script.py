@@ -88,9 +88,12 @@ def _weight(command: list[str]) -> tuple[int, int]:
 
 def _unwrapped(command: list[str], shell: Shell) -> list[list[str]]:
     """The command, and commands inside a word that is itself a script (``srun bash -c "torchrun ..."``)."""
+    first = command.index("--") if "--" in command else 0
+    if first and all(any(map(_PROGRAM.fullmatch, part)) for part in (command[:first], command[first:])):
+        command = command[first + 1 :]  # what a program of the cluster's own starts
     out = [command]
     for word in command:
-        if " " in word and ".py" in word and " --" in word and len(word) < 100_000:
+        if " " in word and len(word) < 100_000 and any(map(_PROGRAM.fullmatch, word.split())):
             variables = {
                 name: " ".join(value) for name, value in shell.variables.items() if HOLE not in " ".join(value)
             }
@@ -250,7 +253,7 @@ NEAREST = "a script that starts pretrain_gpt.py, torchtitan.train, or a causal l
 def check_pretraining(command: ScriptCommand, name: str) -> None:
     """Raise `InputError` if the command's words show that it does not pretrain a decoder."""
     program = command.program.rsplit("/", 1)[-1].removesuffix(".py").lower()
-    words = re.split(r"[_\-.]", program)
+    words = re.split(r"[_\-. ]", program or " ".join(command.launcher[:2]).rpartition("/")[2])
     flags = {word.partition("=")[0] for word in command.arguments}
     rows = launch_words()["programs"]
     reasons = [row["why"] for row in rows for word in words if re.fullmatch(row["words"], word)]

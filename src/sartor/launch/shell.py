@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from itertools import takewhile
 
 from sartor.errors import InputError
-from sartor.launch.shell_words import HOLE, Scanner, Statement, Variable, Word, statements_of
+from sartor.launch.shell_words import ECHO, HOLE, Scanner, Statement, Variable, Word, statements_of
 
 MAX_CHARS = 1_000_000
 """Longest script accepted; real ones stay below 100 kB."""
@@ -373,13 +373,15 @@ def _look_up(shell: Shell, variable: Variable) -> list[str]:
     name = variable.name
     if name.startswith("(("):
         return [_calculate(shell, name[2:-2])]
+    if name == ECHO:
+        return _filled(shell, variable.default or "")
     if variable.instead:
         joined = "".join(shell.variables.get(name, []))
         return _filled(shell, variable.default or "") if joined else [""]
     if name in shell.variables and (shell.variables[name] != [""] or variable.default is None):
         return shell.variables[name]
     if variable.default is not None:
-        value = "".join(_filled(shell, variable.default))
+        value = " ".join(_filled(shell, variable.default))
         shell.variables[name] = [value]
         if value:
             shown = f"${name}" if name.isdigit() else name

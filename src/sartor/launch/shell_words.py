@@ -253,14 +253,19 @@ class Scanner:
 
 
 _EXPR = re.compile(r"\s*expr\s+([^|;&<>]{1,200}?)\s*")
+_ECHO = re.compile(r"\s*echo\s+(?!-)([^|;&<>]+?)\s*(\|\s*(tr\s+(-s\s+)?'\\n'\s+' '|xargs|sed 's/  \\\+/ /g')\s*)*")
+ECHO = "(echo"
+"""The name of what ``echo`` prints, be it on one line."""
 _CAT = re.compile(r"\s*cat\s*<<-?\s*(['\"]?)(\w+)\1[ \t]*\n(.*?)\n[ \t]*\2\s*", re.DOTALL)
 
 
 def _substituted(command: str) -> str | Variable:
-    """What ``$(command)`` puts in its place, of the two commands that need no running: ``expr`` of numbers and
-    variables, and ``cat`` of a here-document."""
+    """What ``$(command)`` puts in its place, of the commands that need no running: ``expr`` of numbers and variables,
+    ``echo`` of words, and ``cat`` of a here-document."""
     if match := _EXPR.fullmatch(command):
         return Variable(name=f"(({match[1].replace(chr(92), '')}))", quoted=True)
+    if match := _ECHO.fullmatch(command):
+        return Variable(name=ECHO, default=match[1])
     if match := _CAT.fullmatch(command):
         return match[3].replace(" \x01", "\\\n").replace("\\$", "$")
     return "" if command.lstrip().startswith("#") else HOLE

@@ -75,11 +75,10 @@ NOT_IN_FILE = "left to the program"
 """The words of a field whose value the program fills in that reads the file, whether the file says so or nothing."""
 
 
-@dataclass(slots=True)
-class Flags:
-    """Flags by name, each with its values."""
+@dataclass(slots=True, kw_only=True)
+class _Statements:
+    """What is read of a launch, by name."""
 
-    given: dict[str, list[str]]
     options: Options = NO_OPTIONS
     assumptions: list[str] = field(default_factory=list)
     read: set[str] = field(default_factory=set)
@@ -88,6 +87,28 @@ class Flags:
     """Words of the file for a field that an option states."""
     unchecked: frozenset[str] = frozenset()
     """Names whose value may be wrong, as an option states what they say."""
+
+    def _refused(self, name: str, value: object, must: str, nearest: str = "") -> None:
+        """Raise `InputError` for a value that is wrong, or leave it open where an option states what it says."""
+        if name not in self.unchecked:
+            raise InputError(name, printable(value) if isinstance(value, str) else value, must, nearest)
+        self.open[name] = printable(str(value))
+
+    def _held_open(self, name: str, value: object) -> bool:
+        """Whether only another program fills in a value; it is then open, with a note."""
+        if not isinstance(value, str) or not PLACEHOLDER.search(value):
+            return False
+        if name not in self.open:
+            self.assumptions.append(f"{name} is {hole_text(value)}, which the file does not set: ignored")
+        self.open[name] = hole_text(value)
+        return True
+
+
+@dataclass(slots=True, kw_only=True)
+class Flags(_Statements):
+    """Flags by name, each with its values."""
+
+    given: dict[str, list[str]]
     alternatives: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Other plausible values of sizes that nothing says."""
     odd: list[str] = field(default_factory=list)
@@ -136,12 +157,6 @@ class Flags:
             return default
         return int(text)
 
-    def _refused(self, name: str, text: str, must: str, nearest: str = "") -> None:
-        """Raise `InputError` for a value that is wrong, or leave it open where an option states what it says."""
-        if name not in self.unchecked:
-            raise InputError(name, printable(text), must, nearest)
-        self.open[name] = printable(text)
-
     def number(self, name: str, default: float) -> float:
         """A finite number."""
         text = self.word(name)
@@ -160,10 +175,7 @@ class Flags:
         values = self.given[name]
         if not values:
             raise InputError(name, "no value", "must be followed by its value", ", ".join(choices[:6]))
-        if PLACEHOLDER.search(values[0]):
-            if name not in self.open:
-                self.assumptions.append(f"{name} is {hole_text(values[0])}, which the file does not set: ignored")
-            self.open[name] = hole_text(values[0])
+        if self._held_open(name, values[0]):
             return None
         if not choices or values[0] in choices:
             return values[0]
@@ -306,20 +318,13 @@ def merged(config: JsonMap, others: JsonMap) -> JsonDict:
 NO_OTHERS: Mapping[str, tuple[str, ...]] = {}
 
 
-@dataclass(slots=True)
-class StatedDocument:
+@dataclass(slots=True, kw_only=True)
+class StatedDocument(_Statements):
     """Fields of a nested table by dotted path. ``"auto"`` (filled in by the program) counts as not given; ``older``
     maps a section to sections that held its fields in earlier versions."""
 
     raw: JsonDict
-    options: Options = NO_OPTIONS
-    assumptions: list[str] = field(default_factory=list)
     older: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: NO_OTHERS)
-    read: set[str] = field(default_factory=set)
-    open: dict[str, str] = field(default_factory=dict)
-    replaced: dict[str, str] = field(default_factory=dict)
-    unchecked: frozenset[str] = frozenset()
-    """As of `Flags`."""
     left_to_program: set[str] = field(default_factory=set)
     """Paths where ``"auto"`` stands."""
 
@@ -329,10 +334,7 @@ class StatedDocument:
         if value is None:
             return None
         self.read.add(place)
-        if isinstance(value, str) and PLACEHOLDER.search(value):
-            if place not in self.open:
-                self.assumptions.append(f"{place} is {hole_text(value)}, which the file does not set: ignored")
-            self.open[place] = hole_text(value)
+        if self._held_open(place, value):
             return None
         if value == "auto":
             self.left_to_program.add(place)
@@ -392,12 +394,6 @@ class StatedDocument:
             return default
         return value
 
-    def _refused(self, path: str, value: object, must: str, nearest: str = "") -> None:
-        """As of `Flags`."""
-        if path not in self.unchecked:
-            raise InputError(path, value, must, nearest)
-        self.open[path] = printable(str(value))
-
     def count(self, path: str, default: int, *, least: int = 1) -> int:
         """`size` with a default; -1 (all) is allowed if it is the default."""
         count = self.size(path, least=least, also=(-1,) if default == -1 else ())
@@ -450,10 +446,24 @@ class StatedDocument:
 
 Stated = Flags | StatedDocument
 
+
+def resolved(config: JsonMap) -> JsonDict:
+    """The keys with references to other keys (``${data.max_length}``, ``${.sibling}``) filled in."""
+
+    def filled(value: object, table: JsonMap) -> object:
+        if isinstance(value, dict):
+            return {name: filled(inner, value) for name, inner in value.items()}
+        match = re.fullmatch(r"\$\{(\.?)([\w.]+)\}", value) if isinstance(value, str) else None
+        named = StatedDocument(raw=dict(table if match[1] else config)).find(match[2]) if match else None
+        return value if named is None else named
+
+    return {name: filled(value, config) for name, value in config.items()}
+
+
 BEARING = re.compile(
     r"batch|parallel|shard|zero|[fh]sdp|recompute|checkpointing|activation_checkpoint|checkpoint_activation|remat|precision|"
     r"dtype|fp8|fp16|bf16|quantiz|offload|optim|accumulat|lora|peft|adapter|[48]_?bit|packing|(?<![a-z])[tpced]p_|"
-    r"hidden_size|hidden_layers|intermediate_size|num_layers|num_experts|seq_?len|world_size"
+    r"^--rank$|hidden_size|hidden_layers|intermediate_size|num_layers|num_experts|seq_?len|world_size"
 )
 """In the name of a field that nobody knows: it may change batch, length, sizes, sharding, precision, recomputation or
 optimizer."""

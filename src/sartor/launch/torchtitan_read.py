@@ -32,7 +32,7 @@ from sartor.operators import DType
 from sartor.step.trainers.torchtitan import TORCHTITAN
 from sartor.units import ceil_div, nearest_divisors
 
-TORCHTITAN_TABLES = re.compile(r"job|model|training|parallelism|activation_checkpoint|compile|optimizer|experimental")
+TORCHTITAN_TABLES = re.compile(r"training|parallelism|activation_checkpoint|optimizer")
 """Tables by which a TOML is torchtitan's."""
 
 

@@ -164,7 +164,8 @@ def diagnose_answer(answer: LogDiagnosis | TraceDiagnosis) -> tuple[str, list[st
 
 def _log_heading(answer: LogDiagnosis) -> str:
     run = f", run {answer.run} of {answer.num_runs}" if answer.num_runs > 1 else ""
-    return _run_heading(f"{answer.path}{run}", answer.trainer, answer, answer.predicted.plan)
+    heading = _run_heading(f"{answer.path}{run}", answer.trainer, answer, answer.predicted.plan)
+    return heading if "seq_len" in answer.said else f"{heading}. The length is assumed: state --seq-len"
 
 
 def _log_headline(answer: LogDiagnosis) -> str:
