@@ -93,6 +93,8 @@ def test_gradients_kept_in_16_bits_are_read(tmp_path: Path) -> None:
     [
         ("pod.yaml", "apiVersion: v1\nkind: Pod\nmetadata:\n  name: trainer\n", "a Kubernetes object"),
         ("c.yml", "services:\n  train: {image: x}\n", "Docker Compose"),
+        ("n.yml", '{"pipe_parallel_size": 1, "num_layers": 8, "fp16": {"enabled": true}}', "GPT-NeoX"),
+        ("r.yaml", "policy: {model_name: a/b}\ncluster: {gpus_per_node: 8}\n", "NeMo RL"),
         ("d.yaml", "hello: world\n", ""),
         ("config.json", json.dumps({"model_type": "llama", "hidden_size": 64}), "a model's config.json"),
         ("pyproject.toml", "[project]\nname = 'x'\n", "a Python project"),
@@ -295,3 +297,11 @@ def test_a_pack_s_documents_are_hidden_from_each_other_and_the_interval_holds_th
 @pytest.mark.parametrize(("length", "document"), [(8192, 1024), (2048, 1024), (1000, 1000), (5000, 1000), (1021, 1021)])
 def test_a_document_is_the_longest_part_of_a_pack_of_at_most_1024_tokens(length: int, document: int) -> None:
     assert packed_document(length) == document
+
+
+def test_a_program_that_shares_two_names_with_megatron_is_not_taken_for_it(tmp_path: Path) -> None:
+    (tmp_path / "a.sh").write_text(
+        "torchrun --nproc_per_node 4 learn.py --lr 0.001 --optimizer adamw --batch_size 64\n"
+    )
+    with pytest.raises(InputError, match="a trainer that is known"):
+        read_launch(tmp_path / "a.sh")

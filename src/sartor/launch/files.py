@@ -261,13 +261,18 @@ def _read_command(path: Path, command: ScriptCommand, options: Options) -> Launc
         return read_accelerate(settings, command, options, partial(_beside, path))
     if "--per_device_train_batch_size" in words or "accelerate" in [word.rpartition("/")[2] for word in words]:
         return read_accelerate(_told_alone(command), command, options, partial(_beside, path))
-    if not any(word.startswith("--") for word in command.arguments):
+    if not any("--" in word or "=" in word for word in command.arguments):
         must = "must hold a training command with its arguments (torchrun pretrain_gpt.py --num-layers ...)"
         raise InputError("launch", printable(path.name), must)
-    if not any(word.partition("=")[0] in argument_names() for word in command.arguments):
+    named = [word.partition("=")[0] for word in command.arguments]
+    if not any(word in argument_names() and word not in COMMON for word in named):
         must = "must hold arguments of a trainer that is known; a recipe by name does not say what it sets"
         raise InputError("launch", printable(command.program or path.name), must, NEAREST)
     return read_megatron(command, options)
+
+
+COMMON = ("--lr", "--optimizer", "--seed", "--save", "--load", "--weight-decay", "--num-workers", "--log-interval")
+"""Arguments of Megatron-LM that other programs have too."""
 
 
 def _recipe_started(path: Path, command: ScriptCommand, options: Options) -> LaunchReading | None:
@@ -337,10 +342,11 @@ def _maxtext_keys(script: Path, command: ScriptCommand) -> JsonDict:
 
 
 def _beside(script: Path, name: str) -> str | None:
-    """The text of a file that a script sources, looked up only in the script's own folder."""
-    file = script.parent / name.rsplit("/", 1)[-1]
+    """The text of a file that a script sources, looked up only in the script's own folder and one folder in it."""
+    *_, folder, last = ("", *name.split("/"))
+    within = [script.parent / last, *([script.parent / folder / last] if folder.strip(".") else [])]
     try:
-        return _text(file) if file.is_file() and file != script else None
+        return next((_text(file) for file in within if file.is_file() and file != script), None)
     except (InputError, OSError, ValueError):
         return None
 

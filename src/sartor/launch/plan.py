@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from sartor.errors import NOT_GIVEN, InputError
+from sartor.launch.shell import NOT_BESIDE
 from sartor.model.plan import AXES
 from sartor.model.shape import TransformerShape
 from sartor.model.training import (
@@ -173,7 +174,8 @@ class LaunchReading:
         """The job, with the given model and sequence length, else the file's. Raises `InputError`."""
         shape = shape or self.shape
         if shape is None:
-            must = f"a launch of {self.kind.title} does not say the model's sizes; give MODEL"
+            apart = "".join(f"; {note}" for note in self.assumptions if note.endswith(NOT_BESIDE))
+            must = f"a launch of {self.kind.title} does not say the model's sizes; give MODEL{apart}"
             raise InputError("MODEL", "missing", must, self.model)
         tokens = seq_len or self.parts.seq_len
         if tokens is None:

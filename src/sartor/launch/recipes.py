@@ -422,8 +422,15 @@ def _adapters(setup: _Said) -> JsonDict:
     everywhere = bool(setup.get("all_linear")) or not names or any("all" in str(name).lower() for name in names)
     if not names and setup.argument("peft"):  # PEFT's own default
         names, everywhere = ["q_proj", "v_proj"], False
-    targets = {} if everywhere else {"lora_targets": targets_of([str(name).rpartition(".")[2] for name in names or ()])}
+    layers = [str(name).rpartition(".")[2] for name in names or ()]
+    if not everywhere and all(map(_OF_MLP.fullmatch, layers)):
+        setup.fields.open[setup.argument("lora_targets")] = f"{', '.join(layers)} alone"
+    targets = {} if everywhere else {"lora_targets": targets_of(layers)}
     return {"lora_rank": int(rank), "frozen_bits": int(bits), **targets}
+
+
+_OF_MLP = re.compile(r"(gate|up|down|gate_up|experts|w[123]|linear_fc[12])(_proj)?")
+"""Modules of an MLP; adapters on them alone have no price of their own."""
 
 
 def _trainer(setup: _Said, recipe: Recipe, plan: TrainingPlan) -> Trainer:

@@ -288,6 +288,7 @@ def _read_words(shell: Shell, names: list[str], word: Word) -> None:
         shell.variables |= {name: [piece.strip()] for name, piece in zip(names, pieces, strict=False)}
 
 
+NOT_BESIDE = "is not in the script's folder, so what it sets is unknown"
 _DECLARES = ("export", "local", "readonly", "declare")
 _SHELLS = ("bash", "sh", "sbatch")
 _STARTERS = ("srun", "torchrun", "mpirun")
@@ -311,7 +312,7 @@ def _inner(shell: Shell, command: list[str], statement: Statement) -> list[State
     usual = r"(activate|\.bashrc|\.profile|modules?|conda|setvars)"
     if len(command) > 1 and name in ("source", ".") and not re.search(usual, command[1]):
         shown = re.sub(f"{HOLE}(\\w*){HOLE}?", r"$\1", command[1])
-        shell.notes.append(f"line {statement.line}: {shown} is not in the script's folder, so what it sets is unknown")
+        shell.notes.append(f"line {statement.line}: {shown} {NOT_BESIDE}")
     return None
 
 
