@@ -264,8 +264,7 @@ def _read_command(path: Path, command: ScriptCommand, options: Options) -> Launc
     if not any("--" in word or "=" in word for word in command.arguments):
         must = "must hold a training command with its arguments (torchrun pretrain_gpt.py --num-layers ...)"
         raise InputError("launch", printable(path.name), must)
-    named = [word.partition("=")[0] for word in command.arguments]
-    if not any(word in argument_names() and word not in COMMON for word in named):
+    if not any(word.partition("=")[0] in argument_names() - set(COMMON) for word in command.arguments):
         must = "must hold arguments of a trainer that is known; a recipe by name does not say what it sets"
         raise InputError("launch", printable(command.program or path.name), must, NEAREST)
     return read_megatron(command, options)
