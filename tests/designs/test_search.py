@@ -117,6 +117,19 @@ def test_a_scouted_chip_of_a_search_cut_short_is_counted(monkeypatch: pytest.Mon
     assert result.evaluated + result.pruned + result.left_out + result.waiting == result.num_points
 
 
+def test_a_search_out_of_time_before_its_first_chip_still_ends_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a limit of seconds may pass while the space is bounded."""
+
+    def out_of_time(*_: object) -> None:
+        raise search.OutOfTime
+
+    monkeypatch.setattr(search, "run_in_time", out_of_time)
+    result = search_design(QUESTIONS[1], SPACES[1], time_limit_s=search.ANSWERED_S)
+    assert result.status is DesignStatus.FEASIBLE
+    assert result.best is not None
+    assert 0 < result.best.objective <= best_by_trying_all(1) <= result.upper_bound * (1 + 1e-9) < np.inf
+
+
 @pytest.mark.parametrize("kind", [1, 2])
 def test_a_box_is_bounded_by_no_less_than_any_chip_in_it(kind: int) -> None:
     varied = {"num_stacks": [2, 4], "num_links": [2, 6], "vector_lanes": [16, 32], "memory": ["hbm2", "hbm3"]}

@@ -318,11 +318,14 @@ AGAINST_MODEL: Fields = (
     number("mfu", path=_gpu_mfu, null=True, when=_fits),
     mapping("plan", Scalar.INTEGER, path=_gpu_plan, when=_fits),
     number("ratio", null=True, help="its step time over the chip's"),
+    number("equal_step_s", null=True, help="its step on the chip's network"),
+    number("equal_ratio", null=True, help="that over the chip's step"),
     field("needed", NEEDED, null=True),
 )
 AGAINST: Fields = (
     text("gpu", path="gpu.name"),
     text("cluster"),
+    text("network", help="the chip's network"),
     mapping("per_model", AGAINST_MODEL, path=lambda against: {model.model: model for model in against.models}),
 )
 """A catalogue GPU on the jobs of the design."""
@@ -466,6 +469,8 @@ class DesignAnswer(Answer):
     """Over the axes of ``pareto``; None if none were given."""
     against: tuple[Against, ...] = ()
     """Catalogue GPUs on the same jobs, if requested."""
+    rivals: tuple[str, ...] = ()
+    """Chips of the user's own among the baselines."""
     shapes: ShapeDesign | None = None
     """Shapes of the model's size against chips and plans, if requested."""
     joint: JointShapes | None = None

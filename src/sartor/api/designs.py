@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from sartor.answers.design import DesignAnswer
 from sartor.api.models import Model, read_each
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from sartor.designs.space import AcceleratorSpace
     from sartor.engine.run import Beside, EveryShape
     from sartor.hardware.accelerator import Accelerator
+    from sartor.hardware.gpu import Gpu
+
+T = TypeVar("T")
 
 
 BESIDE = ("h100_sxm", "tpu_v5p")
@@ -88,7 +91,7 @@ def design(
     question, phases, notes = _question(readings, space, size_of("num_devices", num_devices, 1), settings)
     if not 0 <= settings["tolerance"] < 1:
         raise InputError("tolerance", settings["tolerance"], "must be a share from 0 to below 1", "0.01")
-    devices = [device_of(name) for name in settings["against"] or ()]
+    devices = [_by_name("against", device_of, name) for name in settings["against"] or ()]
     gpus = [device for device in devices if device.accelerator is None]
     for gpu in gpus:
         cluster_of(gpu, question.num_devices)
@@ -108,7 +111,8 @@ def design(
         question, notes = whole.joint.question, (*notes, *dict.fromkeys(shape_notes))
     if settings["against"] is None and settings["baselines"] and not whole.result.interrupted:
         gpus = [load_gpu(name) for name in BESIDE]
-    rivals = [_named(device.name, device.accelerator) for device in devices if device.accelerator is not None]
+    own = [_rival(device, space) for device in devices if device.accelerator is not None]
+    rivals = [_named(device.name, device.accelerator) for device, _ in own if device.accelerator is not None]
     baselines = (*whole.result.baselines, *chip_baselines(question, rivals))
     beside, unpriced = against(question, whole.result.best, gpus, named=settings["against"] is not None)
     return DesignAnswer(
@@ -120,10 +124,39 @@ def design(
         shapes=whole.shapes,
         joint=whole.joint,
         against=beside,
+        rivals=tuple(rival.name for rival in rivals),
         nearby=nearby(question, space, whole.result) if settings["sensitivity"] else None,
         warnings=cautions(question, space, whole.result),
-        assumptions=(*_reading_notes(readings), *notes, *space.assumptions, *left_out(question, space), *unpriced),
+        assumptions=(
+            *(*_reading_notes(readings), *notes, *space.assumptions, *left_out(question, space), *unpriced),
+            *(words for _, words in own if words),
+        ),
     )
+
+
+def _by_name(field: str, load: Callable[[Any], T], name: Any) -> T:
+    """A device by name or file; an unknown name is an error of the option it came from."""
+    try:
+        return load(name)
+    except InputError as error:
+        if error.field not in ("gpu", "accelerator"):
+            raise
+        raise InputError(field, error.value, error.must, error.nearest) from None
+
+
+def _rival(device: Gpu, space: AcceleratorSpace) -> tuple[Gpu, str]:
+    """A chip to compare with, and in words what its file leaves open of long runs: it then sustains what the space's
+    chips do."""
+    from sartor.hardware.accelerator import IN_LONG_RUNS
+    from sartor.hardware.accelerator_catalog import NUMBERS
+
+    keys = [key for key in device.template_keys if NUMBERS.get(key, ("",))[0] in IN_LONG_RUNS]
+    shares = {NUMBERS[key][0]: getattr(space.groups[0], NUMBERS[key][0]) for key in keys}
+    if device.accelerator is None or not keys:
+        return device, ""
+    words = ", ".join(f"{key}={shares[NUMBERS[key][0]] / NUMBERS[key][1]:g}" for key in keys)
+    chip = replace(device.accelerator, **shares)
+    return replace(device, accelerator=chip), f"{device.name}: {words} (as the space's chips: its file does not say)"
 
 
 def _space(space: str | Path | AcceleratorSpace) -> AcceleratorSpace:
@@ -205,7 +238,7 @@ def _fleet(fleet: Mapping[str, float]) -> list[tuple[NamedChip, float]]:
 
     chips = []
     for name, weight in fleet.items():
-        chip = load_accelerator(name)
+        chip = _by_name("fleet", load_accelerator, name)
         if not (weight > 0 and isfinite(weight)):
             raise InputError("fleet", f"{name}={weight:g}", "must have a weight above 0", f"{name}=1")
         chips.append((_named(name, chip), weight))

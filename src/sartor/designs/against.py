@@ -25,7 +25,7 @@ from sartor.designs.point import ModelOutcome, ScheduleStore, evaluate_option
 from sartor.designs.question import DesignModel, DesignQuestion
 from sartor.errors import InputError
 from sartor.hardware.accelerator import NODES_NM, Accelerator
-from sartor.hardware.cluster import Cluster
+from sartor.hardware.cluster import Cluster, LinkTier
 from sartor.hardware.cluster_catalog import CLUSTERS, cluster_from, load_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.model.lower.setting import feasible
@@ -59,6 +59,10 @@ class AgainstModel:
     needed: _Needed | None
     ratio: float | None
     """The chip's throughput over the GPU's: above 1 the chip is faster, device for device."""
+    equal_step_s: float | None = None
+    """Seconds of its best plan on the chip's network."""
+    equal_ratio: float | None = None
+    """The chip's throughput over the GPU's there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +83,13 @@ class _GpuPass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Against:
-    """A catalogue GPU on all jobs of a design; ``cluster`` is the network between its nodes."""
+    """A catalogue GPU on all jobs of a design; ``cluster`` is the network between its nodes, ``network`` the chip's in
+    words."""
 
     gpu: Gpu
     cluster: str
     models: tuple[AgainstModel, ...]
+    network: str = ""
 
 
 def against(
@@ -105,21 +111,58 @@ def against(
 
 
 def _on(question: DesignQuestion, best: Ranked | None, gpu: Gpu) -> Against:
-    cluster = cluster_of(gpu, question.num_devices)
-    models = []
+    cluster, models = cluster_of(gpu, question.num_devices), []
+    chip = best.evaluation.point.accelerator if best else None
+    equal = on_network_of(chip, cluster) if chip and np.any(chip.num_links) else None
     for m, model in enumerate(question.models):
         outcome = best.evaluation.outcomes[m] if best else None
-        chip_s = outcome.step_s if outcome else None
-        slower, best_plan = None, _best_pass if model.served else _best_plan
+        best_plan = _best_pass if model.served else _best_plan
         plan: _GpuPass | PricedPlan | None = best_plan(question, model, cluster)
-        if outcome and isinstance(plan, _GpuPass):
-            slower = plan.sequences_per_s / outcome.sequences_per_s
-        elif chip_s and plan:
-            slower = chip_s / plan.step_s
-        needed = _needed(question, gpu, best, slower) if best and slower else None
-        ratio = 1 / slower if slower else None
-        models.append(AgainstModel(model=model.name, plan=plan, chip_step_s=chip_s, needed=needed, ratio=ratio))
-    return Against(gpu=gpu, cluster=cluster.name, models=tuple(models))
+        there: _GpuPass | PricedPlan | None = best_plan(question, model, equal) if equal else None
+        ratio = _ratio(outcome, plan)
+        entry = AgainstModel(
+            model=model.name,
+            plan=plan,
+            chip_step_s=outcome.step_s if outcome else None,
+            needed=_needed(question, gpu, best, 1 / ratio) if best and ratio else None,
+            ratio=ratio,
+            equal_step_s=there.step_s if there else None,
+            equal_ratio=_ratio(outcome, there),
+        )
+        models.append(entry)
+    network = network_words(chip) if chip else ""
+    return Against(gpu=gpu, cluster=cluster.name, models=tuple(models), network=network)
+
+
+def _ratio(outcome: ModelOutcome | None, plan: _GpuPass | PricedPlan | None) -> float | None:
+    """A chip's throughput over a GPU's; None if either has no plan."""
+    if outcome is None or plan is None:
+        return None
+    if isinstance(plan, _GpuPass):
+        return outcome.sequences_per_s / plan.sequences_per_s
+    return plan.step_s / outcome.step_s
+
+
+def on_network_of(chip: Accelerator, cluster: Cluster) -> Cluster:
+    """A GPU's cluster with the chip's network: as many neighbours, the same nominal rates within and beyond them. What
+    links sustain of these stays the GPU's."""
+    joined, own = int(chip.scale_up_devices), cluster.tiers
+    near = replace(own[0], span=joined, bytes_per_s=float(chip.network_bytes_per_s), alone_bytes_per_s=0.0)
+    if not joined:
+        return replace(cluster, tiers=(near,))
+    far = own[-1] if own[1:] else LinkTier(name="scale-out", span=0, bytes_per_s=1, latency_s=0, kind="infiniband")
+    far = replace(far, bytes_per_s=float(chip.scale_out_bytes_per_s), alone_bytes_per_s=0.0, oversubscription=1.0)
+    if not own[1:]:
+        far = replace(far, latency_s=float(chip.scale_out_latency_s))
+    return replace(cluster, devices_per_node=joined, tiers=(near, far))
+
+
+def network_words(chip: Accelerator) -> str:
+    """``groups of 8 at 450 GB/s, 50 GB/s beyond``."""
+    rate = f"at {float(chip.network_bytes_per_s) / GIGA:,.4g} GB/s"
+    if not chip.scale_up_devices:
+        return f"all devices {rate}"
+    return f"groups of {chip.scale_up_devices} {rate}, {float(chip.scale_out_bytes_per_s) / GIGA:,.4g} GB/s beyond"
 
 
 def cluster_of(gpu: Gpu, num_devices: int) -> Cluster:

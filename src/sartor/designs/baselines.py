@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from sartor.cost.chip.operator_latency import SCALE_OUT
 from sartor.designs.bounds import LoweredModel, bare_problem, lower_models, part_seconds, placed_rates
 from sartor.designs.candidates import Baseline, Keep, Ranked, afresh, alone
 from sartor.designs.parts import CopySplit, ModelParts, parts_of
@@ -271,7 +272,7 @@ CHIPS = {
     ),
 }
 """Name in the comparison -> catalogue accelerator, with notes on how it follows from the datasheet."""
-LIKE = "what they sustain of their peak rates is what the space's chips do"
+LIKE = "what they sustain of their peak rates, and the network beyond their links, is what the space's chips have"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,13 +290,16 @@ class NamedChip:
 def known_chips(question: DesignQuestion, space: AcceleratorSpace) -> Iterator[NamedChip]:
     """`CHIPS` with the space's memory sizes within the budget (else their own).
 
-    They sustain the shares of their peaks that the space's candidates do: differences of real chips that no candidate
-    has would count as differences of design.
+    They sustain the shares of their peaks that the space's candidates do, in the same network beyond their links:
+    differences of real chips that no candidate has would count as differences of design.
     If area is the published closed form (always at 22 nm), power is also taken at the space's node, so that chips
     differ by their parts and not by their year. A whole die is priced at the chip's own node.
     """
     limit, first = question.budgets.hbm_bytes or float("inf"), space.groups[0]
     shares: dict[str, Any] = {field: getattr(first, field) for field in IN_LONG_RUNS}
+    network = {field: getattr(first, field) for field in SCALE_OUT}
+    if not any(map(np.ndim, network.values())):
+        shares |= network
     for name, (entry, how) in CHIPS.items():
         chip = load_accelerator(entry)
         sizes = tuple(size for size in space.hbm_bytes or (float(chip.hbm_bytes),) if size <= limit)

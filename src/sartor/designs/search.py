@@ -77,10 +77,14 @@ def search_design(
             state.scout(run_tasks, partial(in_time, deadline))
             state.until_proved(run_tasks)
     except OutOfTime:
-        pass
+        interrupted = time_limit_s >= ANSWERED_S and not state.answered()
     except KeyboardInterrupt:
         interrupted = True
     return _result(state, interrupted, deadline)
+
+
+ANSWERED_S = 1.0
+"""Time limit from which a search ends with a chip, though it takes longer: on a busy machine the bounds alone may."""
 
 
 class OutOfTime(Exception):
@@ -301,14 +305,28 @@ class SearchState(BestFirst):
         self.boxes = [boxes[b] for b in order]
         self.report("bounds")
 
-    def scout(self, run: RunInTime, check: Callable[[], None]) -> None:
-        """A first incumbent of a large space: the best of a few boxes by its first bound, each model on the split with
-        the largest second bound. Not stored: it is a value to beat, whose point is evaluated again where it counts."""
-        if len(self.candidates) <= FIRST_CHUNK:
+    def answered(self) -> bool:
+        """Whether there is an incumbent, found now if there was none; False if Ctrl-C ended that."""
+        run = partial(run_here, self.question, deadline=inf)
+        try:
+            if not (self.infeasible or self.value()):
+                if not self.boxes:
+                    self.bound_boxes(run)
+                self.scout(run, point, only_one=True)
+        except KeyboardInterrupt:
+            return False
+        return True
+
+    def scout(self, run: RunInTime, check: Callable[[], None], *, only_one: bool = False) -> None:
+        """A first incumbent of a large space (of any, if ``only_one`` is wanted): the best of a few boxes by its first
+        bound, each model on the split with the largest second bound. Not stored: it is a value to beat, whose point is
+        evaluated again where it counts."""
+        if len(self.candidates) <= FIRST_CHUNK and not only_one:
             return
-        self._open_next(run)
+        if not self.opened:
+            self._open_next(run)
         leaders = sorted((int(b[self.loose_joint[b].argmax()]) for b in self.boxes[: self.opened]), key=self._rank)
-        for i in leaders[:SCOUTS]:
+        for i in leaders[: 1 if only_one else SCOUTS]:
             likely = [self._likely(m, i, check) for m in range(len(self.question.models))]
             h = int(self.candidates.hbm_bytes[:, i].argmax())
             point = replace(self._point(i, h, tuple(likely)), floor=())

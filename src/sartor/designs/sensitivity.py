@@ -17,10 +17,11 @@ from sartor.cost.chip.ownership import faults, too_hot
 from sartor.designs.baselines import point_on
 from sartor.designs.bounds import lower_models
 from sartor.designs.candidates import Candidates, JointResult, Ranked, alone, candidates_of, space_excess
-from sartor.designs.point import Option, ScheduleStore, evaluate_point
+from sartor.designs.point import Option, ScheduleStore, evaluate_option, evaluate_point
 from sartor.designs.question import EQUAL, DesignQuestion, Objective
 from sartor.designs.space import AXES, AcceleratorSpace
 from sartor.hardware.accelerator import Accelerator
+from sartor.hardware.accelerator_catalog import ratios_to_default, template_value, with_key
 from sartor.schedules.makespan import timing_fields
 
 AS_PUBLISHED = (
@@ -39,8 +40,34 @@ def cautions(question: DesignQuestion, space: AcceleratorSpace, result: JointRes
     chip = result.best.evaluation.point.accelerator
     exempt = AS_PUBLISHED if question.budgets.plausible else ""
     sentences = [f"this chip cannot be built: {fault}{exempt}" for fault in faults(chip)]
+    sentences += _defaults(question, space, result.best)
     ends = [*_at_ends(space, chip), *_at_plan_ends(question, result.best)]
     return tuple(filter(None, [*sentences, too_hot(chip), *ends, _plateau(result.best, result.ranked)]))
+
+
+MOVES = 0.1
+"""Smallest relative change of the throughput for which a default is named."""
+
+
+def _defaults(question: DesignQuestion, space: AcceleratorSpace, best: Ranked) -> Iterator[str]:
+    """Keys that the user's space leaves to the template, if a value that a chip of the catalogue has would move the
+    best chip's throughput under its own plan by `MOVES`."""
+    point, store = replace(best.evaluation.point, options=(), floor=()), ScheduleStore()
+    outcomes = [outcome for outcome in best.evaluation.outcomes if outcome is not None]
+    for key in space.unstated:
+        ratios, default = ratios_to_default(key), template_value(point.accelerator, key)
+        if isinstance(default, str) or not ratios or (key == "num_links" and "link_gb_per_s" in space.unstated):
+            continue
+        ratio, like = ratios[len(ratios) // 2]
+        other = replace(point, accelerator=with_key(point.accelerator, key, default * ratio))
+        reached = [(x, evaluate_option(question, other, x.option, store)[0]) for x in outcomes]
+        gains = [there.sequences_per_s / x.sequences_per_s if there else 0.0 for x, there in reached]
+        gain = max(gains, key=lambda gain: abs(gain - 1), default=1.0)
+        if abs(gain - 1) >= MOVES:
+            yield (
+                f"{key}={default:g} is a default, which the space does not state: with {default * ratio:g} ({like} has "
+                f"{ratio:.3g} times its default) this chip has {gain:.3g}x the throughput"
+            )
 
 
 def _plateau(best: Ranked, ranked: Sequence[Ranked]) -> str:

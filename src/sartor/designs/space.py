@@ -55,6 +55,8 @@ class AcceleratorSpace:
     assumptions: tuple[str, ...] = ()
     axes: tuple[str, ...] = ()
     """Keys of `AXES` that it states."""
+    unstated: tuple[str, ...] = ()
+    """Keys of `TEMPLATE_KEYS` that a user's own space leaves to the template."""
 
     @property
     def dtypes(self) -> tuple[DType, ...]:

@@ -7,6 +7,7 @@ axes are those of `designs.space.AXES`, and ``space_from`` makes the candidates.
 from __future__ import annotations
 
 import difflib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from sartor.bounded import printable
 from sartor.designs.space import AXES, LANES, PUBLISHED, AcceleratorSpace, published_space, required_axes, space_from
 from sartor.errors import InputError, quoted
-from sartor.hardware.accelerator_catalog import NUMBERS
+from sartor.hardware.accelerator_catalog import NUMBERS, TEMPLATE_KEYS
 from sartor.hardware.catalog import ACCELERATORS, is_path, nearest_names, read_toml
 from sartor.json_types import JsonDict
 
@@ -76,7 +77,10 @@ def load_space(name_or_path: str | Path) -> AcceleratorSpace:
     except ValidationError as error:
         raise _sentence(error, table) from None
     fields = checked.model_dump(exclude_none=True, by_alias=True, exclude={"title", "note", "confidence", "sources"})
-    return space_from({**fields, "name": checked.name or path.stem})
+    space = space_from({**fields, "name": checked.name or path.stem})
+    if path.parent in (ENTRIES, ACCELERATORS.folder):
+        return space
+    return replace(space, unstated=tuple(key for key in TEMPLATE_KEYS if key not in fields))
 
 
 def space_names() -> tuple[str, ...]:

@@ -34,6 +34,7 @@ from sartor.report.design_words import (
     PHASE_UNITS,
     POWER_WORDS,
     against_text,
+    drawn_like,
     headlines,
     job_text,
     memory_text,
@@ -155,24 +156,28 @@ def _stages_grid(detail: ModelDetail) -> Grid:
 def _gpus_grid(answer: DesignAnswer) -> Grid:
     """Each catalogue GPU on each model: its step, the chip's, and the advantage the chip needs to win."""
     rows = ((against.gpu.name, each.model, *_gpu_cells(each)) for against in answer.against for each in against.models)
-    heads = ("step", wide_column("80% interval"), "chip's step", "chip vs GPU", "needs: area", "power", "cost")
-    return grid_of("Catalogue GPUs on the same jobs", ("GPU", words_column("model"), *heads), rows)
+    heads = ("step", wide_column("80% interval"), "chip's step", "chip vs GPU", "on one network")
+    columns = ("GPU", words_column("model"), *heads, "needs: area", "power", "cost")
+    return grid_of("Catalogue GPUs on the same jobs", columns, rows)
 
 
 def _gpu_cells(model: AgainstModel) -> tuple[str, ...]:
     if model.plan is None:
-        return ("no plan fits", *[""] * 6)
+        return ("no plan fits", *[""] * 7)
     needed = [None] * 3 if model.needed is None else [model.needed.area, model.needed.power, model.needed.cost]
     return (
         format_seconds(model.plan.step_s),
         f"{format_seconds(model.plan.low_s)} to {format_seconds(model.plan.high_s)}",
         "" if model.chip_step_s is None else format_seconds(model.chip_step_s),
         "" if model.ratio is None else f"{model.ratio:.3g}x",
+        "" if model.equal_ratio is None else f"{model.equal_ratio:.3g}x",
         *("-" if x is None else f"{x:.3g}x" for x in needed),
     )
 
 
 GPU_NOTES = (
+    "'chip vs GPU' has each on its own network, 'on one network' the GPU on the chip's: as many neighbours, the same "
+    "nominal rates, what links sustain of them its own. A network's switches and adapters are not priced.",
     "GPU times are those of the best plan (sartor plan) with the default trainer and the package's calibration; chip "
     "times follow from the template: published steps of GPT-3 on the A100 drawn in it come out 13 to 30% too fast.",
     "'needs' is the factor by which the chip must be faster than predicted to equal the GPU per mm2 of die, per watt "
@@ -199,11 +204,11 @@ def _ideal(answer: DesignAnswer) -> bool:
 
 def _model_texts(answer: DesignAnswer) -> tuple[str, ...]:
     """How much of each GPU's comparison is the model: what the same GPU gains when it is drawn as a chip."""
-    drawn, best, texts = {line.name: line.ranked for line in answer.result.baselines}, answer.best, []
+    best, texts = answer.best, []
     if best is None:
         return ()
     for against in answer.against:
-        like = drawn.get(f"{against.gpu.name.removesuffix('_sxm').upper()}-like, {SEARCHED}")
+        like = drawn_like(answer, against.gpu.name)
         rates = zip(against.models, like.evaluation.rates if like else (), best.evaluation.rates, strict=False)
         shares = [each.ratio * mine / theirs for each, mine, theirs in rates if each.ratio and mine]
         if shares:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from sartor.answers.design import DesignAnswer, rate
 from sartor.cost.chip.ownership import faults, fits_reticle, too_dense
@@ -154,8 +154,42 @@ def headlines(answer: DesignAnswer) -> tuple[str, ...]:
         f"{chip_text(point.accelerator, point.hbm_bytes)}: {_objective_text(question, best.objective)}"
         f"{', ' + dense if (dense := too_dense(point.accelerator)) and not published else ''}.",
         f"{best.area_mm2:,.1f} mm2 {where}{fits}, {best.power_w:,.0f} W peak, {joules} J per token.",
+        *_verdicts(answer, best),
         _proof_text(answer),
     )
+
+
+def _verdicts(answer: DesignAnswer, best: Ranked) -> Iterator[str]:
+    """How many times a GPU's throughput the best chip has on one network and on the GPU's own; and a rival chip's."""
+    plain = answer.question.objective is Objective.THROUGHPUT
+    for entry in answer.against:
+        equal, own = (_range([getattr(m, name) for m in entry.models]) for name in ("equal_ratio", "ratio"))
+        like = drawn_like(answer, entry.gpu.name)
+        drawn = f", {against_text(best, like)} with that GPU drawn as a chip too" if like and plain else ""
+        if equal and own:
+            gpu = entry.gpu.name
+            yield (
+                f"{equal} the throughput of {gpu} as measured{drawn}, device for device, both on the chip's network "
+                f"({entry.network}); {own} with {gpu} on its own ({entry.cluster})."
+            )
+    for line in answer.result.baselines:
+        name, searched, _ = line.name.rpartition(", searched placement")
+        if searched and name in answer.rivals and line.ranked is not None:
+            yield f"{against_text(best, line.ranked)} the {unit_of(answer.question)} of {name}, on its own network."
+
+
+def _range(ratios: Sequence[float | None]) -> str:
+    """``1.2x``, or ``1.2x to 1.5x`` over several models; empty where one has no plan."""
+    known = [ratio for ratio in ratios if ratio]
+    if len(known) < len(ratios) or not known:
+        return ""
+    return " to ".join(dict.fromkeys(f"{ratio:.3g}x" for ratio in (min(known), max(known))))
+
+
+def drawn_like(answer: DesignAnswer, gpu: str) -> Ranked | None:
+    """A catalogue GPU drawn as a chip among the alternatives, with its best placements."""
+    name = f"{gpu.removesuffix('_sxm').upper()}-like, searched placement"
+    return next((line.ranked for line in answer.result.baselines if line.name == name), None)
 
 
 def not_buildable_text(question: DesignQuestion, chip: Accelerator) -> str:
