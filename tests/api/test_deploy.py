@@ -240,6 +240,32 @@ def test_several_devices_types_and_engines_are_compared_and_those_that_cannot_be
     assert any("a100" in name and "nvfp4" in name for name in found.refused)
 
 
+def test_engines_are_compared_with_keys_and_values_of_one_type() -> None:
+    words = {"dtype": "fp8", "users": 64, "pools": False, "most_devices": 4}
+    several = api.deploy(MODEL, "h100", kernels="any", **words)
+    assert {choice.deployment.layout.server.cache.value for choice in several.choices} == {"bf16"}
+    assert several.unstated["kv_dtype"] == "bf16"
+    assert any("its own are fp8" in note for note in several.assumptions)
+    own = api.deploy(MODEL, "h100", kernels="trtllm", **words)
+    assert own.unstated["kv_dtype"] == "fp8"
+    stated = api.deploy(MODEL, "h100", kernels="any", kv_dtype="fp8", **words)
+    assert {choice.deployment.layout.server.cache.value for choice in stated.choices} == {"fp8"}
+    assert "kv_dtype" not in stated.unstated
+
+
+def test_the_answer_says_the_type_and_room_of_keys_and_values(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["deploy", "mixtral-8x7b", "--users", "64", "--no-pools", "--fix", "tp=2,copies=2"]
+    assert sartor_command(words) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert sartor_command([*words, "--json"]) == 0
+    best = json.loads(capsys.readouterr().out)["best"]
+    memory = api.serving("mixtral-8x7b", "h100", concurrency=1, tp=2, copies=2).memory
+    assert best["kv_tokens"] == 2 * int(memory.kv_tokens)
+    assert best["kv_bytes"] == 4 * float(memory.kv_room_bytes)
+    assert f"Keys and values in bf16: {best['kv_tokens']:,} tokens a replica" in said
+    assert f"{best['utilization']:.3g} of memory, {best['step_tokens']:,} tokens a step" in said
+
+
 def test_the_command_says_what_cannot_be_met_and_exits_with_3(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

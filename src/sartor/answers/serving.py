@@ -286,6 +286,8 @@ class Choice:
     """A replica in engines that were not excluded: intervals cover them."""
     tpot_log_sigma: float
     """Deviation of ln time per token, with the kernels of those engines."""
+    memory: InferenceMemory
+    """Of one device of the servers for answers."""
 
     def _one(self, name: str) -> float:
         return float(np.ravel(getattr(self.deployment.steady, name))[0])
@@ -330,6 +332,28 @@ class Choice:
         """Of the tokens of answers."""
         return self.usd_per_hour and self.usd_per_hour / 3600 / self.deployment.output_tokens_per_s * 1e6
 
+    @property
+    def kv_tokens(self) -> int:
+        """Of a replica's servers for answers."""
+        layout = self.deployment.layout
+        return int(self.memory.kv_tokens) * layout.server.copies * layout.decode_workers
+
+    @property
+    def kv_bytes(self) -> float:
+        """Memory for keys and values of a replica's servers for answers."""
+        layout = self.deployment.layout
+        return float(self.memory.kv_room_bytes) * layout.server.num_devices * layout.decode_workers
+
+    @property
+    def step_tokens(self) -> int:
+        server = self.deployment.layout.server
+        return server.engine.step_tokens(server.gpu)
+
+    @property
+    def utilization(self) -> float:
+        server = self.deployment.layout.server
+        return float(server.engine.utilization(server.gpu, server.tp, server.copies))
+
     def to_replace(self, model: str = "") -> str:
         """The sentence on the words of commands and files that stand for a checkpoint; "" if there are none."""
         server = self.deployment.layout.server
@@ -371,7 +395,12 @@ def _sizes(server: Server, workers: int) -> str:
 
 def _of_layout(path: str, *, shown: bool = False) -> Fields:
     """The sizes of the layout at ``path``; ``shown``: device, precision and engine in tables."""
-    kinds = (("gpu", "GPU", "gpu.name"), ("dtype", "type", "dtype"), ("kernels", "engine", "engine.name"))
+    kinds = (
+        ("gpu", "GPU", "gpu.name"),
+        ("dtype", "type", "dtype"),
+        ("kernels", "engine", "engine.name"),
+        ("cache_dtype", "KV", "cache"),
+    )
     return (
         *(text(name, words if shown else "", path=f"{path}.server.{end}") for name, words, end in kinds),
         *(integer(name, path=f"{path}.server.{name}") for name in ("tp", "copies", "ep")),
@@ -416,6 +445,10 @@ CHOICE: Fields = (
         null=True,
         help="tokens of answers",
     ),
+    integer("kv_tokens", help="of a replica, every layer in full, as engines log it"),
+    number("kv_bytes", help="a replica's memory for keys and values"),
+    integer("step_tokens", help="most tokens of a step: the chunk of a prompt"),
+    number("utilization", help="share of memory, of what the engine's option counts"),
     text("binding", help="what keeps a replica from taking more: ttft_s, tpot_s, probability, memory or max_num_seqs"),
     rows("commands", Scalar.TEXT, help="what starts one server of each kind"),
 )

@@ -28,6 +28,7 @@ from sartor.launch.serving import commands
 from sartor.model.lower.setting import check
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import ModelReading, ParallelDims, too_long
+from sartor.operators import DType
 from sartor.options import Declared, Spelling, with_options
 from sartor.pareto import is_pareto
 from sartor.run.fields import FIELDS, NOT_OF_DEPLOYMENTS, Origin, Run, RunOptions
@@ -43,7 +44,7 @@ from sartor.step.serving.deploy import (
 )
 from sartor.step.serving.engines import Engine, engines_on
 from sartor.step.serving.inference import WIDTHS
-from sartor.step.serving.served import Load, Server, padded
+from sartor.step.serving.served import Load, Server, padded, server_memory
 from sartor.units import Floats
 
 MOST_DRAFTS = 16
@@ -171,9 +172,11 @@ def deploy(
         _ = device is None or device_of(device)  # a name that there is not is refused before the search
     questions = list(_questions(reading, gpus, options, {"objective": objective, **load}, refused))
     questions = [question._replace(server=replace(question.server, **drafts), fix=fix) for question in questions]
+    questions = _with_alike_caches(questions)
     most_devices = size_of("most_devices", most_devices, MOST_DEVICES)
     answer = _answer(reading, questions, most_devices, pools=pools)
-    usual = {"dtype": questions[0].server.dtype.value, "kernels": questions[0].server.engine.name}
+    caches = ",".join(dict.fromkeys(question.server.cache.value for question in questions))
+    usual = {"dtype": questions[0].server.dtype.value, "kernels": questions[0].server.engine.name, "kv_dtype": caches}
     unstated = {name: word for name, word in usual.items() if options.get(name) is None}
     if traffic is None:
         unstated |= {name: str(USUAL_LENGTH) for name in ("input_len", "output_len") if name not in lengths}
@@ -354,6 +357,23 @@ def _questions(
         raise error
 
 
+def _with_alike_caches(questions: Sequence[_Question]) -> list[_Question]:
+    """The questions with 16-bit keys and values in all where some engines' or precisions' own are 16-bit and others
+    8-bit: what is compared then stores the same. (One that is stated, or the checkpoint's, is the same already.)"""
+    narrow = [question.server.cache.bytes < 2 for question in questions]
+    if all(narrow):
+        return list(questions)
+    alike = []
+    for question, raised in zip(questions, narrow, strict=True):
+        if raised:
+            server, own = question.server, question.server.cache.value
+            note = f"{server.engine.name} with keys and values in bf16, as the others: its own are {own} (--kv-dtype)"
+            server = replace(server, engine=replace(server.engine, kv_dtype=DType.BF16))
+            question = question._replace(server=server, notes=(*question.notes, note))
+        alike.append(question)
+    return alike
+
+
 def _other_engines(
     run: Run, reading: ModelReading, gpu: Gpu, own: Calibration | None
 ) -> Iterator[tuple[Engine, Calibration]]:
@@ -518,6 +538,7 @@ def _choices(ranked: Iterator[_Ranked] | Sequence[_Ranked]) -> Iterator[Choice]:
             percentile=percentile,
             commands=commands(deployment),
             elsewhere=elsewhere,
+            memory=server_memory(layout.server),
             tpot_log_sigma=float(np.ravel(tpot_log_sigma)[0]),
         )
 
