@@ -61,13 +61,13 @@ def test_a_private_buffer_that_nobody_named_is_assumed_and_said_to_turn_the_step
     assert "num_links" not in line
     assert "dtype=" not in line
     turn = next(turn for turn in answer.question.depends_on if turn.field == "tensor_core_sram_kib")
-    assert turn.value == 128
-    stated = sartor.estimate("llama-3-8b", chip(tmp_path, "tensor_core_sram_kib = 128\n"), **RUN)
+    assert turn.value == 228  # the middle of the catalogue, relative to the default
+    stated = sartor.estimate("llama-3-8b", chip(tmp_path, "tensor_core_sram_kib = 228\n"), **RUN)
     assert turn.figures["time_s"] == pytest.approx(float(stated.time_s), rel=1e-9)
     assert turn.figures["ratio"] < 0.7
-    said = [words for words in headline(answer) if words.startswith("With tensor_core_sram_kib=128, which was not st")]
+    said = [words for words in headline(answer) if words.startswith("With tensor_core_sram_kib=228, which was not st")]
     assert len(said) == 1
-    assert said[0].endswith("(default: 32; mi300x_like has 4 times its default).")
+    assert said[0].endswith("(default: 32; h100_like has 7.12 times its default).")
     assert "tensor_core_sram_kib" in {row["field"] for row in answer.to_dict()["depends_on"]}
 
 
@@ -88,7 +88,7 @@ def test_only_what_moves_the_time_by_a_tenth_is_said_above_the_answer(tmp_path: 
     assert "vector_core_sram_kib=2," in left(answer)[0]
     assert "run_factor" not in fields  # 1.07
     share = fields["sustained_share"].value
-    assert share == 0.76  # of a100_like
+    assert share == 0.85  # of TPUs
     slower = sartor.estimate(
         "llama-3-8b", chip(tmp_path, f"tensor_core_sram_kib = 228\nsustained_share = {share}\n"), **RUN
     )
@@ -100,7 +100,7 @@ def test_passes_lint_gemms_and_plans_say_it_too(tmp_path: Path) -> None:
     path = chip(tmp_path)
     served = sartor.estimate("llama-3-8b", path, phase="prefill", tp=2)
     turn = next(turn for turn in served.question.depends_on if turn.field == "tensor_core_sram_kib")
-    stated = sartor.estimate("llama-3-8b", chip(tmp_path, "tensor_core_sram_kib = 128\n"), phase="prefill", tp=2)
+    stated = sartor.estimate("llama-3-8b", chip(tmp_path, "tensor_core_sram_kib = 228\n"), phase="prefill", tp=2)
     assert turn.figures["time_s"] == pytest.approx(float(stated.time_s), rel=1e-9)
     path = chip(tmp_path)
     lint = sartor.lint("llama-3-8b", path, **RUN)
@@ -108,7 +108,7 @@ def test_passes_lint_gemms_and_plans_say_it_too(tmp_path: Path) -> None:
     product = sartor.gemm(4096, 4096, 4096, path)
     assert any("tensor_core_sram_kib=32," in line for line in product.assumptions)
     turn = next(turn for turn in product.depends_on if turn.field == "tensor_core_sram_kib")
-    larger = sartor.gemm(4096, 4096, 4096, chip(tmp_path, "tensor_core_sram_kib = 128\n"))
+    larger = sartor.gemm(4096, 4096, 4096, chip(tmp_path, "tensor_core_sram_kib = 228\n"))
     assert turn.figures["time_s"] == pytest.approx(float(larger.cost.time_s), rel=1e-9)
     assert "tensor_core_sram_kib" in {row["field"] for row in product.to_dict()["depends_on"]}
     assert not sartor.gemm(4096, 4096, 4096, "h100_like").depends_on
@@ -127,7 +127,7 @@ def test_a_plan_on_a_cluster_of_own_chips_says_it(tmp_path: Path) -> None:
     trained = sartor.estimate("gpt2-large", cluster=cluster, num_devices=8, global_batch_size=32)
     turn = next(turn for turn in trained.question.depends_on if turn.field == "tensor_core_sram_kib")
     assert of_plan.figures["time_s"] == pytest.approx(turn.figures["time_s"], rel=1e-6)
-    chip(tmp_path, "tensor_core_sram_kib = 128\n")
+    chip(tmp_path, "tensor_core_sram_kib = 228\n")
     axes = {name: trained.question.held.axes[name] for name in ("tp", "pp", "dp", "cp", "microbatch_size")}
     stated = sartor.estimate("gpt2-large", cluster=cluster, num_devices=8, global_batch_size=32, **axes)
     assert turn.figures["time_s"] == pytest.approx(float(stated.time_s), rel=1e-6)

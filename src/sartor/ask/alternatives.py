@@ -465,7 +465,7 @@ def _values(gpu: Gpu) -> Iterator[str]:
 def template_turns(gpu: Gpu, time_s: float, time_on: Callable[[Gpu], float]) -> tuple[Turn, ...]:
     """Other plausible values of keys that a chip's file leaves out and that change the time by `MOVES`, the largest
     change first; ``time_on`` gives the seconds on another chip. A plausible value is as far from its default as a chip
-    of the catalogue sets it."""
+    of the catalogue sets it: the middle one of them, or the farthest if that alone changes the time."""
     chip, keys = gpu.accelerator, gpu.template_keys
     turns: list[Turn] = []
     for key in keys:
@@ -474,11 +474,14 @@ def template_turns(gpu: Gpu, time_s: float, time_on: Callable[[Gpu], float]) -> 
         default, ratios = template_value(chip, key), ratios_to_default(key)
         if isinstance(default, str) or not ratios:
             continue
-        ratio, like = ratios[len(ratios) // 2]
-        value = default * ratio
-        seconds = time_on(replace(datasheet_of(with_key(chip, key, value)), template_keys=keys))
-        compared = f" (default: {default:g}; {like} has {ratio:.3g} times its default)"
-        turns += turn_of_time(key, int(value) if value == int(value) else value, seconds, time_s, compared)
+        for ratio, like in (ratios[len(ratios) // 2], ratios[-1]):
+            value = default * ratio
+            seconds = time_on(replace(datasheet_of(with_key(chip, key, value)), template_keys=keys))
+            compared = f" (default: {default:g}; {like} has {ratio:.3g} times its default)"
+            turned = tuple(turn_of_time(key, int(value) if value == int(value) else value, seconds, time_s, compared))
+            if turned:
+                turns += turned
+                break
     return tuple(sorted(turns, key=lambda turn: -abs(turn.figures["ratio"] - 1)))
 
 

@@ -124,7 +124,7 @@ def ratios_to_default(key: str) -> tuple[tuple[float, str], ...]:
     """How far from its default each chip of the catalogue that changes a key of `TEMPLATE_KEYS` sets it, and the chip's
     name; those that change it least first.
 
-    >>> ratios_to_default("tensor_core_sram_kib")[1]
+    >>> ratios_to_default("tensor_core_sram_kib")[2]
     (4.0, 'mi300x_like')
     """
     ratios = []
