@@ -7,6 +7,7 @@ import json
 import math
 import shlex
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -251,6 +252,30 @@ def test_engines_are_compared_with_keys_and_values_of_one_type() -> None:
     stated = api.deploy(MODEL, "h100", kernels="any", kv_dtype="fp8", **words)
     assert {choice.deployment.layout.server.cache.value for choice in stated.choices} == {"fp8"}
     assert "kv_dtype" not in stated.unstated
+
+
+@pytest.mark.parametrize(
+    ("model", "dtype", "fix", "near", "kept"),
+    [
+        ("qwen3-235b-a22b", "fp8_block", {"tp": 8, "ep": 1}, "ep=8 or tp=4", {"tp": 8, "ep": 8}),
+        ("qwen2.5-72b", "int4_wo", {"tp": 2}, "tp=1", {"tp": 1}),
+    ],
+)
+def test_layouts_that_cut_a_block_of_weights_with_one_scale_are_refused(
+    model: str, dtype: str, fix: dict[str, int], near: str, kept: dict[str, int]
+) -> None:
+    words = {"dtype": dtype, "users": 8, "pools": False}
+    for ask in (partial(api.deploy, fix=fix, **words), partial(api.serving, dtype=dtype, concurrency=8, **fix)):
+        with pytest.raises(InputError, match="that share a scale") as refused:
+            ask(model, "h100")
+        assert (refused.value.field, refused.value.nearest) == ("tp", near)
+    found = api.deploy(model, "h100", fix=kept, **words)
+    assert found.best is not None
+    everything = api.deploy(model, "h100", **words)
+    assert any("that share a scale" in why for why in everything.refused.values())
+    sizes = [(c.deployment.layout.server.tp, c.deployment.layout.server.ep) for c in everything.choices]
+    assert (fix["tp"], fix.get("ep", 1)) not in sizes
+    api.serving(model, "h100", dtype="bf16", concurrency=8, tp=8, ep=1)  # which has no such blocks
 
 
 def test_the_answer_says_the_type_and_room_of_keys_and_values(capsys: pytest.CaptureFixture[str]) -> None:

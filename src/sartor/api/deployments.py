@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple, Unpack
 
 import numpy as np
 
-from sartor.answers.serving import Choice, DeploymentAnswer, ServedPoint
+from sartor.answers.serving import Choice, DeploymentAnswer, ServedPoint, pools_text
 from sartor.api.models import Model, read
 from sartor.api.questions import crossing_note, in_engine
 from sartor.api.servers import covered, served_run, server_of
@@ -44,7 +44,7 @@ from sartor.step.serving.deploy import (
 )
 from sartor.step.serving.engines import Engine, engines_on
 from sartor.step.serving.inference import WIDTHS
-from sartor.step.serving.served import Load, Server, padded, server_memory
+from sartor.step.serving.served import Load, Server, cut_block, near_uncut, padded, server_memory
 from sartor.units import Floats
 
 MOST_DRAFTS = 16
@@ -68,6 +68,8 @@ class _Question(NamedTuple):
     """Engines that were not excluded, with their kernels."""
     fix: Mapping[str, int]
     """Sizes (`_SIZES`) that every layout has."""
+    refused: dict[str, str]
+    """Of the whole question, what cannot be and why."""
 
 
 class DeployOptions(RunOptions, total=False):
@@ -349,6 +351,7 @@ def _questions(
                     precision_of(dtype, device)[1] if dtype else (),
                     tuple(_other_engines(stated, reading, device, own)) if name is None else (),
                     {},
+                    refused,
                 )
         except InputError as caught:
             error = error or caught
@@ -427,18 +430,30 @@ def _layouts(question: _Question, joined: int, most_devices: int, *, pools: bool
     """The layouts with the sizes that are fixed, those of the same servers together."""
     fix, server = question.fix, question.server
     widths = sorted({*question.widths, *(fix[name] for name in ("tp", "prefill_tp") if name in fix)})
-    servers = servers_of(server, joined, widths, [fix["ep"]] if "ep" in fix else question.experts)
-    groups = [[ServerLayout(server=answers)] for answers in servers]
+    answers = servers_of(server, joined, widths, [fix["ep"]] if "ep" in fix else question.experts)
+    servers = _uncut(question, answers)
+    groups = [[ServerLayout(server=answering)] for answering in servers]
     if pools:
-        firsts = [
-            prompts
-            for prompts in servers_of(server, joined, widths, question.experts)
-            if all(fix.get(f"prefill_{n}", getattr(prompts, n)) == getattr(prompts, n) for n in ("tp", "copies", "ep"))
-        ]
+        firsts = _uncut(question, servers_of(server, joined, widths, question.experts), "prefill_")
         pairs = itertools.product(question.deployer.first_servers(firsts), servers)
         groups += [with_pools(first, then, most_devices) for first, then in pairs]
     fixed = ([layout for layout in group if fix.items() <= _sizes(layout).items()] for group in groups)
     return [group for group in fixed if group]
+
+
+def _uncut(question: _Question, servers: Sequence[Server], pool: str = "") -> list[Server]:
+    """Of the servers with the sizes that are fixed, those that cut no block of weights with one scale; what the others
+    cut is refused. Raises ``InputError`` where sizes that are stated leave none."""
+    fix, names = question.fix, ("tp", "copies", "ep")
+    fixed = [one for one in servers if all(fix.get(pool + n, getattr(one, n)) == getattr(one, n) for n in names)]
+    cut = [cut_block(server) for server in fixed]
+    kept = [server for server, why in zip(fixed, cut, strict=True) if not why]
+    if fixed and not kept and (fix or question.widths != WIDTHS):
+        raise InputError(f"{pool}tp", fixed[0].tp, cut[0], near_uncut(fixed[0]))
+    for server, why in zip(fixed, cut, strict=True):
+        if why and why not in question.refused.values():
+            question.refused[f"{server.dtype.value} as {pools_text(ServerLayout(server=server))}"] = why
+    return kept
 
 
 _SIZES = ("tp", "copies", "ep", "decode_workers", "prefill_workers", "prefill_tp", "prefill_copies", "prefill_ep")

@@ -42,8 +42,10 @@ from sartor.step.serving.served import (
     Server,
     Shortage,
     capacity,
+    cut_block,
     holds,
     longest_tokens,
+    near_uncut,
     padded,
     server_memory,
     shortage,
@@ -119,6 +121,9 @@ def serving(
     run, server = _completed(run, server_of(run, reading, device, engine, size_of("copies", copies, 1)), load)
     workers = size_of("decode_workers", decode_workers, 1)
     prefill = _prefill_pool(server, prefill_workers, prefill_tp, prefill_copies, workers)
+    for name, pool in (("tp", server), ("prefill_tp", prefill)):
+        if pool is not None and (why := cut_block(pool)):
+            raise InputError(name, pool.tp, why, near_uncut(pool))
     steady_in = partial(_steady, server, prefill, (prefill_workers, workers), load)
     steady, shortages = steady_in(engine, calibration), _shortages(server, prefill, load)
     elsewhere = {} if shortages else dict(_in_other_engines(run, reading, device, own, steady_in))
@@ -260,7 +265,8 @@ def _completed(run: Run, server: Server, load: Load) -> tuple[Run, Server]:
         prompt, answer = int(np.max(load.input_len)), int(np.max(load.output_len))
         shape = padded(server.shape, VOCABULARY_MULTIPLE)
         splits = (replace(server, tp=tp, shape=shape) for tp in WIDTHS if tp * server.copies % server.ep == 0)
-        fits = (s.tp for s in splits if feasible(shape, ParallelDims(tp=s.tp)) and capacity(s, prompt, answer))
+        able = (s for s in splits if feasible(shape, ParallelDims(tp=s.tp)) and not cut_block(s))
+        fits = (s.tp for s in able if capacity(s, prompt, answer))
         if (tp := next(fits, None)) is None:
             run = run.with_(Origin.USUAL, "serving", tp=server.tp)
         else:

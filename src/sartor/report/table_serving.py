@@ -403,7 +403,8 @@ def _out_of_reach(answer: DeploymentAnswer) -> list[str]:
     """Why nothing does: no layout holds a request, none meets the objectives, or the devices cannot take the load."""
     load = answer.load
     if not answer.front:
-        return [f"No layout of up to {answer.most_devices} devices holds one request."]
+        refused = " and can be started (not possible: below)" if answer.refused else ""
+        return [f"No layout of up to {answer.most_devices} devices holds one request{refused}."]
     if answer.most_load:
         most = f"{answer.most_load:,.0f} requests in flight" if load.users else f"{answer.most_load:.3g} requests/s"
         return [f"{answer.most_devices} devices take at most {most} (--most-devices)."]

@@ -20,7 +20,7 @@ from sartor.model.lower import lower
 from sartor.model.lower.setting import feasible
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import AttentionKernel, ParallelDims, Phase, StoredTypes, Workload
-from sartor.operators import Attention, DType, GroupedGemm, Operator, OperatorGraph
+from sartor.operators import Attention, DType, Gemm, GroupedGemm, Operator, OperatorGraph, Role
 from sartor.step.serving.engines import USUAL_ENGINE, Engine
 from sartor.step.serving.inference import WIDTHS, InferenceMemory, Room, kv_cache_bytes, longest_sequence
 from sartor.units import Floats, IntArray, Ints, ceil_div, round_up
@@ -291,5 +291,49 @@ def would_fit(server: Server, prompt: int, answer: int = 0) -> dict[str, int]:
     for tp in WIDTHS:
         wider = replace(server, tp=tp, ep=1)
         if tp > server.tp and feasible(server.shape, ParallelDims(tp=tp)) and capacity(wider, prompt, answer):
-            return {"tp": tp}
+            return {} if cut_block(wider) else {"tp": tp}
     return {}
+
+
+# -- blocks of weights with one scale ----------------------------------------------------------------------------------
+
+_SPLIT = {
+    Role.ATTENTION_OUTPUT: "attention's width",
+    Role.FFN_DOWN: "ffn_hidden_size",
+    Role.SHARED_DOWN: "the shared experts' width",
+    Role.EXPERT_DOWN: "expert_ffn_hidden_size",
+}
+"""Roles whose weights tensor parallelism splits along the contracted dimension, with its name."""
+_BLOCKS = {DType.FP8_BLOCK: 128, DType.INT4_WO: 128}
+_EXPERT_BLOCKS = {DType.FP8_BLOCK: 128, DType.INT4_WO: 32}
+"""Weights along that dimension with one scale, which devices cannot share: vLLM raises an error for fp8_block
+(``validate_fp8_block_shape``, ``Fp8MoEMethod.create_weights``; SGLang's are copies) and for groups of GPTQ and AWQ
+(``verify_marlin_supports_shape``), whose groups in experts it halves down to 32 (``MoeWNA16Method``). Recalled
+2026-11-30; TensorRT-LLM is taken to be alike."""
+
+
+def cut_block(server: Server) -> str:
+    """Which shard of the weights cuts a block that has one scale, in words; empty if none does. Engines refuse that."""
+    if server.dtype not in _BLOCKS:
+        return ""
+    for op in served_graph(server, server.workload(Phase.DECODE)).operators:
+        blocks = _EXPERT_BLOCKS if isinstance(op, GroupedGemm) else _BLOCKS
+        if not isinstance(op, Gemm | GroupedGemm) or op.role not in _SPLIT or op.dtype not in blocks:
+            continue
+        if (shard := int(op.k)) % (block := blocks[op.dtype]):
+            parts = server.num_devices // server.ep if isinstance(op, GroupedGemm) else server.tp
+            width = f"{_SPLIT[op.role]} {shard * parts:,}" + (f" / {parts} = {shard:,}" if parts > 1 else "")
+            kind = op.dtype.value
+            return f"{width} must be a multiple of the {block} weights that share a scale in {kind} (engines refuse it)"
+    return ""
+
+
+def near_uncut(server: Server) -> str:
+    """The nearest sizes that cut no block: whole experts per device, or narrower tensor parallelism."""
+    devices = server.num_devices
+    whole = replace(server, ep=devices)
+    moe = server.shape.moe_ffn
+    near = [f"ep={devices}"] if moe and int(moe.num_experts) % devices == 0 and not cut_block(whole) else []
+    narrower = (tp for tp in reversed(WIDTHS) if tp < server.tp and feasible(server.shape, ParallelDims(tp=tp)))
+    near += [f"tp={tp}" for tp in narrower if not cut_block(replace(server, tp=tp, ep=1))][:1]
+    return " or ".join(near) or "dtype=bf16"
