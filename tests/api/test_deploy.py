@@ -278,6 +278,20 @@ def test_layouts_that_cut_a_block_of_weights_with_one_scale_are_refused(
     api.serving(model, "h100", dtype="bf16", concurrency=8, tp=8, ep=1)  # which has no such blocks
 
 
+@pytest.mark.parametrize(
+    ("gpu", "kernels", "dtype", "near"),
+    [("a100", "vllm", "int4", "int4_wo"), ("a100", "trtllm", "int4", "int4_wo"), ("b200", "vllm", "int8", "fp8")],
+)
+def test_a_type_that_an_engine_has_no_kernel_for_is_refused(gpu: str, kernels: str, dtype: str, near: str) -> None:
+    for ask in (partial(api.deploy, users=4), partial(api.serving, concurrency=4)):
+        with pytest.raises(InputError, match="has no kernel") as refused:
+            ask(MODEL, gpu, dtype=dtype, kernels=kernels)
+        assert (refused.value.field, refused.value.nearest) == ("dtype", near)
+    found = api.deploy(MODEL, gpu, dtype=f"{dtype},{near}", kernels=kernels, users=4, pools=False)
+    assert found.best is not None
+    assert any("has no kernel" in why for why in found.refused.values())
+
+
 def test_the_answer_says_the_type_and_room_of_keys_and_values(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["deploy", "mixtral-8x7b", "--users", "64", "--no-pools", "--fix", "tp=2,copies=2"]
     assert sartor_command(words) == 0

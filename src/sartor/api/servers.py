@@ -242,11 +242,16 @@ def served_run(reading: ModelReading, gpu: GpuLike | None, options: RunOptions) 
 
 
 def server_of(run: Run, reading: ModelReading, gpu: Gpu, engine: Engine, copies: int) -> Server:
-    """The server that a run states, on one device where it states no number."""
+    """The server that a run states, on one device where it states no number. Raises ``InputError`` for a type that the
+    engine has no kernel for."""
+    dtype, _ = precision_of(run.get("dtype"), gpu)
+    if (instead := engine.instead_of(dtype, gpu)) is not dtype:
+        must = f"{engine.name} has no kernel that multiplies it by itself on {gpu.name}"
+        raise InputError("dtype", dtype.value, must, instead.value)
     return Server(
         shape=padded(reading.shape, run.get("tp", 1)),
         gpu=gpu,
-        dtype=precision_of(run.get("dtype"), gpu)[0],
+        dtype=dtype,
         tp=run.get("tp", 1),
         copies=copies,
         ep=run.get("ep", 1),

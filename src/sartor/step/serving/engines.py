@@ -116,6 +116,16 @@ class Engine:
     def runs_on(self, gpu: Gpu) -> bool:
         return gpu.accelerator is None and (not self.vendors or gpu.vendor in self.vendors)
 
+    def instead_of(self, dtype: DType, gpu: Gpu) -> DType:
+        """The type nearest to ``dtype`` for which it has a kernel on a device; ``dtype`` itself where it has one. No
+        engine multiplies 4-bit integers by each other; vLLM's 8-bit ones stop before Blackwell (its documentation,
+        "INT8 W8A8", read 2026-11-30)."""
+        if dtype is DType.INT4:
+            return DType.INT4_WO
+        if dtype is DType.INT8 and self.name == "vllm" and gpu.generation.startswith("blackwell"):
+            return DType.FP8
+        return dtype
+
     @property
     def kernels(self) -> Kernels:
         """What it runs otherwise than a trainer."""
