@@ -398,7 +398,7 @@ def recorded(folder: Path, lines: str) -> Path:
 
 def test_recorded_requests_state_rate_lengths_and_bursts(tmp_path: Path) -> None:
     even = recorded(tmp_path, "".join(f"{i},{100 + 100 * (i % 2)},10,50\n" for i in range(101)))
-    request, per_s = recorded_requests(even, of_rate=False)
+    request, per_s = recorded_requests(even)
     assert (per_s, request.output_len, request.cached_len, request.longest) == (1.0, 10, 50, 210)
     assert (request.arrival_cv2, request.answer_cv2) == (0, 0)
     assert request.prompt_cv2 > 0
@@ -415,12 +415,45 @@ def test_recorded_requests_state_rate_lengths_and_bursts(tmp_path: Path) -> None
         ("5,10,10,0\n2,5,5,0\n", "line 3.*sort the file"),
         ("0,10,10,10\n2,5,5,0\n", "line 2.*not cached"),
         ("0,10,10,0\n", "has 1 requests"),
+        ("7,10,10,0\n" * 30, "has 30 requests at one time, 7 s"),
         ("".join(f"{i + 900 * (i > 40)},10,10,0\n" for i in range(80)), "line 42.*901 s without a request"),
     ],
 )
 def test_a_recording_that_says_nothing_is_refused_by_its_line(tmp_path: Path, lines: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         api.deploy(MODEL, "h100", **QUICK, traffic=recorded(tmp_path, lines))
+
+
+def in_bursts(folder: Path) -> Path:
+    """50 requests within 0.1 s, every 10 s."""
+    times = (10 * i + 0.002 * j for i in range(60) for j in range(50))
+    return recorded(folder, "".join(f"{time:.3f},1000,300,0\n" for time in times))
+
+
+def test_a_burst_waits_for_the_prompts_before_it_and_takes_more_replicas(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All 50 prompts of a burst on one server wait for half of them; Kingman's formula said a quarter of that."""
+    burst = {"traffic": in_bursts(tmp_path), "tp": 1, "pools": False, "percentile": 95, "tpot_s": 0.03}
+    for limit, replicas in ((5.0, 1), (0.5, 3)):
+        best = api.deploy("qwen3-8b", "h100", ttft_s=limit, **burst).best
+        assert best is not None
+        steady, size = best.deployment.steady, 50 / replicas
+        prompt_s = float(np.ravel(steady.each_prompt_s)[0])
+        assert best.deployment.replicas == replicas
+        assert best.ttft_s > ((size - 1) / 2 - 1) * prompt_s * 0.9
+        assert 0.9 * size * prompt_s < best.quantiles_s[0] < limit
+        assert int(best.commands[0].split("--max-num-seqs ")[1].split()[0]) >= size
+    words = ["deploy", "qwen3-8b", "--traffic", str(burst["traffic"]), "--tp", "1", "--no-pools", "--ttft", "5"]
+    assert sartor_command(words) == 0
+    assert "first tokens wait as the recorded requests would" in " ".join(capsys.readouterr().out.split())
+
+
+def test_load_and_lengths_beside_a_recording_are_refused(tmp_path: Path) -> None:
+    file = in_bursts(tmp_path)
+    for words in ({"requests_per_s": 2.0}, {"users": 4}, {"input_len": 100}, {"cached": 0.5}):
+        with pytest.raises(InputError, match="is in the traffic file"):
+            api.deploy(MODEL, "h100", traffic=file, **words)
 
 
 def pool_of(name: str, role: str = "", **sizes: int) -> ServerPool:

@@ -15,7 +15,7 @@ from sartor.answers.serving import Choice, DeploymentAnswer, ServedPoint, pools_
 from sartor.api.models import Model, read
 from sartor.api.questions import crossing_note, in_engine
 from sartor.api.servers import covered, served_run, server_of
-from sartor.api.traffic import USUAL_LENGTH, recorded_requests, stated_request
+from sartor.api.traffic import MOST_RECORDED, USUAL_LENGTH, recorded_requests, stated_request
 from sartor.api.words import GpuLike, device_of, precision_of, size_of
 from sartor.cost.correction.calibration import Calibration, load_calibration
 from sartor.errors import InputError
@@ -215,10 +215,11 @@ def _requests(
     if traffic is None:
         request = stated_request(lengths, cached)
     else:
-        for name, value in {**lengths, **({"cached": cached} if cached else {})}.items():
-            raise InputError(name, str(value), "is in the traffic file: leave it out")
-        request, recorded_per_s = recorded_requests(traffic, of_rate=bool(per_s or users))
-        per_s = per_s or (0.0 if users else recorded_per_s)
+        stated = {**lengths, "cached": cached, "requests_per_s": requests_per_s, "users": users}
+        for name, value in stated.items():
+            if value:
+                raise InputError(name, str(value), "is in the traffic file: leave it out")
+        request, per_s = recorded_requests(traffic)
     return replace(request, open=per_s > 0), per_s
 
 
@@ -622,7 +623,10 @@ def _assumed(
     names = dict.fromkeys(question.server.engine.name for question in questions)
     request, server = questions[0].deployer.request, questions[0].server
     yield f"served by {', '.join(names)}; {_lengths_text(request)}"
-    if request.arrival_cv2 == 1:
+    if (recorded := request.recorded) is not None:
+        first = f"the first {recorded.time_s.size:,}" if recorded.time_s.size == MOST_RECORDED else "all"
+        yield f"first tokens wait as the recorded requests would ({first} of them, given to copies in turn)"
+    elif request.arrival_cv2 == 1:
         yield "requests arrive independently of each other: in bursts the first token waits longer"
     if request.cached_len:
         yield f"{request.cached_len:,} tokens of a prompt are cached already; each request keeps them for itself"

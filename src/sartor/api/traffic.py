@@ -14,7 +14,7 @@ import numpy.typing as npt
 from sartor.api.words import size_of
 from sartor.bounded import read_csv
 from sartor.errors import InputError
-from sartor.step.serving.served import Load
+from sartor.step.serving.served import Load, Recording
 
 USUAL_LENGTH = 1024
 """Tokens of a prompt and of an answer where nobody states them."""
@@ -61,9 +61,12 @@ def _lengths(name: str, value: Any) -> tuple[int, float, int]:
     return round(math.exp(middle + sigma**2 / 2)), math.expm1(sigma**2), max(round(longest), sizes[-1])
 
 
-def recorded_requests(file: str | Path, *, of_rate: bool) -> tuple[Load, float]:
-    """The requests of a CSV file, and how many come per second; ``of_rate``: the load is stated otherwise. Raises
-    ``InputError``."""
+MOST_RECORDED = 20_000
+"""Requests of a recording whose waits are found: the first of more."""
+
+
+def recorded_requests(file: str | Path) -> tuple[Load, float]:
+    """The requests of a CSV file, and how many come per second. Raises ``InputError``."""
     must = "must be a CSV file with a line per request: time, in, out and, where prefixes are cached, cached"
     rows = read_csv(Path(file), "traffic", must, ("time", "in", "out"))
     if len(rows) < 2:
@@ -78,21 +81,26 @@ def recorded_requests(file: str | Path, *, of_rate: bool) -> tuple[Load, float]:
         if bad.any():
             raise InputError("traffic", f"{file} line {int(bad.argmax()) + 2}", what)
     span = float(time_s[-1] - time_s[0])
-    if not of_rate and (span == 0 or between.max() > max(GAP, 4 / len(rows)) * span):
+    if span == 0:
+        must = f"has {len(rows)} requests at one time, {time_s[0]:g} s; a rate takes two times"
+        raise InputError("traffic", str(file), must)
+    if between.max() > max(GAP, 4 / len(rows)) * span:
         line = int(between.argmax()) + 2
         what = f"is followed by {between.max():g} s without a request, of {span:g} s: a mean rate says little"
-        raise InputError("traffic", f"{file} line {line}", what, "cut the file there, or state the requests per second")
+        raise InputError("traffic", f"{file} line {line}", what, "cut the file there")
+    new = prompt - cached
     load = Load(
         concurrency=1,
         input_len=round(prompt.mean()),
         output_len=round(answer.mean()),
         cached_len=int(cached.mean()),
-        prompt_cv2=_cv2(prompt - cached),
+        prompt_cv2=_cv2(new),
         answer_cv2=_cv2(answer),
-        arrival_cv2=_cv2(between) if span else 1.0,
+        arrival_cv2=_cv2(between),
         longest=int((prompt + answer).max()),
+        recorded=Recording(time_s[:MOST_RECORDED], (new / new.mean())[:MOST_RECORDED]),
     )
-    return load, (len(rows) - 1) / span if span else 0.0
+    return load, (len(rows) - 1) / span
 
 
 def _column(file: str | Path, rows: list[dict[str, str]], name: str, least: int) -> npt.NDArray[np.float64]:

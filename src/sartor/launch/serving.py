@@ -47,7 +47,7 @@ class ServerPool:
 def pools_of(deployment: Deployment) -> tuple[ServerPool, ...]:
     """The pools of a deployment, prompts first."""
     layout = deployment.layout
-    running = math.ceil(deployment.most_in_flight / (layout.server.copies * layout.decode_workers))
+    running = math.ceil(deployment.most_at_once / (layout.server.copies * layout.decode_workers))
     pools = [(layout.prefill, "prefill", layout.prefill_workers)] if layout.prefill else []
     return tuple(
         ServerPool(server=server, role=role, count=workers * deployment.replicas, running=running)

@@ -256,7 +256,7 @@ def deploy_lines(answer: DeploymentAnswer) -> list[str]:
         return [f"{question}: no deployment.", *_out_of_reach(answer)]
     first = interval_text(best.ttft_s, *map(float, best.ttft_interval))
     each = interval_text(best.tpot_s, *map(float, best.tpot_interval))
-    unread = unread_text(answer.reading)
+    unread, recorded = unread_text(answer.reading), answer.load.request.recorded
     return [
         f"{question}: {_deployment_text(best)}, the {'cheapest' if answer.of_price else f'fewest {answer.unit}'} of "
         f"{count_text(answer.num_layouts, 'layout')}{'' if answer.of_price else ' (not every GPU has a price)'}.",
@@ -264,7 +264,8 @@ def deploy_lines(answer: DeploymentAnswer) -> list[str]:
         f"First token {first}, then a token in {each}; for {best.percentile:g}% of requests within "
         f"{' and '.join(map(format_seconds, best.quantiles_s))}{_likely_text(answer, best)}; "
         f"{best.deployment.output_tokens_per_s:,.0f} tokens/s{_money_text(best)}. A replica takes "
-        f"{count_text(best.deployment.most_in_flight, 'request')} in flight: {_BINDING[best.binding]}.",
+        f"{count_text(best.deployment.most_in_flight, 'request')} in flight{' on average' * bool(recorded)}: "
+        f"{_BINDING[best.binding]}.",
         _memory_text(best),
         *_simpler_text(answer),
         *_unsure_text(answer, best),

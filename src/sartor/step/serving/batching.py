@@ -12,6 +12,7 @@ on the times of passes and on how many sequences memory holds.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 
@@ -23,7 +24,7 @@ from sartor.cost.price import Estimate
 from sartor.hardware.cluster import own_links
 from sartor.hardware.cluster_catalog import joined_devices, usual_cluster
 from sartor.model.workload import Phase
-from sartor.step.serving.served import Load, Server, cache_bytes, capacity, holds, served_pass
+from sartor.step.serving.served import Load, Recording, Server, cache_bytes, capacity, holds, served_pass
 from sartor.units import Floats, Ints, plain, remembered_if_few
 
 COUNTS = np.unique(np.round(2.0 ** (np.arange(121) / 4)))
@@ -204,20 +205,26 @@ class Steady:
     output_tokens_per_s: Floats
     """Throughput of the whole server."""
     ttft_deviation_s: Floats
-    """Standard deviation among requests: of the queue, the prompts' lengths, and where in a step a request comes."""
+    """Standard deviation among requests of what is no queue: of prompts' lengths, where in a step a request comes."""
+    queue: Waits = field(repr=False)
+    """Waits for the prompts before, which are part of the time to the first token."""
     tpot_deviation_s: Floats
     """Among requests: of the prompts that come between their tokens, and of how many run beside them."""
 
     def quantile(self, percentile: float | None) -> tuple[Floats, Floats]:
         """Times to the first token and per token that ``percentile`` of the requests have at most; None: the means.
-        Those of requests are log-normal, with their mean and deviation."""
+        Those of requests are log-normal, with their mean and deviation; but waits in the queue are as `Waits` has
+        them, independent of the rest."""
         if percentile is None:
             return self.ttft_s, self.tpot_s
         deviations = NormalDist().inv_cdf(percentile / 100)
-        return (
-            _log_normal(self.ttft_s, self.ttft_deviation_s, deviations),
-            _log_normal(self.tpot_s, self.tpot_deviation_s, deviations),
-        )
+        tpot_s = _log_normal(self.tpot_s, self.tpot_deviation_s, deviations)
+        mean_s, form = np.asarray(self.ttft_s), np.shape(self.ttft_s)
+        fits = np.isfinite(mean_s)
+        rest_s = np.where(fits, mean_s - np.reshape(self.queue.mean_s, form), 1.0)
+        rest = _log_normal(rest_s, self.ttft_deviation_s, deviations) - rest_s
+        queue = np.where(fits, np.reshape(self.queue.beyond_mean_s(percentile / 100), form), 0.0)
+        return plain(np.asarray(mean_s + np.copysign(np.hypot(queue, rest), queue + rest))), tpot_s
 
     @property
     def tpot_log_sigma(self) -> Floats:
@@ -233,9 +240,36 @@ def _log_normal(mean: Floats, deviation: Floats, deviations: float) -> Floats:
     return quantile
 
 
-def _queue_deviation_s2(queue_s: Array, service_s: Array) -> Array:
-    """Variance of a wait of M/D/1 with that mean (Takacs: the second moment is 2 W^2 + 2 s W / 3)."""
-    return np.asarray(queue_s**2 + 2 / 3 * service_s * queue_s)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waits:
+    """Waits of prompts for those before them, one entry per load: those of M/D/1 with this mean, whose prompts take
+    ``lump_s`` (in G/G/1 times ``bursts``), or of recorded requests."""
+
+    mean_s: Array
+    lump_s: Array
+    recorded: Recording | None = None
+    every: Array | None = None
+    """Of the recorded requests, how many a copy takes one of."""
+    busy: Array | None = None
+    """Share of the time that a copy of a prompts' server is busy."""
+
+    def beyond_mean_s(self, share: float) -> Array:
+        """What ``share`` of the requests wait at most, less the mean. The tail of M/D/1 is exponential: with busy B and
+        a rate r per prompt where B (e^r - 1) = r, longer than x prompts waits (1 - B) / (B e^r - 1) e^(-r x)."""
+        if self.recorded is not None and self.every is not None and self.busy is not None:
+            at_most = self.recorded.waits(self.every, self.busy, share)
+            return np.asarray((at_most - self.recorded.waits(self.every, self.busy)) * self.lump_s)
+        lumps = np.where(np.isfinite(self.mean_s), self.mean_s, 1.0) / self.lump_s
+        busy = np.clip(2 * lumps / (2 * lumps + 1), 1e-6, 1 - 1e-9)
+        rate = np.minimum(2 * (1 - busy) / busy, 2 - 2 * np.log(busy))  # above the root, and convex: Newton falls to it
+        for _ in range(NEWTON):
+            rate = rate - (busy * np.expm1(rate) - rate) / (busy * np.exp(rate) - 1)
+        tail = np.log((1 - busy) / (busy * np.exp(rate) - 1) / (1 - share)) / rate
+        return np.asarray(np.maximum(tail, 0.0) * self.lump_s - self.mean_s)
+
+
+NEWTON = 12
+"""Newton steps to the decay of a queue's tail: from a bound that is at most twice the root, to the last digits."""
 
 
 def steady_state(
@@ -266,28 +300,37 @@ def steady_state(
     alone_s, full_s = passes.alone_s, passes.full_s
     prompt_s = passes.shared_s(others / answer)
     gaps = FIRST_TOKEN_STEPS + (np.broadcast_to(receive_every, flight.shape) - 1) / 2
-    busy_s = bursts(load) * prompt_s * others * prompt_s / (2 * (answer * step_s + prompt_s))
-    queued_s = busy_s + others / 2 * full_s / waves
-    met_s = np.minimum(queued_s + gaps * others / answer * prompt_s, others * prompt_s)
-    tpot_s = step_s + (others * prompt_s - met_s) / np.maximum(answer - 1, 1)
+    met = others * prompt_s  # a request meets each prompt once
+    busy_s = np.minimum(bursts(load) * prompt_s * met / (2 * (answer * step_s + prompt_s)), met)
+    queue = Waits(mean_s=busy_s, lump_s=bursts(load) * prompt_s)
+    if load.recorded is not None:
+        own_s = alone_s + FIRST_TOKEN_S
+
+        def undisturbed_s(others: Array) -> Array:
+            return own_s + (gaps + answer - 1) * steps.at(others + 1)
+
+        queue, others, later = _replayed(load.recorded, server.copies, running, sequences, prompt_s, undisturbed_s)
+        step_s, met = steps.at(others + 1), queue.mean_s + later * prompt_s
+    queued_s = queue.mean_s + others / 2 * full_s / waves
+    met_s = np.minimum(queued_s + gaps * others / answer * prompt_s, met)
+    tpot_s = step_s + (met - met_s) / np.maximum(answer - 1, 1)
     first_s = alone_s + met_s + gaps * step_s + FIRST_TOKEN_S
     request_s = first_s + (answer - 1) * tpot_s
-    met_later = np.maximum(others - met_s / prompt_s, 0.0)
+    met_later = np.maximum(met - met_s, 0.0) / prompt_s
     tpot_deviation_s = np.hypot(
         prompt_s * np.sqrt(met_later * (1 + load.prompt_cv2)) / np.maximum(answer - 1, 1),
         _swing(load, running * server.copies) * (steps.slope(running) * step_s + tpot_s - step_s),
     )
     room_s = (in_flight / running - 1) * request_s
     first_deviation_s = np.sqrt(
-        _queue_deviation_s2(busy_s, prompt_s)
-        + gaps * others / answer * prompt_s**2
+        gaps * others / answer * prompt_s**2
         + step_s**2 / 12
         + alone_s**2 * load.prompt_cv2
         + room_s**2 / np.maximum(flight - running * server.copies, 1.0)
     )
     step = _decoding(server, load, np.ceil(running).astype(np.int64).reshape(load.form), known)
-    met, decoded = others * prompt_s, (answer - 1) * step_s  # a request meets each prompt once: all of request_s but
-    # the scheduling of the first token, which deviates as measured; passes deviate as their operators do
+    decoded = (answer - 1) * step_s  # with what it meets all of request_s but the scheduling of the first token, which
+    # deviates as measured; passes deviate as their operators do
     passes_s = (alone_s + met) * load.flat(passes.alone.log_sigma) + decoded * load.flat(step.log_sigma)
     first = server.engine.first_token_log_sigma
     paced = np.hypot(passes_s, (request_s - alone_s - met - decoded) * first) / request_s
@@ -304,9 +347,43 @@ def steady_state(
         prompt_s,
         step_s,
         tpot_s,
-        (room_s + first_s, _first_token_log_sigma(first_s, first, room_s, waited)),
+        (room_s + first_s, _first_token_log_sigma(first_s, first, room_s, waited), queue),
         (first_deviation_s, tpot_deviation_s),
     )
+
+
+def _replayed(
+    recorded: Recording,
+    copies: int,
+    running: Array,
+    sequences: Ints,
+    prompt_s: Array,
+    undisturbed_s: Callable[[Array], Array],
+) -> tuple[Waits, Array, Array]:
+    """Recorded requests on servers of which each copy runs ``running`` on average: their waits, the sequences that run
+    beside one, and the prompts that come while it is in flight. ``undisturbed_s``: a request's seconds with so many
+    beside it, without the prompts of others. The rate is that at which Little's law holds; where one copy more or less
+    would not do, they wait longer than they must."""
+
+    def met(per_s: Array) -> tuple[Array, Array, Array, Array]:
+        every = recorded.every(per_s * copies, copies)
+        later, beside = recorded.followers(every, running)
+        beside = np.minimum(beside, np.maximum(sequences - 1.0, 0.0))
+        return every, recorded.waits(every, per_s * prompt_s), later, beside
+
+    def taken_s(per_s: Array) -> Array:
+        _, wait, later, beside = met(per_s)
+        return np.asarray(undisturbed_s(beside) + (wait + later) * prompt_s)
+
+    low, high = 1e-6 / prompt_s, 1 / prompt_s
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        fits = middle * taken_s(middle) <= running
+        low, high = np.where(fits, middle, low), np.where(fits, high, middle)
+    every, wait, later, beside = met(low)
+    mean_s = wait * prompt_s + np.maximum(running / low - taken_s(low), 0.0)
+    queue = Waits(mean_s=mean_s, lump_s=prompt_s, recorded=recorded, every=every, busy=low * prompt_s)
+    return queue, beside, later
 
 
 def _swing(load: Load, running: Array) -> Array:
@@ -336,12 +413,12 @@ def _steady(
     each_prompt_s: Array,
     step_s: Array,
     tpot_s: Array,
-    ttft: tuple[Array, Floats],
+    ttft: tuple[Array, Floats, Waits],
     deviations_s: tuple[Floats, Floats],
 ) -> Steady:
-    """The columns in the form of ``load``; infinite times where not one sequence is held. ``ttft``: with its log sigma;
-    times per token are those of a step."""
-    (flight, steps), (ttft_s, ttft_log_sigma) = load.columns(), ttft
+    """The columns in the form of ``load``; infinite times where not one sequence is held. ``ttft``: with its log sigma
+    and queue; times per token are those of a step."""
+    (flight, steps), (ttft_s, ttft_log_sigma, queue) = load.columns(), ttft
     fits, per_step = np.asarray(held) >= 1, server.tokens_per_step
     steps = np.maximum(steps / per_step, 1.0)
     tokens_per_s = np.where(fits, flight * steps * per_step / (ttft_s + (steps - 1) * tpot_s), 0.0)
@@ -355,6 +432,7 @@ def _steady(
     return Steady(
         step=step,
         prompt=prompt,
+        queue=queue,
         ttft_log_sigma=plain(np.broadcast_to(ttft_log_sigma, flight.shape).reshape(load.form)),
         **{name: plain(column.reshape(load.form)) for name, column in zip(names.split(), columns, strict=True)},
     )
@@ -399,19 +477,19 @@ def disaggregated(
         steps=decode_steps(decode, load, float(at_once.max()), known),
         copies=copies,
         waves=waves,
-        bursts=bursts(load),
+        load=load,
     )
     running = pools.running(at_once)
     step_s = pools.steps.at(running)
-    cv2_s2 = prompt_s**2 * load.prompt_cv2 + step_s**2 / 12
     per_s = pools.per_s(running, step_s)
-    queue_s = pools.queue_s(per_s)
+    queue = pools.queue(per_s)
     tpot_deviation_s = _swing(load, running * copies) * pools.steps.slope(running) * step_s
-    own_s = pools.first_s(queue_s, step_s)
+    own_s = pools.first_s(queue.mean_s, step_s)
     first_s = np.maximum(own_s, flight / per_s - (answer - 1) * step_s)
     column = np.maximum(np.ceil(running), 1).astype(np.int64).reshape(load.form)
     step = _decoding(decode, load, column, known)
     share, pace = (first_s - own_s) * per_s / flight, load.flat(step.log_sigma)
+    queue = replace(queue, mean_s=queue.mean_s + first_s - own_s)
     full = np.hypot(pace, _full_log_sigma(share, pools.steps.slope(running)))
     waited = np.where(running < at_once, _amplified(load.flat(passes.alone.log_sigma), share), full)
     return _steady(
@@ -425,8 +503,8 @@ def disaggregated(
         each_s,
         step_s,
         step_s,
-        (first_s, _first_token_log_sigma(own_s, APART_LOG_SIGMA, first_s - own_s, waited)),
-        (np.sqrt(_queue_deviation_s2(queue_s + first_s - own_s, each_s) + cv2_s2), tpot_deviation_s),
+        (first_s, _first_token_log_sigma(own_s, APART_LOG_SIGMA, first_s - own_s, waited), queue),
+        (np.sqrt(prompt_s**2 * load.prompt_cv2 + step_s**2 / 12), tpot_deviation_s),
     )
 
 
@@ -446,7 +524,7 @@ class _Pools:
     steps: _DecodeSteps
     copies: Ints
     waves: float
-    bursts: float
+    load: Load
 
     def per_s(self, running: Array, step_s: Array) -> Array:
         """Requests whose answers end per second."""
@@ -460,13 +538,17 @@ class _Pools:
         seconds: Array = self.prompt_s + queue_s + first_s + self.moved_s + steps_s + FIRST_TOKEN_S
         return seconds
 
-    def queue_s(self, per_s: Array) -> Array:
+    def queue(self, per_s: Array) -> Waits:
         """A request meets what the other requests make a server's queue: those that prompts' servers have busy with all
-        but one request per server (M/D/1)."""
-        share = np.maximum(1 - self.prompt_servers / self.flight, 0.0)
-        busy = np.minimum(per_s * self.each_s / self.prompt_servers, 1.0) * share
-        queue_s: Array = self.bursts * self.each_s * busy / (2 * (1 - busy))
-        return queue_s
+        but one request per server (M/D/1), or the recorded ones before it."""
+        busy = np.minimum(per_s * self.each_s / self.prompt_servers, 1.0)
+        if (recorded := self.load.recorded) is not None:
+            every = recorded.every(per_s, self.prompt_servers)
+            mean_s = recorded.waits(every, busy) * self.each_s
+            return Waits(mean_s=mean_s, lump_s=self.each_s, recorded=recorded, every=every, busy=busy)
+        busy = busy * np.maximum(1 - self.prompt_servers / self.flight, 0.0)
+        lump_s = bursts(self.load) * self.each_s
+        return Waits(mean_s=lump_s * busy / (2 * (1 - busy)), lump_s=lump_s)
 
     def running(self, largest: Array) -> Array:
         """Sequences that run on each copy: as many as the requests in flight keep there, with no more requests than
@@ -483,7 +565,7 @@ class _Pools:
         step_s = self.steps.at(running)
         per_s = self.per_s(running, step_s)
         taken = per_s * self.each_s <= self.prompt_servers
-        request_s = self.first_s(self.queue_s(per_s), step_s) + (self.answer - 1) * step_s
+        request_s = self.first_s(self.queue(per_s).mean_s, step_s) + (self.answer - 1) * step_s
         fits: npt.NDArray[np.bool_] = taken & (per_s * request_s <= self.flight)
         return fits
 

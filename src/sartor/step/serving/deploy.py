@@ -104,6 +104,8 @@ class Deployment:
     """Probability that the objectives hold."""
     most_in_flight: int
     """Requests in flight of a replica with which the objectives still hold."""
+    most_at_once: int
+    """Requests that a replica must have room for: the same or, as recorded bursts are more, all that memory holds."""
     output_tokens_per_s: float
     """Of all replicas, under the load."""
 
@@ -225,6 +227,7 @@ class Deployer:
             steady=steady,
             likely=float(self.objective.likely(steady)[0, 0]),
             most_in_flight=largest,
+            most_at_once=layout.most_in_flight(self.request) if self.request.recorded else largest,
             output_tokens_per_s=load or rate,
         )
 

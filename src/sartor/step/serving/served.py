@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,81 @@ from sartor.step.serving.inference import WIDTHS, InferenceMemory, Room, kv_cach
 from sartor.units import Floats, IntArray, Ints, ceil_div, round_up
 
 Array = npt.NDArray[np.float64]
+
+
+BUSY = np.linspace(0, 1, 41)[1:]
+"""Shares of the time that a server of prompts is busy, for which waits of recorded requests are found."""
+SHARES = np.concatenate([np.linspace(0, 0.9, 46), 1 - np.geomspace(0.1, 1e-4, 62)[1:], [1.0]])
+"""Shares of requests at which the distribution of those waits is kept."""
+WIDEST = 1 << 10
+"""Copies over which recorded requests are divided at most."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recording:
+    """Requests as they came, divided in turn over the copies of a server.
+
+    Their waits for the prompts before them are Lindley's recursion: the work that a request meets is that of the one
+    before it, its prompt more and the time between them less, and never below nothing. So bursts, lulls and the hours
+    of a day wait as they did, for which no formula of means holds.
+    """
+
+    time_s: Array
+    size: Array
+    """Tokens of each prompt that are not cached, over their mean."""
+    tables: dict[int, tuple[Array, Array, Array]] = field(default_factory=dict, repr=False)
+
+    @property
+    def per_s(self) -> float:
+        return (self.time_s.size - 1) / float(self.time_s[-1] - self.time_s[0])
+
+    def every(self, per_s: Array, copies: Ints) -> Array:
+        """A copy takes one of every so many requests, where a replica of ``copies`` takes ``per_s``. Above 8 four
+        numbers from each power of two to the next, no more than there are."""
+        needed = np.maximum(np.ceil(self.per_s / per_s - 1e-9), 1.0) * copies
+        needed = np.minimum(needed, WIDEST)
+        grain = np.maximum(2.0 ** (np.floor(np.log2(needed)) - 2), 1.0)
+        return np.asarray(np.floor(needed / grain) * grain)
+
+    def waits(self, every: Array, busy: Array, share: float | None = None) -> Array:
+        """Waits in seconds of a mean prompt: the mean, or what ``share`` of the requests wait at most, where a copy's
+        prompts keep it ``busy``."""
+        result = np.empty(busy.shape)
+        for one in np.unique(every):
+            here, (means, quantiles, _) = every == one, self._table(int(one))
+            known = means if share is None else [np.interp(share, SHARES, row) for row in quantiles]
+            result[here] = np.interp(busy[here], BUSY, known)
+        return result
+
+    def followers(self, every: Array, mean_flight: Array) -> tuple[Array, Array]:
+        """Requests that a copy takes in while one is in flight, and those in flight beside it on average, if all stay
+        as long and so that ``mean_flight`` are there on average."""
+        result = np.empty((2, mean_flight.size))
+        for one in np.unique(every):
+            here, (_, _, later) = every == one, self._table(int(one))
+            for row, counts in zip(result, later[1:], strict=True):
+                row[here] = np.interp(mean_flight[here], later[0], counts)
+        return result[0], result[1]
+
+    def _table(self, every: int) -> tuple[Array, Array, Array]:
+        """Mean waits and their quantiles for every one of ``BUSY``; requests in flight on average, followers, and
+        those beside a request."""
+        if every not in self.tables:
+            count, rows = self.time_s.size, ceil_div(self.time_s.size, every)
+            beats = np.pad((self.time_s - self.time_s[0]) * self.per_s / every, (0, rows * every - count), mode="edge")
+            size = np.pad(self.size, (0, rows * every - count)).reshape(rows, every)
+            between, before = np.diff(beats.reshape(rows, every), axis=0), np.zeros((1, every))
+            works = [np.concatenate([before, np.cumsum(size[:-1] - between / busy, axis=0)]) for busy in BUSY]
+            waits = [np.ravel(work - np.minimum.accumulate(work, axis=0))[:count] for work in works]
+            flight = np.geomspace(0.25, max(rows, 2), 48)
+            apart = np.sort(np.arange(count) % every * (beats[-1] + 2.0 * rows + 2) + beats[:count])  # copy after copy
+            ends = [np.searchsorted(apart, apart + length, side="right").mean() for length in flight]
+            later = np.array(ends) - (count + 1) / 2
+            steps = np.diff(flight, prepend=0.0) * (later + np.concatenate([later[:1], later[:-1]])) / 2
+            beside = 2 * np.cumsum(steps) / flight
+            means = np.array([wait.mean() for wait in waits])
+            self.tables[every] = means, np.quantile(waits, SHARES, axis=1).T, np.stack([flight, later, beside])
+        return self.tables[every]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +125,8 @@ class Load:
     """Whether requests come at a rate, so that their number in flight varies."""
     longest: int = 0
     """Tokens of the longest request, prompt and answer, which must fit; 0: of one with the lengths above."""
+    recorded: Recording | None = None
+    """How the requests came, if a file says it."""
 
     @property
     def middle(self) -> Ints:
