@@ -477,11 +477,72 @@ def test_every_engine_has_its_own_command() -> None:
 
 
 def test_vllm_takes_as_many_tokens_a_step_as_sequences() -> None:
-    assert "--max-num-batched-tokens" not in server_command(pool_of("vllm"))
+    assert "--max-num-batched-tokens 8192" in server_command(pool_of("vllm"))
     many = replace(pool_of("vllm"), running=20_000)
     for whole in (False, True):
         assert server_command(many, whole=whole).count("--max-num-batched-tokens 20000") == 1
-    assert "--chunked-prefill-size 8192" in server_command(replace(many, server=pool_of("sglang").server), whole=True)
+        assert server_command(many, whole=whole).count("--max-num-batched-tokens") == 1
+
+
+def test_sglang_is_told_the_chunk_of_all_copies_of_attention_which_it_divides() -> None:
+    pool = pool_of("sglang")
+    assert f"--chunked-prefill-size {4 * pool.server.engine.step_tokens(pool.server.gpu)}" in server_command(pool)
+    assert "--chunked-prefill-size 8192" in server_command(pool_of("sglang", tp=8, copies=1))
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "words", "flags", "not_flags"),
+    [
+        (MODEL, "l4", {}, "--max-model-len 576 --max-num-batched-tokens 2048 --gpu-memory-utilization 0.9", "--dtype"),
+        (MODEL, "h100", {"kv_dtype": "fp8", "utilization": 0.8}, "utilization 0.8 --kv-cache-dtype fp8", "-model-len"),
+        (MODEL, "t4", {}, "--dtype half", "--kv-cache-dtype"),
+        (
+            MODEL,
+            "h100",
+            {"kernels": "sglang", "max_num_batched_tokens": 4096},
+            "--chunked-prefill-size 4096",
+            "--dtype",
+        ),
+        ("deepseek-v3", "h100", {"tp": 16, "kernels": "sglang"}, "--nnodes 2 --node-rank RANK --dist-init-addr", "Ray"),
+        ("deepseek-v3", "h100", {"tp": 16}, "--distributed-executor-backend ray", "--data-parallel-backend"),
+    ],
+)
+def test_the_command_starts_what_was_priced(
+    model: str, gpu: str, words: dict[str, object], flags: str, not_flags: str
+) -> None:
+    best = api.deploy(model, gpu, users=4, pools=False, **LENGTHS, **words).best
+    assert best is not None
+    assert flags in best.commands[0]
+    assert not_flags not in best.commands[0]
+    of_nodes = [note for note in best.notes() if "A server spans 2 nodes" in note]
+    assert len(of_nodes) == (best.deployment.layout.server.num_devices > 8)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "kernels", "image", "resource"),
+    [
+        ("mi300x", "vllm", "rocm/vllm:", "amd.com/gpu"),
+        ("mi355x", "sglang", "-mi35x", "amd.com/gpu"),
+        ("h100", "vllm@0.10.1", "vllm/vllm-openai:v0.10.1", "nvidia.com/gpu"),
+        ("h100", "trtllm", "release:1.2.0", "nvidia.com/gpu"),
+        ("tpu_v5e", "vllm", "", ""),
+        ("mi300x", "vllm@0.10.1", "", ""),
+    ],
+)
+def test_manifests_ask_for_the_devices_and_the_image_that_run_it(
+    gpu: str, kernels: str, image: str, resource: str
+) -> None:
+    best = api.deploy(MODEL, gpu, users=4, pools=False, kernels=kernels, **LENGTHS).best
+    assert best is not None
+    files = serving_files(best.deployment, MODEL, 576)
+    assert ("kubernetes.yaml" in files) == bool(image)
+    if not image:
+        assert any("no image of vllm" in note for note in best.notes())
+        return
+    manifests = [one for one in yaml.safe_load_all(files["kubernetes.yaml"]) if one["kind"] == "Deployment"]
+    (container,) = manifests[0]["spec"]["template"]["spec"]["containers"]
+    assert image in container["image"]
+    assert list(container["resources"]["limits"]) == [resource]
 
 
 def test_what_the_files_of_a_deployment_leave_to_do_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -509,6 +570,7 @@ def test_what_the_files_of_a_deployment_leave_to_do_is_said(tmp_path: Path, caps
     left = " ".join(left_to_do(replace(pools.deployment, layout=layout)))
     assert "trtllm-serve disaggregated" in left
     assert "does not quantize weights to fp8 itself" in left
+    assert any("does not quantize weights to fp8 itself" in note for note in pools.notes())
 
 
 def test_a_model_without_a_layer_that_drafts_is_started_with_a_draft_model_to_be_named() -> None:
@@ -517,7 +579,7 @@ def test_a_model_without_a_layer_that_drafts_is_started_with_a_draft_model_to_be
         layout = replace(drafting.deployment.layout, server=replace(server, acceptance=0.7))
         choice = replace(drafting, deployment=replace(drafting.deployment, layout=layout))
         assert ("DRAFT_MODEL" in choice.to_replace("org/model")) == (model == MODEL)
-        return "".join([*commands(choice.deployment), *serving_files(choice.deployment, model, 2048).values()])
+        return "".join([*commands(choice.deployment, 2048), *serving_files(choice.deployment, model, 2048).values()])
 
     drafting = api.deploy(MODEL, "h100", **QUICK, users=4, draft_tokens=4, acceptance=0.7).best
     assert drafting is not None

@@ -282,6 +282,8 @@ class Choice:
     """Of the requests whose times it states beside the mean."""
     commands: tuple[str, ...] = ()
     """What starts one server of each kind."""
+    to_do: tuple[str, ...] = ()
+    """What commands and files leave to the user, in sentences."""
     elsewhere: tuple[Steady, ...] = ()
     """A replica in engines that were not excluded: intervals cover them."""
     tpot_log_sigma: float
@@ -353,6 +355,10 @@ class Choice:
     def utilization(self) -> float:
         server = self.deployment.layout.server
         return float(server.engine.utilization(server.gpu, server.tp, server.copies))
+
+    def notes(self, model: str = "") -> tuple[str, ...]:
+        """What commands and files leave to the user: the words that stand for a checkpoint, and the rest."""
+        return (*filter(None, [self.to_replace(model)]), *self.to_do)
 
     def to_replace(self, model: str = "") -> str:
         """The sentence on the words of commands and files that stand for a checkpoint; "" if there are none."""
@@ -451,6 +457,7 @@ CHOICE: Fields = (
     number("utilization", help="share of memory, of what the engine's option counts"),
     text("binding", help="what keeps a replica from taking more: ttft_s, tpot_s, probability, memory or max_num_seqs"),
     rows("commands", Scalar.TEXT, help="what starts one server of each kind"),
+    rows("to_do", Scalar.TEXT, path=lambda choice: list(choice.notes()), help="what commands and files leave to do"),
 )
 FRONT_POINT: Fields = (
     text("layout", "layout", path=lambda point: pools_text(point.layout)),

@@ -24,7 +24,7 @@ from sartor.hardware.cluster_catalog import joined_devices, usual_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.interrupts import counted
 from sartor.json_types import JsonDict, JsonMap
-from sartor.launch.serving import commands
+from sartor.launch.serving import commands, left_to_do
 from sartor.model.lower.setting import check
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import ModelReading, ParallelDims, too_long
@@ -552,7 +552,8 @@ def _choices(ranked: Iterator[_Ranked] | Sequence[_Ranked]) -> Iterator[Choice]:
             where=question.where,
             binding=binding,
             percentile=percentile,
-            commands=commands(deployment),
+            commands=commands(deployment, question.deployer.longest),
+            to_do=tuple(left_to_do(deployment)),
             elsewhere=elsewhere,
             memory=server_memory(layout.server),
             tpot_log_sigma=float(np.ravel(tpot_log_sigma)[0]),

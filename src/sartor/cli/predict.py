@@ -417,14 +417,13 @@ def _check_folder(folder: Path, overwrite: bool) -> None:
 def _write_servers(found: DeploymentAnswer, best: Choice, model: str, folder: Path) -> None:
     """Write what starts the best deployment."""
     from sartor.files import write_together
-    from sartor.launch.serving import left_to_do, serving_files
+    from sartor.launch.serving import serving_files
 
-    load = found.load
-    files = serving_files(best.deployment, model, max(load.request.longest, load.input_len + load.output_len))
+    files = serving_files(best.deployment, model, found.load.longest)
     modes = {True: 0o755, False: 0o644}
     write_together(
         [(folder / name, text.encode(), modes[name.endswith(".sh")]) for name, text in files.items()], field="--write"
     )
     c.say(f"sartor: wrote {', '.join(files)} to {folder}")
-    for words in filter(None, (best.to_replace(model), *left_to_do(best.deployment))):
+    for words in best.notes(model):
         c.say(f"sartor: {words}")

@@ -14,7 +14,7 @@ from sartor.json_types import JsonDict, JsonMap
 from sartor.launch.stated import write_yaml
 from sartor.operators import DType
 from sartor.step.serving.deploy import Deployment
-from sartor.step.serving.served import Server
+from sartor.step.serving.served import Server, longest_tokens
 from sartor.units import ceil_div
 
 DRAFT_MODEL = "DRAFT_MODEL"
@@ -80,6 +80,13 @@ def settings(pool: ServerPool, longest: int = 0) -> JsonDict:
         "quantization": "fp8" if quantized and engine.name != "trtllm" else None,
         "longest": longest or None,
         "step_tokens": None if raised else step_tokens,
+        "chunk_in_all": step_tokens * server.copies,  # SGLang divides it by the copies of attention
+        "float": _float_word(server),
+        "ray": "ray" if pool.nodes > 1 and server.copies == 1 else None,
+        "ray_of_copies": "ray" if pool.nodes > 1 and server.copies > 1 else None,
+        "nodes": pool.nodes if pool.nodes > 1 else None,
+        "rank": "RANK" if pool.nodes > 1 else None,
+        "head": "HEAD:5000" if pool.nodes > 1 else None,
         "raised_tokens": pool.running if raised else None,
         "host": "0.0.0.0",
         "port": 8000,
@@ -92,6 +99,12 @@ def settings(pool: ServerPool, longest: int = 0) -> JsonDict:
     if engine.name == "trtllm" and any(row["value"] in stated for row in _rows("trtllm") if "key" in row):
         stated["config"] = CONFIG
     return stated
+
+
+def _float_word(server: Server) -> str | None:
+    """``--dtype`` where activations are not in the type of checkpoints, bf16: on devices without it, or as stated."""
+    dtype = server.dtype if server.dtype.bytes >= 2 else server.gpu.default_dtype
+    return {DType.FP16: "half", DType.FP32: "float32"}.get(dtype)
 
 
 def _speculation(server: Server) -> JsonDict:
@@ -128,9 +141,17 @@ def server_command(pool: ServerPool, longest: int = 0, *, whole: bool = False) -
     return " ".join(words)
 
 
-def commands(deployment: Deployment) -> tuple[str, ...]:
-    """What starts one server of each kind, and how many of them."""
-    return tuple(f"{pool.count} x: {server_command(pool)}" for pool in pools_of(deployment))
+def commands(deployment: Deployment, longest: int) -> tuple[str, ...]:
+    """What starts one server of each kind, and how many of them; with the tokens of the longest request where a server
+    has no room for the model's context, which engines else refuse."""
+    return tuple(
+        f"{pool.count} x: {server_command(pool, 0 if _holds_context(pool.server) else longest)}"
+        for pool in pools_of(deployment)
+    )
+
+
+def _holds_context(server: Server) -> bool:
+    return longest_tokens(server) >= server.shape.max_positions
 
 
 FILES = re.compile(r"(server|prefill|decode)(\.sh|-config\.yaml)|kubernetes\.yaml|llm-d-values\.yaml")
@@ -152,9 +173,9 @@ def serving_files(deployment: Deployment, model: str, longest: int) -> dict[str,
         files[f"{pool.name}.sh"] = f"#!/bin/sh\n# {pool.count} of these\nexec {command}\n"
         manifests += list(_manifests(pool, command, config))
         values[pool.role or "decode"] = _values(pool, command)
-    if all(pool.nodes == 1 for pool in pools):
+    if all(pool.nodes == 1 and _image(pool.server) for pool in pools):
         files["kubernetes.yaml"] = "---\n".join(map(write_yaml, manifests))
-        if engine == "vllm":
+        if engine == "vllm" and pools[0].server.gpu.vendor == "NVIDIA":
             artifact = {"modelArtifacts": {"uri": f"hf://{model}", "name": model}}
             files["llm-d-values.yaml"] = write_yaml({**artifact, "prefill": {"create": False}, **values})
     return files
@@ -163,13 +184,19 @@ def serving_files(deployment: Deployment, model: str, longest: int) -> dict[str,
 def left_to_do(deployment: Deployment) -> Iterator[str]:
     """What the files of a deployment leave to the user, in sentences."""
     pools, server = pools_of(deployment), deployment.layout.server
+    engine = server.engine
+    table = packaged_toml("launch", "serving.toml")[engine.name]
     if len(pools) > 1:
-        router = packaged_toml("launch", "serving.toml")[server.engine.name]["router"]
-        yield f"Requests go through a router before both kinds of servers, which is not among the files: {router}."
+        yield f"Requests go through a router before both kinds of servers, which no file starts: {table['router']}."
     if server.stored is None and server.dtype.bytes < 2 and "quantization" not in settings(pools[-1]):
-        yield f"{server.engine.name} does not quantize weights to {server.dtype.value} itself: name a checkpoint in it."
+        yield f"{engine.name} does not quantize weights to {server.dtype.value} itself: name a checkpoint in it."
+        if engine.narrow_cache and server.cache.bytes >= 2:
+            yield f"One whose keys and values are in {server.cache.value}: {engine.name} follows the checkpoint."
     if nodes := [pool.nodes for pool in pools if pool.nodes > 1]:
-        yield f"A server spans {max(nodes)} nodes: add their addresses to its command. Kubernetes: not written."
+        yield f"A server spans {max(nodes)} nodes: {table['nodes']}. No file for Kubernetes."
+    elif not _image(server):
+        release = f" {engine.release}" if engine.release else ""
+        yield f"No file for Kubernetes: no image of {engine.name}{release} for {server.gpu.name} is known."
 
 
 def _nested(engine: str, values: JsonMap) -> JsonDict:
@@ -185,15 +212,31 @@ def _nested(engine: str, values: JsonMap) -> JsonDict:
     return nested
 
 
+def _image(server: Server) -> str:
+    """The image of the engine's release for a device; "" if none is known."""
+    table, release = (
+        packaged_toml("launch", "serving.toml")[server.engine.name],
+        server.engine.release.removeprefix("v"),
+    )
+    if server.gpu.vendor != "NVIDIA":
+        return "" if release else str(table["images"].get(server.gpu.generation, ""))
+    whole = release + ".0" * (2 - release.count(".")) if release else table["release"]
+    return str(table["image"].format(release=whole))
+
+
+_RESOURCES = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu"}
+"""What Kubernetes' device plugins call a vendor's GPUs."""
+
+
 def _manifests(pool: ServerPool, command: str, config: JsonDict) -> Iterator[JsonDict]:
     """A deployment of Kubernetes with its service."""
     labels = {"app": f"sartor-{pool.name}"}
-    container = {
+    container: JsonDict = {
         "name": pool.name,
-        "image": packaged_toml("launch", "serving.toml")[pool.server.engine.name]["image"],
+        "image": _image(pool.server),
         "command": ["/bin/sh", "-c", command.replace(f"{pool.name}-{CONFIG}", f"/config/{pool.name}-{CONFIG}")],
         "ports": [{"containerPort": 8000}],
-        "resources": {"limits": {"nvidia.com/gpu": pool.server.num_devices}},
+        "resources": {"limits": {_RESOURCES.get(pool.server.gpu.vendor, ""): pool.server.num_devices}},
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
     }
     volumes: list[JsonDict] = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
@@ -220,6 +263,10 @@ def _manifests(pool: ServerPool, command: str, config: JsonDict) -> Iterator[Jso
 def _values(pool: ServerPool, command: str) -> JsonDict:
     """A role's values of llm-d's chart."""
     sizes = {"tensor": pool.server.tp, "data": pool.server.copies}
-    image = packaged_toml("launch", "serving.toml")["vllm"]["image"]
-    container = {"name": "vllm", "image": image, "modelCommand": "vllmServe", "args": shlex.split(command)[3:]}
+    container = {
+        "name": "vllm",
+        "image": _image(pool.server),
+        "modelCommand": "vllmServe",
+        "args": shlex.split(command)[3:],
+    }
     return {"create": True, "replicas": pool.count, "parallelism": sizes, "containers": [container]}

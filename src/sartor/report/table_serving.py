@@ -243,7 +243,7 @@ def _deploy_blocks(answer: DeploymentAnswer) -> list[PageBlock]:
         grid_block(field_grid("Layouts", _columns(CHOICE, answer.choices), answer.choices)),
         section(f"Speed of a request against throughput{_first_text(answer)}"),
         grid_block(field_grid("Front", _columns(FRONT_POINT, front), front)),
-        bullets_block("Start", [*best.commands, best.to_replace()]),
+        bullets_block("Start", [*best.commands, *best.notes()]),
         _refused(answer),
         bullets_block("Assumed", answer.assumptions),
     ]

@@ -43,7 +43,7 @@ def deploy(body: Body) -> Reply:
     answer = api.deploy(model_of(body), devices_of(body), **words, **question_of(body))
     if not body["says"]:
         return answered("deploy", answer.to_dict())
-    start = [*answer.best.commands, answer.best.to_replace()] if answer.best else []
+    start = [*answer.best.commands, *answer.best.notes()] if answer.best else []
     says = {"lines": deploy_lines(answer), "layouts": layouts_title(answer), "start": "\n".join(start).strip()}
     figure = drawn(front_points(answer)) if len(answer.front) > 1 else None
     return answered("deploy", {**answer.to_dict(), "says": says, "figure": figure})

@@ -152,6 +152,11 @@ class Deployer:
     def output_len(self) -> int:
         return int(self.request.output_len)
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest request."""
+        return max(self.request.longest, self.input_len + self.output_len)
+
     def priced(self, layouts: Sequence[ServerLayout]) -> tuple[PricedLayouts, PricedLayouts] | None:
         """Layouts of the same servers under loads up to all that they hold: ``POINTS`` of them evenly in logarithm, and
         then ever closer around those where the objectives begin to fail, until the replicas are certain (tokens per
