@@ -197,11 +197,12 @@ def test_where_no_shape_meets_the_objectives_advice_says_so(capsys: pytest.Captu
         ({"tq": 2}, "is not a size of a layout"),
         ({"tp": 3}, "is no layout of up to"),
         ({"tp": "x"}, "must be an integer"),
+        ({"tp": 4}, "and tp=2 are two sizes: give one of them"),
     ],
 )
 def test_sizes_that_no_layout_has_are_refused(fix: dict[str, object], words: str) -> None:
     with pytest.raises(InputError, match=words):
-        api.deploy(MODEL, "h100", fix=fix)
+        api.deploy(MODEL, "h100", fix=fix, **({"tp": 2} if "two sizes" in words else {}))
 
 
 def test_a_wanted_probability_costs_more_and_is_kept() -> None:
@@ -212,6 +213,62 @@ def test_a_wanted_probability_costs_more_and_is_kept() -> None:
     assert even.usd_per_million_tokens is not None
     assert sure.usd_per_million_tokens is not None
     assert sure.usd_per_million_tokens > even.usd_per_million_tokens
+
+
+def said_by(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    sartor_command(words)
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_where_only_the_probability_is_out_of_reach_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    goal = {"ttft_s": 0.1, "tpot_s": 0.03, "requests_per_s": 20, "probability": 0.9, "pools": False}
+    answer = api.deploy("qwen2.5-32b", "h100", dtype="fp8", **goal)
+    assert answer.best is None
+    assert answer.most_likely is not None
+    likely = answer.most_likely[1]
+    assert 0.5 < likely < 0.9
+    assert api.deploy(
+        "qwen2.5-32b", "h100", dtype="fp8", **{**goal, "probability": likely - 0.02, "requests_per_s": 0}
+    ).best
+    words = "deploy qwen2.5-32b --gpu h100 --dtype fp8 --rate 20 --ttft .1 --tpot .03 --probability .9 --no-pools"
+    said = said_by(words.split(), capsys)
+    assert "with 90%, though the predictions of some do" in said
+    assert "a token takes at least" not in said
+
+
+def test_a_deployment_that_more_likely_misses_says_so_first_and_names_a_sure_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    goal = {"tpot_s": 0.0105, "ttft_s": 0.11, "pools": False}
+    answer = api.deploy(MODEL, "h100", **goal)
+    assert answer.best is not None
+    assert answer.best.deployment.likely < 0.5
+    assert answer.surer is not None
+    assert answer.surer.deployment.likely >= 0.9
+    assert answer.surer.usd_per_hour == api.deploy(MODEL, "h100", **goal, probability=0.9).best.usd_per_hour
+    words = f"deploy {MODEL} --gpu h100 --tpot 0.0105 --ttft 0.11 --no-pools"
+    said = said_by(words.split(), capsys)
+    assert said.index("more likely to miss the objectives than to meet them") < said.index("First token")
+    assert f"the cheapest that is 90% likely to: {answer.surer.deployment.num_devices} h100_sxm as" in said
+
+
+def test_of_deployments_of_one_cost_the_faster_is_chosen() -> None:
+    answer = api.deploy("qwen3-8b", "h100", requests_per_s=5, kernels="any", dtype="bf16,fp8", pools=False)
+    assert answer.best is not None
+    equal = [one for one in answer.choices if one.usd_per_hour == answer.best.usd_per_hour]
+    assert len(equal) > 3
+    assert answer.best.tpot_s == min(one.tpot_s for one in equal)
+
+
+def test_one_gpu_without_a_price_leaves_the_others_theirs(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = api.deploy(MODEL, ["l4", "h20"], users=8, pools=False)
+    for one in answer.choices:
+        assert (one.usd_per_hour is None) == (one.deployment.layout.server.gpu.name in answer.unpriced)
+    assert len({one.usd_per_hour is None for one in answer.choices}) == 2
+    counts = [one.deployment.num_devices for one in answer.choices]
+    assert counts == sorted(counts)
+    said = said_by(f"deploy {MODEL} --gpu l4,h20 --users 8 --no-pools".split(), capsys)
+    assert "(no price of h20 is known)" in said
 
 
 def test_without_a_first_token_stated_the_front_has_no_load_that_mostly_waits() -> None:
@@ -414,6 +471,7 @@ def test_recorded_requests_state_rate_lengths_and_bursts(tmp_path: Path) -> None
         ("0,10,10,0\nnan,5,5,0\n", "line 3.*time must be a number"),
         ("5,10,10,0\n2,5,5,0\n", "line 3.*sort the file"),
         ("0,10,10,10\n2,5,5,0\n", "line 2.*not cached"),
+        ("0,10,10,0.5\n2,5,5,0\n", "line 2.*a share as cached: it must be tokens"),
         ("0,10,10,0\n", "has 1 requests"),
         ("7,10,10,0\n" * 30, "has 30 requests at one time, 7 s"),
         ("".join(f"{i + 900 * (i > 40)},10,10,0\n" for i in range(80)), "line 42.*901 s without a request"),
@@ -653,9 +711,9 @@ def test_where_a_gpu_has_no_price_the_first_sentence_says_that_gpus_are_counted(
         assert sartor_command(words) == 0
         said = " ".join(capsys.readouterr().out.split())
         assert f"the fewest {unit} of" in said
-        assert "layouts (not every GPU has a price)." in said
+        assert "layouts (no price of h20 is known)." in said
         assert "in cost)" not in said
-        assert f"% in {unit})" in said
+        assert (f"% in {unit}, " in said) == (unit != "GPUs")  # of as many GPUs the simpler is the best itself
         assert "Name the checkpoint where it says MODEL." in said
 
 

@@ -268,6 +268,8 @@ def _loads(answer: ServingAnswer) -> Iterator[_ServedLoad]:
 
 
 HOURS_PER_YEAR = 365.25 * 24
+SURE = 0.9
+"""Probability of meeting the objectives of the deployment that is named where the cheapest more likely misses them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -489,6 +491,14 @@ DEPLOYMENT: Fields = (
     text("status", help="feasible, infeasible, or unknown: sizes of the config were not read"),
     field("best", CHOICE, null=True),
     field("simpler", CHOICE, null=True, help="the cheapest of one kind of server without copies, if the best is not"),
+    field("surer", CHOICE, null=True, help=f"the cheapest that is {SURE:.0%} likely, if the best more likely misses"),
+    number(
+        "most_likely",
+        null=True,
+        path=lambda answer: answer.most_likely and answer.most_likely[1],
+        help="the best probability in reach, if it alone is below the one that was stated",
+    ),
+    rows("unpriced", Scalar.TEXT, help="GPUs without a price: if any, devices are counted"),
     mapping("unstated", Scalar.TEXT, help="facts that were not stated, and what was taken"),
     rows("choices", CHOICE, help="the cheapest of every kind of layout"),
     number("most_load", help="requests in flight, or per second, that most_devices take under the objectives"),
@@ -521,12 +531,26 @@ class DeploymentAnswer(Answer):
     num_layouts: int
     most_load: float
     """The largest load, in requests in flight or per second as the question has it, that the devices take."""
-    of_price: bool
-    """Whether every GPU has a price; else devices are counted."""
+    surer: Choice | None = None
+    """Where the best more likely misses the objectives than meets them: the cheapest that meets them with `SURE`."""
+    most_likely: tuple[ServerLayout, float] | None = None
+    """Where only the stated probability is not met: the layout that most likely meets the objectives, how likely."""
+    unpriced: tuple[str, ...] = ()
+    """GPUs without a price: if any, devices are counted."""
     refused: Mapping[str, str] = default(default_factory=dict)
     unstated: Mapping[str, str] = default(default_factory=dict)
     """Precision and engine where none was stated, with the usual one."""
     assumptions: tuple[str, ...] = ()
+
+    @property
+    def of_price(self) -> bool:
+        """Whether every GPU has a price; else devices are counted."""
+        return not self.unpriced
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the best deployment more likely misses the objectives than meets them."""
+        return self.best is not None and self.best.deployment.likely < 0.5
 
     @property
     def unit(self) -> str:

@@ -6,12 +6,13 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Unpack
 
 import numpy as np
 
-from sartor.answers.serving import Choice, DeploymentAnswer, ServedPoint, pools_text
+from sartor.answers.serving import SURE, Choice, DeploymentAnswer, ServedPoint, pools_text
 from sartor.api.models import Model, read
 from sartor.api.questions import crossing_note, in_engine
 from sartor.api.servers import covered, served_run, server_of
@@ -53,6 +54,8 @@ MOST_DEVICES = 64
 """Default limit of a deployment's devices."""
 SHOWN = 8
 """Layouts that an answer lists."""
+MOST_EQUAL = 32
+"""Layouts of the same cost that are looked at for the surest and fastest."""
 
 
 class _Question(NamedTuple):
@@ -167,6 +170,10 @@ def deploy(
     load = {"request": request, "requests_per_s": per_s, "users": size_of("users", users, 1, least=0)}
     refused: dict[str, str] = {}
     fix = _sizes_fixed(options.pop("fix", None) or {})
+    stated: Any = options
+    for name in ("tp", "ep"):
+        if name in fix and stated.get(name) not in (None, fix[name]):
+            raise InputError("fix", f"{name}={fix[name]}", f"and {name}={stated[name]} are two sizes: give one of them")
     gpus: Sequence[Any] = (
         list({str(device): device for device in gpu}.values()) if isinstance(gpu, list | tuple) else [gpu]
     )
@@ -177,6 +184,10 @@ def deploy(
     questions = _with_alike_caches(questions)
     most_devices = size_of("most_devices", most_devices, MOST_DEVICES)
     answer = _answer(reading, questions, most_devices, pools=pools)
+    if answer.is_doubtful and probability is None:
+        sure = replace(objective, probability=SURE)
+        surer = [q._replace(deployer=replace(q.deployer, objective=sure)) for q in questions]
+        answer = replace(answer, surer=_answer(reading, surer, most_devices, pools=pools).best)
     caches = ",".join(dict.fromkeys(question.server.cache.value for question in questions))
     usual = {"dtype": questions[0].server.dtype.value, "kernels": questions[0].server.engine.name, "kv_dtype": caches}
     unstated = {name: word for name, word in usual.items() if options.get(name) is None}
@@ -227,19 +238,19 @@ def _answer(
     reading: ModelReading, questions: Sequence[_Question], most_devices: int, *, pools: bool
 ) -> DeploymentAnswer:
     """The layouts of every device, precision and engine, ranked."""
-    of_price = all(question.where.price_usd_per_device_hour is not None for question in questions)
-    if not of_price:
-        questions = [q._replace(where=replace(q.where, price_usd_per_device_hour=None)) for q in questions]
+    unpriced = tuple(dict.fromkeys(q.server.gpu.name for q in questions if q.where.price_usd_per_device_hour is None))
     priced = [
         (question, pair)
         for question in counted(questions, "pricing layouts")
         for pair in _priced(question, most_devices, pools=pools)
     ]
-    ranked = sorted(_ranked(priced, most_devices, of_price=of_price), key=lambda entry: entry[0])
-    choices = tuple(sorted(itertools.islice(_choices(ranked), SHOWN), key=_order))
+    load = questions[0].deployer
+    ranked = sorted(_ranked(priced, most_devices, of_price=not unpriced), key=lambda entry: entry[0])
+    equal = sum(entry[0][0] <= ranked[0][0][0] * (1 + 1e-9) for entry in ranked)  # of them the surest, then the fastest
+    cheapest = itertools.islice(_choices(ranked), max(SHOWN, min(equal, MOST_EQUAL)))
+    choices = tuple(sorted(cheapest, key=partial(_order, load, of_price=not unpriced)))[:SHOWN]
     simple = _choices(entry for entry in ranked if _is_simple(entry[2].layouts[entry[3]]))
     servers = [(group.layouts[0].server.gpu, group.layouts[0].server.num_devices) for _, (_, group) in priced]
-    load = questions[0].deployer
     return DeploymentAnswer(
         reading=reading,
         objective=load.objective,
@@ -250,11 +261,12 @@ def _answer(
         front=tuple(_front([wide for _, (wide, _) in priced], load)),
         num_layouts=sum(len(close.layouts) for _, (_, close) in priced),
         most_load=max((_most_load(question, close, most_devices) for question, (_, close) in priced), default=0.0),
-        of_price=of_price,
+        most_likely=None if choices else _most_likely(priced, load.objective),
+        unpriced=unpriced,
         assumptions=(
             *reading.assumptions,
             *reading.notes,
-            *_assumed(questions, servers, of_price=of_price, pools=pools),
+            *_assumed(questions, servers, unpriced, pools=pools),
         ),
     )
 
@@ -510,14 +522,28 @@ def _ranked(
             yield (cost, *kinds, tpot_s), question, best, row
 
 
-def _order(choice: Choice) -> tuple[float, ...]:
-    """The cheapest first; at the same cost the surer by a tenth, then without pools, then without copies, then the
-    likeliest."""
+def _most_likely(
+    priced: Sequence[tuple[_Question, tuple[PricedLayouts, PricedLayouts]]], objective: LatencyGoal
+) -> tuple[ServerLayout, float] | None:
+    """The layout that meets the objectives most likely, where they would be met if only the predictions had to."""
+    predicted = replace(objective, probability=None)
+    if objective.probability is None or not any(predicted.met(wide.steady).any() for _, (wide, _) in priced):
+        return None
+    likely = [objective.likely(wide.steady).max(axis=1) for _, (wide, _) in priced]
+    group = int(np.argmax([row.max() for row in likely]))
+    row = int(likely[group].argmax())
+    return priced[group][1][0].layouts[row], float(likely[group][row])
+
+
+def _order(load: Deployer, choice: Choice, *, of_price: bool) -> tuple[float, ...]:
+    """The cheapest of the load (without one, of a token) first; at the same cost the surer by a tenth, then without
+    pools, then without copies, then the surer by a hundredth, then the faster."""
     deployment, layout = choice.deployment, choice.deployment.layout
-    cost = choice.usd_per_million_tokens or deployment.num_devices / deployment.output_tokens_per_s
+    cost = (choice.usd_per_hour or 0.0) if of_price else float(deployment.num_devices)
+    cost = cost if load.users or load.requests_per_s else cost / deployment.output_tokens_per_s
     kinds = layout.prefill is not None, layout.server.copies > 1
     likely = float(deployment.likely)
-    return (float(f"{cost:.9g}"), -round(likely, 1), *map(float, kinds), -likely)
+    return (float(f"{cost:.9g}"), -round(likely, 1), *map(float, kinds), -round(likely, 2), choice.tpot_s)
 
 
 def _lengths_text(request: Load) -> str:
@@ -618,7 +644,7 @@ def _waiting(priced: PricedLayouts, deployer: Deployer) -> Floats:
 
 
 def _assumed(
-    questions: Sequence[_Question], servers: Sequence[tuple[Gpu, int]], *, of_price: bool, pools: bool
+    questions: Sequence[_Question], servers: Sequence[tuple[Gpu, int]], unpriced: Sequence[str], *, pools: bool
 ) -> Iterator[str]:
     """What was assumed, in sentences; ``servers``: GPUs and devices of those that were priced."""
     names = dict.fromkeys(question.server.engine.name for question in questions)
@@ -645,9 +671,9 @@ def _assumed(
     if pools:
         yield "servers for prompts and for answers are of one GPU type and precision, 1 to 4 of each in a replica"
     for question in {question.where.name: question for question in questions}.values():
-        if of_price:
+        if question.where.price_usd_per_device_hour is not None:
             where = question.where
             source = dated_price(where.price_source, where.price_date)
             yield f"{question.server.gpu.name} at {where.price_usd_per_device_hour:g} USD per device-hour ({source})"
-    if not of_price:
-        yield "devices are counted instead of money: not every GPU has a price (--price states one)"
+    if unpriced:
+        yield f"devices are counted instead of money: no price of {', '.join(unpriced)} is known (--price states one)"

@@ -77,6 +77,10 @@ def recorded_requests(file: str | Path) -> tuple[Load, float]:
     for bad, what in (
         (np.append(False, between < 0), "comes before the one above it: sort the file by time"),
         (cached >= prompt, "has no token in that is not cached"),
+        (
+            (cached > 0) & (cached < 1),
+            "has a share as cached: it must be tokens (--cached states a share)",
+        ),
     ):
         if bad.any():
             raise InputError("traffic", f"{file} line {int(bad.argmax()) + 2}", what)

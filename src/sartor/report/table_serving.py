@@ -12,7 +12,7 @@ import numpy.typing as npt
 from rich.console import RenderableType
 
 from sartor.answers.field import Field, Fields, columns_of, number, text
-from sartor.answers.serving import CHOICE, FRONT_POINT, LOAD, pools_text
+from sartor.answers.serving import CHOICE, FRONT_POINT, LOAD, SURE, pools_text
 from sartor.hardware.cluster import price_text
 from sartor.report.document import (
     Document,
@@ -259,8 +259,9 @@ def deploy_lines(answer: DeploymentAnswer) -> list[str]:
     unread, recorded = unread_text(answer.reading), answer.load.request.recorded
     return [
         f"{question}: {_deployment_text(best)}, the {'cheapest' if answer.of_price else f'fewest {answer.unit}'} of "
-        f"{count_text(answer.num_layouts, 'layout')}{'' if answer.of_price else ' (not every GPU has a price)'}.",
+        f"{count_text(answer.num_layouts, 'layout')}{_unpriced_text(answer)}.",
         *([unread] if unread else []),
+        *_doubtful_text(answer, best),
         f"First token {first}, then a token in {each}; for {best.percentile:g}% of requests within "
         f"{' and '.join(map(format_seconds, best.quantiles_s))}{_likely_text(answer, best)}; "
         f"{best.deployment.output_tokens_per_s:,.0f} tokens/s{_money_text(best)}. A replica takes "
@@ -301,6 +302,25 @@ def _likely_text(answer: DeploymentAnswer, best: Choice) -> str:
     return (
         f": {_share_text(best.deployment.likely)} likely to meet {'both' if limits[1:] else 'this'}" if limits else ""
     )
+
+
+def _doubtful_text(answer: DeploymentAnswer, best: Choice) -> list[str]:
+    """That the best is more likely to miss the objectives, and the cheapest that surely meets them."""
+    if not answer.is_doubtful:
+        return []
+    miss = f"It is more likely to miss the objectives than to meet them ({_share_text(best.deployment.likely)} likely)"
+    if answer.objective.probability is not None:
+        return [f"{miss}."]
+    if (sure := answer.surer) is None:
+        return [f"{miss}; no layout of up to {answer.most_devices} devices meets them with {SURE:.0%}."]
+    share, money = _share_text(sure.deployment.likely), ""
+    if sure.usd_per_hour and sure.usd_per_million_tokens:
+        money = f" at {sure.usd_per_hour:,.2f} USD per hour, {three_digits(sure.usd_per_million_tokens)} per 1M tokens"
+    return [f"{miss}; the cheapest that is {SURE:.0%} likely to: {_deployment_text(sure)}{money} ({share})."]
+
+
+def _unpriced_text(answer: DeploymentAnswer) -> str:
+    return f" (no price of {printable(*answer.unpriced)} is known)" if answer.unpriced else ""
 
 
 def _share_text(share: float) -> str:
@@ -373,11 +393,13 @@ def _simpler_text(answer: DeploymentAnswer) -> list[str]:
     if answer.simpler is None or answer.best is None:
         return []
     simple, best = (
-        choice.usd_per_million_tokens
+        (answer.of_price and choice.usd_per_million_tokens)
         or choice.deployment.num_devices / (1 if answer.unit == "GPUs" else choice.deployment.output_tokens_per_s)
         for choice in (answer.simpler, answer.best)
     )
-    return [f"Simpler: {_deployment_text(answer.simpler)} ({format_change(simple / best - 1)} in {answer.unit})."]
+    likely = _likely_text(answer, answer.simpler).removeprefix(": ")
+    change = f"{format_change(simple / best - 1)} in {answer.unit}{', ' * bool(likely)}{likely}"
+    return [f"Simpler: {_deployment_text(answer.simpler)} ({change})."]
 
 
 def _unsure_text(answer: DeploymentAnswer, best: Choice) -> list[str]:
@@ -409,6 +431,14 @@ def _out_of_reach(answer: DeploymentAnswer) -> list[str]:
     if answer.most_load:
         most = f"{answer.most_load:,.0f} requests in flight" if load.users else f"{answer.most_load:.3g} requests/s"
         return [f"{answer.most_devices} devices take at most {most} (--most-devices)."]
+    if answer.most_likely and (wanted := answer.objective.probability):
+        layout, share = answer.most_likely
+        return [
+            f"None of {count_text(answer.num_layouts, 'layout')} of up to {answer.most_devices} devices meets the "
+            f"objectives with {100 * wanted:g}%, though the predictions of some do: {pools_text(layout)} "
+            f"({layout.server.dtype.value}, {layout.server.engine.name}) is likeliest to, with {_share_text(share)} at "
+            f"its best load."
+        ]
     first, quick = min(answer.front, key=lambda point: point.ttft_s), answer.front[0]
     return [
         f"None of {count_text(answer.num_layouts, 'layout')} of up to {answer.most_devices} devices does, at any load: "
