@@ -192,6 +192,41 @@ def test_a_file_dropped_anywhere_is_read(open_page: Callable[..., Any], pythia: 
     assert page.locator("#field-num_heads").input_value() == "32"
 
 
+def test_a_dropped_file_that_cannot_be_read_leaves_the_answer_and_opens_the_dialog(
+    open_page: Callable[..., Any],
+) -> None:
+    page = open_page()
+    settled(page)
+    before = page.locator("#step-time").inner_text()
+    drop = """([name, text]) => {
+      const data = new DataTransfer();
+      data.items.add(new File([text], name));
+      dispatchEvent(new DragEvent("drop", {dataTransfer: data, cancelable: true}));
+    }"""
+    page.evaluate(drop, ["broken.json", '{"model_type": "llama",\n "hidden_size": 4096'])
+    until(
+        page,
+        "document.querySelector('#config-dialog')?.open && document.querySelector('#config-dialog .wrong').innerText",
+    )
+    assert page.locator("#config-name").input_value() == "broken"
+    assert page.locator("#step-time").inner_text() == before
+    page.keyboard.press("Escape")
+    page.evaluate(drop, ["train.log", "step 1 loss 2"])
+    until(page, "document.querySelector('#config-dialog')?.open === false")
+    until(page, "location.hash.includes('diagnose') || /choose a log/.test(document.body.innerText)")
+
+
+def test_a_figure_that_meets_two_widths_before_it_is_asked_for_is_drawn(open_page: Callable[..., Any]) -> None:
+    page = open_page()
+    settled(page)
+    for width in (1300, 1200):
+        page.set_viewport_size({"width": width, "height": 700})
+        page.wait_for_timeout(200)
+    page.get_by_text("Roofline").first.scroll_into_view_if_needed()
+    until(page, "[...document.querySelectorAll('.vega')].some((e) => e.querySelector('svg'))")
+    assert "could not be drawn" not in page.locator("body").inner_text()
+
+
 def test_a_drag_moves_everything_and_nothing_jumps(open_page: Callable[..., Any]) -> None:
     page = open_page()
     settled(page)

@@ -66,7 +66,7 @@ export async function ask(path, body, { as = "json", signal, tries = 15, once = 
     // away, or on its way out
     if (!lost) told("lost");
     lost = true;
-    if (once) throw new Refused({ message: "the server cannot be reached: is `sartor serve` still running?" }, 0);
+    if (once) throw new Refused({ message: "the server cannot be reached: is `sartor page` still running?" }, 0);
     await new Promise((done) => setTimeout(done, AGAIN_MS));
     if (signal?.aborted) throw new DOMException("aborted", "AbortError");
     return ask(path, body, { as, signal, tries });

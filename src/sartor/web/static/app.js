@@ -55,7 +55,7 @@ async function show() {
   if (!views[name]) {
     const make = await makers[name]().catch(() => null);
     if (!make) {
-      banner("This view could not be loaded: is `sartor serve` still running? Reload the page.");
+      banner("This view could not be loaded: is `sartor page` still running? Reload the page.");
       return;
     }
     if (name !== state.view && shown) return; // another one was opened meanwhile
@@ -91,7 +91,7 @@ document.addEventListener("click", (event) => {
 
 onServer((what) => {
   if (what === "lost")
-    banner("The server cannot be reached: is `sartor serve` still running? This page goes on when it answers again.");
+    banner("The server cannot be reached: is `sartor page` still running? This page goes on when it answers again.");
   else banner("");
   if (what === "restarted") status("The server was restarted; this page goes on with it.", 6000);
   if (what === "back") status("The server answers again.");
@@ -181,10 +181,10 @@ async function start() {
   explainOnHover();
   const openConfig = configDialog(say),
     openDevice = deviceDialog();
-  dropAnywhere(say);
+  dropAnywhere(say, openConfig);
   onChange(show);
   show();
-  await questionBar(document.getElementById("question"), { onConfig: openConfig, onDevice: openDevice });
+  await questionBar(document.getElementById("question"), { onConfig: () => openConfig(), onDevice: openDevice });
   refreshBar();
   if (aboutLink) banner("");
 }

@@ -26,6 +26,7 @@ export function planView({ banner, status }) {
     },
   });
   const results = h("div", { class: "results" });
+  let answered = ""; // the question that the results are of
   const progress = h("div", {}),
     beside = h("div", { class: "beside" }),
     work = worker(progress),
@@ -115,6 +116,7 @@ export function planView({ banner, status }) {
     for (const [name, input] of inputs)
       if (name === "cluster") showCluster(input);
       else if (!input.dataset.dirty) input.value = state.plan[name] ?? "";
+    results.classList.toggle("stale", answered !== "" && answered !== JSON.stringify(asked()));
     if (!started && inputs.size) run(); // a link, a page loaded again, and the first look: an answered example
   }
 
@@ -139,6 +141,8 @@ export function planView({ banner, status }) {
           mark(null);
           banner("");
           draw(together(parts), null, ofBest(parts, body));
+          answered = JSON.stringify(body);
+          results.classList.toggle("stale", answered !== JSON.stringify(asked()));
         }
         return together(parts);
       });

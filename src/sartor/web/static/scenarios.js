@@ -33,7 +33,8 @@ export function scenarioTable() {
 
   async function refresh() {
     const mine = ++turn,
-      now = { name: "now", q: state.q },
+      kept = state.scenarios.find((one) => same(one.q, state.q)),
+      now = { name: kept ? `now, saved as ${kept.name}` : "now", q: state.q },
       list = [now, ...state.scenarios.filter((one) => !same(one.q, now.q))];
     const answers = await Promise.all(list.map(({ q }) => priced(q)));
     if (mine === turn) draw(list, answers);

@@ -125,7 +125,7 @@ function textDialog({ id, title, about, parts, check, use, more = [] }) {
     first.scrollTop = 0;
   }
 
-  return { open };
+  return { open, accept };
 }
 
 export function configDialog(say) {
@@ -154,7 +154,12 @@ export function configDialog(say) {
     check: (text) => ask("/api/shape", { config: text["config-text"], name: name.value.trim() || null }),
     use: (text) => useConfig(text["config-text"], name.value.trim(), say),
   });
-  return () => made.open();
+  return (text = null, called = "") => {
+    made.open(text === null ? {} : { "config-text": text });
+    if (text === null) return;
+    name.value = called;
+    made.accept(); // says what is wrong with it, at its line
+  };
 }
 
 const CALIBRATION = {
@@ -257,7 +262,8 @@ function tooLong({ banner }, ...texts) {
 /** What a TOML file calls the thing it describes. */
 export const nameIn = (toml) => /^\s*name\s*=\s*"([^"]*)"/m.exec(toml ?? "")?.[1] || "own";
 
-export function dropAnywhere(say) {
+/** A dropped file is read once the server can: until then the answer before stays, and the dialog says why not. */
+export function dropAnywhere(say, openConfig) {
   addEventListener("dragover", (event) => {
     event.preventDefault();
     document.body.classList.add("dropping");
@@ -278,6 +284,22 @@ export function dropAnywhere(say) {
       say.banner(`${file.name} has ${file.size} bytes: a config.json has at most ${MOST}`);
       return;
     }
-    useConfig(await file.text(), nameOf(file), say);
+    if (!/\.json$/i.test(file.name)) {
+      update((s) => {
+        s.view = "diagnose";
+      });
+      say.banner(`${file.name} is no config.json and no device's .toml: choose a log or a trace below`);
+      return;
+    }
+    const text = await file.text(),
+      name = nameOf(file);
+    try {
+      await ask("/api/shape", { config: text, name: name || null });
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      openConfig(text, name);
+      return;
+    }
+    useConfig(text, name, say);
   });
 }

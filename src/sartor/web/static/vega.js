@@ -27,18 +27,22 @@ function library() {
 export function chart(figure, choose = null) {
   const caption = h("figcaption", {}, figure.title),
     plot = h("div", { class: "vega", tabindex: "0", role: "group", "aria-label": figure.title });
-  let drawing = figure.spec ? Promise.resolve() : seen(plot);
+  let drawing = figure.spec ? Promise.resolve() : seen(plot),
+    asked = figure.spec ? figure : null;
+  plot.append(h("p", { class: "muted" }, "Drawing …"));
 
   async function draw(width) {
     try {
-      const { title, spec } = figure.spec ? figure : await (figure = figure());
+      asked ??= figure();
+      const { title, spec } = await asked;
       caption.textContent = title;
       plot.setAttribute("aria-label", title);
       plot.style.minHeight = `${spec.height}px`;
-      const { view, finalize } = await (await library())(plot, { ...spec, width }, OPTIONS);
+      const { view, finalize } = await (await library())(plot, { ...spec, description: title, width }, OPTIONS);
       await view.resize().runAsync(); // the legend's columns follow from the width
       finalize(); // what is drawn stays; marks are listened to here, and another width draws anew
     } catch (error) {
+      asked = figure.spec ? figure : null; // another width asks again
       plot.textContent = `This figure could not be drawn: ${error.message}.`;
     }
   }
