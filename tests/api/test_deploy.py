@@ -349,6 +349,19 @@ def test_a_type_that_an_engine_has_no_kernel_for_is_refused(gpu: str, kernels: s
     assert any("has no kernel" in why for why in found.refused.values())
 
 
+@pytest.mark.parametrize("fix", [{"tp": 1}, {"tp": 1, "prefill_workers": 1, "prefill_tp": 1, "decode_workers": 1}])
+def test_tokens_in_and_out_cost_what_the_deployment_does(fix: dict[str, int]) -> None:
+    best = api.deploy(MODEL, "h100", fix=fix, users=16, price=3.6, pools="prefill_tp" in fix, **LENGTHS).best
+    assert best is not None
+    per_s = best.deployment.output_tokens_per_s
+    whole = best.usd_per_million_tokens_in * per_s * 512 / 64 + best.usd_per_million_tokens_out * per_s
+    assert whole / 1e6 * 3600 == pytest.approx(3.6 * best.deployment.num_devices)
+    if "prefill_tp" in fix:
+        assert best.deployment.prompt_share == 0.5
+    kwh_per_hour = best.kwh_per_million_tokens * per_s * 3600 / 1e6
+    assert kwh_per_hour == pytest.approx(0.7 * best.deployment.num_devices)  # 700 W each
+
+
 def test_the_answer_says_the_type_and_room_of_keys_and_values(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["deploy", "mixtral-8x7b", "--users", "64", "--no-pools", "--fix", "tp=2,copies=2"]
     assert sartor_command(words) == 0

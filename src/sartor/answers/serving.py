@@ -280,6 +280,8 @@ class Choice:
     where: Cluster
     binding: str
     """What keeps a replica from taking more requests: an objective, or memory."""
+    in_per_out: float
+    """Tokens of prompts per token of answers."""
     percentile: float = 95
     """Of the requests whose times it states beside the mean."""
     commands: tuple[str, ...] = ()
@@ -357,6 +359,22 @@ class Choice:
     def utilization(self) -> float:
         server = self.deployment.layout.server
         return float(server.engine.utilization(server.gpu, server.tp, server.copies))
+
+    @property
+    def usd_per_million_tokens_out(self) -> float | None:
+        """Of the tokens of answers, with what the time of prompts costs left to the tokens of prompts."""
+        return self.usd_per_million_tokens and self.usd_per_million_tokens * (1 - self.deployment.prompt_share)
+
+    @property
+    def usd_per_million_tokens_in(self) -> float | None:
+        """Of the tokens of prompts, cached ones too: what the time of prompts costs."""
+        apart = self.usd_per_million_tokens and self.usd_per_million_tokens * self.deployment.prompt_share
+        return apart and apart / self.in_per_out
+
+    @property
+    def kwh_per_million_tokens(self) -> float:
+        """Of the tokens of answers, at the devices' power limit."""
+        return self.deployment.joules_per_token / 3.6
 
     def notes(self, model: str = "") -> tuple[str, ...]:
         """What commands and files leave to the user: the words that stand for a checkpoint, and the rest."""
@@ -453,6 +471,9 @@ CHOICE: Fields = (
         null=True,
         help="tokens of answers",
     ),
+    number("usd_per_million_tokens_in", null=True, help="of prompts: what the time of prompts costs"),
+    number("usd_per_million_tokens_out", null=True, help="of answers: the rest"),
+    number("kwh_per_million_tokens", help="of answers, at the devices' power limit: at most"),
     integer("kv_tokens", help="of a replica, every layer in full, as engines log it"),
     number("kv_bytes", help="a replica's memory for keys and values"),
     integer("step_tokens", help="most tokens of a step: the chunk of a prompt"),

@@ -577,6 +577,7 @@ def _choices(ranked: Iterator[_Ranked] | Sequence[_Ranked]) -> Iterator[Choice]:
             deployment=deployment,
             where=question.where,
             binding=binding,
+            in_per_out=question.deployer.input_len / question.deployer.output_len,
             percentile=percentile,
             commands=commands(deployment, question.deployer.longest),
             to_do=tuple(left_to_do(deployment)),

@@ -365,11 +365,14 @@ def _deployment_text(choice: Choice) -> str:
 
 
 def _money_text(choice: Choice) -> str:
+    kwh = f"at most {three_digits(choice.kwh_per_million_tokens)} kWh"
     if not choice.usd_per_hour or not choice.usd_per_year:
-        return ""
+        return f", {kwh} per 1M tokens of answers"
     token, year = three_digits(choice.usd_per_million_tokens or 0), format_count(choice.usd_per_year)
     hour = f"{choice.usd_per_hour:,.2f} USD per hour ({year} a year)"
-    return f", {hour}, {token} USD per 1M tokens of answers{_price_text(choice)}"
+    apart = [three_digits(choice.usd_per_million_tokens_in or 0), three_digits(choice.usd_per_million_tokens_out or 0)]
+    token = f"{token} USD and {kwh} per 1M tokens of answers (by time {apart[0]} USD per 1M in and {apart[1]} out)"
+    return f", {hour}, {token}{_price_text(choice)}"
 
 
 def _price_text(choice: Choice) -> str:

@@ -20,6 +20,7 @@ from sartor.cost.correction.calibration import Calibration
 from sartor.model.lower import feasible
 from sartor.model.workload import ParallelDims
 from sartor.pareto import is_pareto
+from sartor.step.run_cost import POWER_SHARE
 from sartor.step.serving.batching import CHUNK, Steady, disaggregated, prompt_passes, steady_state
 from sartor.step.serving.inference import WIDTHS
 from sartor.step.serving.served import Load, Server, capacity, holds, padded
@@ -112,6 +113,20 @@ class Deployment:
     @property
     def num_devices(self) -> int:
         return self.replicas * self.layout.num_devices
+
+    @property
+    def prompt_share(self) -> float:
+        """Share of the devices' time that prompts take: their own servers', else what passes between decoding steps."""
+        layout = self.layout
+        if layout.prefill is not None:
+            return layout.prefill.num_devices * layout.prefill_workers / layout.num_devices
+        step_s, tpot_s = (float(np.ravel(seconds)[0]) for seconds in (self.steady.step_s, self.steady.tpot_s))
+        return max(1 - step_s / (tpot_s * layout.server.tokens_per_step), 0.0)
+
+    @property
+    def joules_per_token(self) -> float:
+        """Of the tokens of answers, at the devices' power limit as `sartor.plan` has it: an upper bound."""
+        return self.num_devices * self.layout.server.gpu.tdp_w * POWER_SHARE / self.output_tokens_per_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
