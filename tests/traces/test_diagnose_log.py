@@ -346,6 +346,21 @@ def test_an_assumed_length_leaves_whole_sequences_to_every_replica_or_is_refused
     assert caught.value.field == "global_batch_size"
 
 
+def test_a_memory_outside_its_interval_does_not_agree_and_the_bubble_is_the_first_advice(log: Path) -> None:
+    found = diagnosed(log, best_plan=False)
+    step_s, held = found.predicted.step_s, found.predicted.footprint
+    peaks = {"allocated_bytes": float(held.allocated_bytes), "reserved_bytes": float(held.reserved_bytes)}
+    near = replace(found, measured=replace(found.measured, step_s=step_s, stall_s=0.0, **peaks))
+    far = replace(near, measured=replace(near.measured, reserved_bytes=1.4 * peaks["reserved_bytes"]))
+    said = [" ".join(diagnose_answer(each)[1]) for each in (near, far)]
+    assert (near.agrees, far.agrees) == (True, False)
+    assert "step and memory agree with the plan" in said[0]
+    assert "the memory is outside its own (-12.0% to +13.7%)" in said[1]
+    assert far.advice is not None
+    assert far.advice.kind == "pp_bubble"
+    assert "The largest part with a remedy: pipeline bubble" in said[1]
+
+
 def test_a_rarity_never_stands_beside_a_memory_that_is_far_off(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text(dump() + megatron(tuple(t / 10 for t in TIMES)))

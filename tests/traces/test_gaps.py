@@ -135,10 +135,22 @@ def test_a_lead_in_of_the_only_step_may_be_the_start_of_the_program() -> None:
     assert part.fix.startswith("profile three steps or more")
 
 
+def test_long_pauses_are_told_from_small_kernels_by_the_share_of_the_time_not_by_the_median() -> None:
+    device = Device()
+    for number in range(200):
+        device.late(6.0 if number % 20 == 10 else 0.03, dur=0.004)
+    part = parts_of(device)[PartKind.HOST_GAP]
+    assert "30 us at the median" in part.evidence[0]
+    assert "91.4% of their time in 10 of 199 above 1 ms" in part.evidence[0]
+    assert part.fix.startswith("look at what the host does in its long gaps")
+
+
 def test_a_kernel_launched_in_time_that_begins_late_waits_for_another_stream() -> None:
     device = Device()
     for number in range(30):
         device.kernel(stream=20 if number % 2 else 7, gap=0.5)
+    assert "wait for is not recorded" in parts_of(device)[PartKind.STREAM_WAIT].fix
+    device.kept.add_call("cudaStreamWaitEvent", 0.0, 1e-6)
     ((kind, part),) = parts_of(device).items()
     assert kind is PartKind.STREAM_WAIT
     assert part.seconds == pytest.approx(29 * 0.5 * MS)

@@ -82,6 +82,8 @@ def test_data_types_are_those_of_the_products() -> None:
     assert kind_of(*FORWARD, dtype="float", kernel="ampere_sgemm_128x64_tn").precision[0].value == "fp32"
     assert kind_of(*FORWARD, dtype="float", kernel="cutlass_80_tensorop_s1688gemm").precision[0].value == "tf32"
     assert kind_of(*FORWARD, dtype="", kernel="sm90_xmma_gemm_e4m3bf16_e4m3f32").precision[0].value == "fp8"
+    blocks = kind_of(*FORWARD, backward=False, kernel="bmm_Bfloat16_MxE2m1MxE4m3_Fp32_t128x16x256u2_s3")
+    assert blocks.words == "inference in mxfp8, weights in 4 bits"
 
 
 # -------------------------------------------------------------------------------------------------------- the answer

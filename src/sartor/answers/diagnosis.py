@@ -43,7 +43,7 @@ from sartor.answers.plan import (
 from sartor.cost.cost import interval_80
 from sartor.errors import visible
 from sartor.json_types import JsonDict
-from sartor.plans.explain import nearest
+from sartor.plans.explain import memory_differs, nearest
 from sartor.run.fields import Run
 from sartor.step.run_cost import RunCost, run_cost
 from sartor.units import format_change
@@ -297,6 +297,22 @@ class LogDiagnosis(Answer):
         return self.predicted.low_s <= self.measured.stall_free_s <= self.predicted.high_s
 
     @property
+    def agrees(self) -> bool:
+        """Whether the step and every measured peak of memory lie in their 80% intervals."""
+        held = self.predicted.footprint
+        peaks = (
+            (self.measured.allocated_bytes, held.allocated_bytes),
+            (self.measured.reserved_bytes, held.reserved_bytes),
+        )
+        return self.inside and not any(memory_differs(seen, float(told)) for seen, told in peaks)
+
+    @property
+    def advice(self) -> RunPart | None:
+        """The largest part of the run that has a remedy, if it is worth a word."""
+        parts = [part for part in self.run_parts if part.fix and part.kind != "plan" and part.share >= LEAST_ADVICE]
+        return max(parts, key=lambda part: part.seconds, default=None)
+
+    @property
     def nearer_step(self) -> Explanation | None:
         """The nearest change, if the step comes nearer with it; one that only explains the memory moves no time."""
         measured_s, predicted_s = self.measured.stall_free_s, self.predicted.step_s
@@ -317,9 +333,31 @@ class LogDiagnosis(Answer):
         return (*parts, _log_part(self, "unexplained", self.unexplained_s))
 
 
+LEAST_ADVICE = 0.025
+"""Share of the step below which a part of a logged run is no advice, as with a trace's losses."""
+
+
+def _log_fixes(answer: LogDiagnosis) -> dict[str, str]:
+    """What shortens the parts of a plan that is known."""
+    plan = answer.predicted.plan
+    if answer.open_plan.fields:
+        return {}
+    smaller = " or a smaller microbatch" if int(plan.microbatch_size) > 1 else ""
+    interleaved = ", or interleaved stages" if int(plan.virtual_stages) == 1 else ""
+    return {
+        "pp_bubble": f"more microbatches per step (it has {int(plan.num_microbatches)} on {int(plan.dims.pp)} stages) "
+        f"by a larger global batch{smaller}{interleaved}",
+        "dp_exposed": "more tokens per replica and step, whose compute hides it, or an overlap that the trainer has "
+        "switched off",
+    }
+
+
 def _log_parts(answer: LogDiagnosis) -> list[RunPart]:
     step, step_s = answer.predicted.step, answer.measured.step_s
-    compute, *others = (_log_part(answer, part.name.removesuffix("_s"), float(part.read(step))) for part in PARTS)
+    fixes, names = _log_fixes(answer), {part: part.name.removesuffix("_s") for part in PARTS}
+    compute, *others = (
+        _log_part(answer, name, float(part.read(step)), fix=fixes.get(name, "")) for part, name in names.items()
+    )
     ideal_s = answer.mfu * step_s
     parts = [replace(compute, points_of_mfu=100 * (compute.seconds - ideal_s) / step_s), *others]
     if (change := answer.nearer_step) is not None:

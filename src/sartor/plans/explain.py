@@ -117,6 +117,12 @@ def _squared(seen: float, predicted: Floats, sigma: Floats) -> Floats:
     return ((np.log(predicted) - math.log(seen)) / np.maximum(sigma, 1e-3)) ** 2
 
 
+def memory_differs(seen: float, predicted: float) -> bool:
+    """Whether a measured peak [bytes] lies outside the 80% interval of the predicted one; False where none was."""
+    low, high = interval_80(predicted, MEMORY_SIGMA)
+    return seen > 0 and not low <= seen <= high
+
+
 def _memory_misfit(footprint: Footprint, measured: MeasuredRun) -> Floats | None:
     """Squared distance of the peak; None if it was not measured. One peak of the two is enough: they go together."""
     if measured.allocated_bytes > 0:

@@ -126,9 +126,11 @@ def _explained_text(answer: LogDiagnosis) -> str:
     """Which changed fact of the plan would explain the rest."""
     best = nearest(answer.explanations)
     tried = len(answer.explanations) - 1
-    if not best and answer.inside and answer.explanations[0].misfit <= AGREES:
+    if not best and answer.agrees:
         what = "run without stalls" if answer.measured.stall_s else "run"
-        return f"Nothing has to change: the {what} matches the plan {plan_words(answer.predicted.plan)}."
+        return (
+            f"No fact of the plan has to be another: the {what} matches the plan {plan_words(answer.predicted.plan)}."
+        )
     if not best:
         return f"{count_text(tried, 'single change')} tried, and none explains it: the rest is not due to the plan."
     first, *others = best

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from sartor.answers.diagnosis import STALLS_FIX, LogDiagnosis, part_words
-from sartor.plans.explain import AGREES, OpenPlan
+from sartor.cost.cost import interval_80
+from sartor.plans.explain import MEMORY_SIGMA, OpenPlan
 from sartor.report.document import PageBlock, bullets_block, document_text, grid_block, opening, section
 from sartor.report.grid import Grid, grid_of
 from sartor.report.lint_formats import GRADE_STYLES
@@ -145,6 +146,8 @@ NAMED = 3
 """Plans that the sentence about an open plan names."""
 OTHER_MEMORY = 1.5
 """Measured over predicted memory, either way, beyond which a run is of another plan rather than a rare one of this."""
+MEMORY_80 = " to ".join(format_change(float(bound) - 1) for bound in interval_80(1.0, MEMORY_SIGMA))
+"""The 80% interval of predicted memory, in words."""
 SAME = 0.02
 """Share of the step within which a run counts as fast as predicted."""
 
@@ -153,7 +156,8 @@ def diagnose_answer(answer: LogDiagnosis | TraceDiagnosis) -> tuple[str, list[st
     """A heading, and the answer: of a log its speed, certainty, memory and TFLOP/s; of a trace a sentence, then the
     losses by number."""
     if isinstance(answer, LogDiagnosis):
-        lines = [_log_headline(answer), *_stalls(answer), _certainty(answer), *_memory(answer), *_rate(answer)]
+        lines = [_log_headline(answer), *_stalls(answer), _certainty(answer), *_memory(answer)]
+        lines += [*_advice(answer), *_rate(answer)]
         return _log_heading(answer), lines
     losses = [f"{number}. {_loss(answer, loss)}" for number, loss in enumerate(answer.losses, start=1)]
     return _trace_heading(answer), [_trace_headline(answer), *losses]
@@ -205,11 +209,11 @@ def _certainty(answer: LogDiagnosis) -> str:
     faster = "slower" if ratio > 0 else "faster"
     which = "Without stalls the run" if run.stall_s else "The run"
     text = f"{which} is {format_share(abs(ratio))} {faster} than predicted, "
-    if answer.inside and answer.explanations[0].misfit <= AGREES:
+    if answer.agrees:
         agree = "step and memory agree" if has_memory else "the step agrees"
         return f"{text}inside the 80% interval: {agree} with the plan."
     if answer.inside:
-        return f"{text}inside the 80% interval, but the memory does not match this plan."
+        return f"{text}inside the 80% interval, but the memory is outside its own ({MEMORY_80}) for this plan."
     why = (
         "Either the run loses time, or its plan is not the one given."
         if ratio > 0
@@ -254,6 +258,14 @@ def _memory(answer: LogDiagnosis) -> list[str]:
         if math.isfinite(seen)
     ]
     return [f"Peak memory: {', '.join(said)}."] if said else ["The log does not say its memory."]
+
+
+def _advice(answer: LogDiagnosis) -> list[str]:
+    part = answer.advice
+    if part is None or part.kind == "stalls":  # stalls have a line of their own
+        return []
+    of_step = f"{format_share(part.share)} of the step ({format_seconds(part.seconds)})"
+    return [f"The largest part with a remedy: {part_words(part.kind)}, {of_step}. To do: {part.fix}."]
 
 
 def _rate(answer: LogDiagnosis) -> list[str]:

@@ -453,7 +453,7 @@ def _communication(
     )
     serial = min(_serial(seen, where), exposed - waited - slow)
     rest = exposed - waited - slow + seen.seconds(stages) - waiting.seconds
-    hint = "overlap it with compute, which nothing does now (FSDP: prefetch the next layer's weights)"
+    hint = _overlap(seen, where)
     evidence = _by_collective(seen, predicted_s)
     if (stream := _on_compute_stream(seen, where)) is not None:
         evidence = (*evidence, f"it runs on stream {stream}, that of compute, so nothing can run beside it")
@@ -465,6 +465,35 @@ def _communication(
         fix=hint if serial > 0 else "",
         gain_s=max(serial, 0.0),
     )
+
+
+def _overlap(seen: _Seen, where: BoolArray) -> str:
+    """What to do about exposed collectives: overlap those with no compute under them, or more of the costliest."""
+    took: defaultdict[str, list[int]] = defaultdict(list)
+    inside = (seen.trace.end_s > seen.line.begin_s) & (seen.trace.begin_s < seen.line.end_s)
+    for i in np.flatnonzero(where & inside).tolist():
+        took[_collective_words(seen.trace, i)].append(i)
+    if not took:
+        return ""
+    words, kernels = max(took.items(), key=lambda item: float(seen.line.owned_s[item[1]].sum()))
+    computes = ~_of(seen.kinds, KernelKind.COLLECTIVE)
+    begin_s, end_s = seen.trace.begin_s[computes], np.maximum.accumulate(np.append(-np.inf, seen.trace.end_s[computes]))
+    edges_s = np.stack([np.clip(begin_s, end_s[:-1], None), np.maximum(begin_s, end_s[1:])])  # merged: none overlap
+    computed_s = np.insert(np.cumsum(edges_s[1] - edges_s[0]), 0, 0.0)
+    moments, done = edges_s.T.ravel(), np.stack([computed_s[:-1], computed_s[1:]]).T.ravel()
+    left_s, right_s = seen.trace.begin_s[kernels], seen.trace.end_s[kernels]
+    under = float((np.interp(right_s, moments, done) - np.interp(left_s, moments, done)).sum()) if moments.size else 0.0
+    bare = 1 - under / max(float((right_s - left_s).sum()), 1e-12)
+    if bare < BARE:
+        return f"overlap more of {words}: {format_share(bare)} of its time has no compute under it"
+    shards = " (FSDP: prefetch the next layer's weights)" if SHARDED.search(words) else ""
+    return f"overlap {words} with compute, which nothing does now{shards}"
+
+
+BARE = 0.99
+"""Share of the time of collectives without compute under them from which on nothing overlaps them."""
+SHARDED = re.compile(r"all_?gather|reduce_?scatter", re.IGNORECASE)
+"""Collectives of sharded weights."""
 
 
 def _on_compute_stream(seen: _Seen, where: BoolArray) -> int | None:

@@ -88,6 +88,8 @@ class KernelTrace:
     """Step marks of the profiler: name, begin and end on the host."""
     waits: tuple[tuple[str, float, float], ...] = ()
     """Calls in which the host waited for the device, or that took longer than ``LONG_CALL_S``."""
+    waits_for_events: bool = False
+    """Whether a stream is told to wait for an event."""
     frames: _HostFrames
     reserved_bytes: float = 0.0
     """Largest amount that the allocator reserved; 0 if not recorded."""
@@ -137,6 +139,7 @@ class Recorded:
     """Thread of each operator."""
     steps: list[tuple[str, float, float]] = field(default_factory=list)
     waits: list[tuple[str, float, float]] = field(default_factory=list)
+    waits_for_events: bool = False
     frame_names: dict[str, int] = field(default_factory=dict)
     frame_name: array[int] = field(default_factory=lambda: array("q"))
     frame_begin_s: array[float] = field(default_factory=lambda: array("d"))
@@ -149,7 +152,8 @@ class Recorded:
         return first
 
     def add_call(self, name: str, begin_s: float, end_s: float) -> None:
-        """Record a call of the CUDA runtime or driver, if the host waits in it."""
+        """Record a call of the CUDA runtime or driver, if the host or a stream waits in it."""
+        self.waits_for_events |= "WaitEvent" in name
         if "Synchronize" in name or end_s - begin_s > LONG_CALL_S:
             self.waits.append((name, begin_s, end_s))
 
@@ -191,6 +195,7 @@ def kernel_trace(path: str, recorded: Recorded) -> KernelTrace:
         step=_steps(np.where(np.isnan(launched), begin, launched), steps),
         steps=tuple(steps),
         waits=tuple(sorted(recorded.waits, key=lambda wait: wait[1])),
+        waits_for_events=recorded.waits_for_events,
         frames=_frames(recorded),
         reserved_bytes=recorded.reserved_bytes,
         memory_bytes=recorded.memory_bytes,

@@ -41,13 +41,18 @@ DTYPES = {
     "Float8_e5m2": DType.FP8,
 }
 OF_KERNEL = (
-    (DType.FP8, r"e4m3|e5m2|qqtst|float8|fp8"),
+    (DType.MXFP8, r"(?i:mxe4m3|mxe5m2|mxfp8)"),
+    (DType.MXFP4, r"(?i:mxe2m1|mxfp4)"),
+    (DType.NVFP4, r"(?i:e2m1|nvfp4)"),
+    (DType.FP8, r"(?i:e4m3|e5m2)|qqtst|float8|fp8"),
     (DType.BF16, r"bf16|bfloat16|nvjet_(?:sm\d+_)?tst|nvjet_(?:sm\d+_)?tss|BBS|_bf16_"),
     (DType.FP16, r"fp16|half|h1688|h16816|hgemm|f16_|_f16|nvjet_(?:sm\d+_)?hsh|HHS"),
     (DType.TF32, r"tf32"),
     (DType.FP32, r"sgemm|f32|float"),
 )
 """Marks of data types in the names of cuBLAS, CUTLASS, hipBLASLt and FlashAttention kernels."""
+NARROW_TYPES = (DType.MXFP8, DType.MXFP4, DType.NVFP4, DType.FP8)
+"""A kernel of these may convert its operator's wider inputs first."""
 WIDTHS = {"BFloat16": 2, "Half": 2, "Float": 4, "float": 4, "Double": 8, "Long": 8, "Int": 4, "Byte": 1, "Char": 1}
 
 
@@ -165,8 +170,11 @@ def _operator(seen: HostOperator, kernel: str, gpu: Gpu) -> Gemm | Attention | N
 
 
 def _dtype_in(seen: HostOperator | None, kernel: str) -> DType | None:
-    """Data type of an operator's kernel: that of its first input, else by the kernel's name."""
-    dtype = DTYPES.get(seen.dtype.rpartition("::")[2]) if seen is not None and seen.dtype else _dtype_of(kernel)
+    """Data type of an operator's kernel: a narrow one that the kernel's name states, else that of the operator's first
+    input, else by the name."""
+    dtype = _dtype_of(kernel)
+    if dtype not in NARROW_TYPES and seen is not None and seen.dtype:
+        dtype = DTYPES.get(seen.dtype.rpartition("::")[2])
     is_tf32 = dtype is DType.FP32 and re.search(r"tf32|tensorop_s|s1688|s16816", kernel)
     return DType.TF32 if is_tf32 else dtype
 
@@ -240,8 +248,9 @@ def _padded(gemm: Gemm, gpu: Gpu) -> tuple[Gemm, str]:
 # ----------------------------------------------------------------------------------------------------------- the job
 
 BACKWARD = re.compile(r"backward|bwd|wgrad|dgrad", re.IGNORECASE)
-FOUR_BITS = re.compile(r"dequantize_?blockwise|gemv_4bit|nf4", re.IGNORECASE)
-"""Kernels of bitsandbytes and torchao that unpack 4-bit weights."""
+FOUR_BITS = re.compile(r"dequantize_?blockwise|gemv_4bit|nf4|_MxE2m1Mx", re.IGNORECASE)
+"""Kernels of bitsandbytes and torchao that unpack 4-bit weights, and of TensorRT-LLM that multiply them by wider
+activations."""
 WHOLE = 0.9
 """Weights are called frozen only if this share of the time of linear layers has sizes: a kernel of unknown sizes may
 compute their gradients."""

@@ -21,7 +21,7 @@ import numpy as np
 
 from sartor.step.measured_run import PartKind, Stretch, TracePart
 from sartor.traces.kernel_trace import KINDS, KernelKind, KernelTrace, last_span, short_kernel
-from sartor.units import BoolArray, FloatArray, IntArray, format_seconds
+from sartor.units import BoolArray, FloatArray, IntArray, format_seconds, format_share
 
 WAITING = (KINDS.index(KernelKind.COLLECTIVE), KINDS.index(KernelKind.COPY))
 """Kinds that own time only while nothing computes."""
@@ -150,6 +150,8 @@ STALL_SHARE, STALL_TIMES = 0.5, 10
 """One gap per step is a stall if they take this share of the host's gaps, and each this many times the median one."""
 SMALL_S = 30e-6
 """Kernels shorter than this are over before an eager host has launched the next."""
+LONG_S = 1e-3
+"""A gap above this is a pause of the host: even an eager one launches a kernel in some tens of microseconds."""
 LONGEST = 300
 """Only this many gaps, the longest, are located in the host's code."""
 LIBRARY = (
@@ -183,6 +185,14 @@ REMEDIES = {
     "launch); drop that dependency or start its work earlier. Launching faster gains nothing",
     PartKind.KERNEL_START: "run fewer, larger kernels: fuse them (torch.compile) or use a larger batch",
 }
+UNKNOWN_WAIT = (
+    "what the kernels named wait for is not recorded: the trace has no wait for an event (cudaStreamWaitEvent), and "
+    "the whole device is idle meanwhile. Profile every stream and the runtime's calls to learn it"
+)
+LONG_GAPS = (
+    "look at what the host does in its long gaps (the places named): they are pauses, not slow launches, which CUDA "
+    "graphs would not shorten"
+)
 START_UP = "profile three steps or more after a warm-up first: with so few, this may be the start of the program"
 UNRECORDED = "profile the CPU's activities too: without launches the trace does not say what these gaps wait for"
 ALLOCATION = (
@@ -289,13 +299,17 @@ def _evidence(
     often = f"{index.size / line.num_steps:,.0f}" if index.size >= line.num_steps else "fewer than 1"
     plural = "s" if index.size > line.num_steps else ""
     middle = f", {format_seconds(float(np.median(seconds[index])))} at the median" if plural else ""
-    words = [f"{often} gap{plural} per step{middle}"]
+    paused = seconds[seconds > LONG_S]
+    share = format_share(float(paused.sum() / seconds.sum()))
+    above = f", {share} of their time in {paused.size:,} of {index.size:,} above {format_seconds(LONG_S)}"
+    above = above if plural and 0 < paused.size < index.size else ""
+    words = [f"{often} gap{plural} per step{middle}{above}"]
     where: defaultdict[str, float] = defaultdict(float)
     for i in index[np.argsort(-seconds[index])][:LONGEST].tolist():
         where[_place(trace, gaps, i, kind)] += float(seconds[i])
     largest = sorted((place for place in where if place), key=lambda place: -where[place])[:2]
     words += [f"{place}: {format_seconds(where[place] / line.num_steps)}" for place in largest]
-    if kind is PartKind.HOST_GAP and _too_small(trace, gaps, index):
+    if kind is PartKind.HOST_GAP and _remedy(trace, line, gaps, kind, seconds) is SMALL:
         kernel, launch = _paces(trace, gaps, index)
         words.append(
             f"these kernels take {format_seconds(kernel)} at the median, the host launches one in "
@@ -333,6 +347,10 @@ def _remedy(trace: KernelTrace, line: TraceTimeline, gaps: _Gaps, kind: PartKind
     allocates = np.array([any(word in name for word in ALLOCATING) for name, *_ in trace.waits] + [False], dtype=bool)
     if kind in (PartKind.HOST_GAP, PartKind.STALL) and float(seconds[allocates[gaps.call]].sum()) > total / 2:
         return ALLOCATION
+    if kind is PartKind.HOST_GAP and float(seconds[seconds > LONG_S].sum()) > total / 2:
+        return LONG_GAPS
+    if kind is PartKind.STREAM_WAIT and not trace.waits_for_events:
+        return UNKNOWN_WAIT
     if kind is PartKind.HOST_GAP and _too_small(trace, gaps, np.flatnonzero(seconds > 0)):
         return SMALL
     return REMEDIES[kind]
