@@ -362,6 +362,14 @@ def test_tokens_in_and_out_cost_what_the_deployment_does(fix: dict[str, int]) ->
     assert kwh_per_hour == pytest.approx(0.7 * best.deployment.num_devices)  # 700 W each
 
 
+def test_an_engine_without_a_kernel_leaves_the_others_of_any() -> None:
+    found = api.deploy(MODEL, "b200", dtype="int8", kernels="any", users=4, pools=False, **LENGTHS)
+    assert {choice.deployment.layout.server.engine.name for choice in found.choices} == {"sglang", "trtllm"}
+    assert list(found.refused) == ["b200 int8 vllm"]
+    on_amd = api.deploy(MODEL, "mi300x", kernels="any", users=4, pools=False, **LENGTHS)
+    assert {choice.deployment.layout.server.engine.name for choice in on_amd.choices} == {"vllm", "sglang"}
+
+
 def test_the_answer_says_the_type_and_room_of_keys_and_values(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["deploy", "mixtral-8x7b", "--users", "64", "--no-pools", "--fix", "tp=2,copies=2"]
     assert sartor_command(words) == 0

@@ -43,7 +43,7 @@ from sartor.step.serving.deploy import (
     servers_of,
     with_pools,
 )
-from sartor.step.serving.engines import Engine, engines_on
+from sartor.step.serving.engines import ENGINES, Engine, engines_on
 from sartor.step.serving.inference import WIDTHS
 from sartor.step.serving.served import Load, Server, cut_block, near_uncut, padded, server_memory
 from sartor.units import Floats
@@ -340,37 +340,42 @@ def _questions(
     engines = str(options.get("kernels") or "").split(",")
     error: InputError | None = None
     any_left = False
-    for gpu, dtype, kernels in itertools.product(gpus, dtypes, engines):
-        words: Any = {**options, "dtype": dtype or None, "kernels": None if kernels == "any" else kernels or None}
+    kinds = ((device, name) for device, word in itertools.product(gpus, engines) for name in _named(device, word))
+    for (gpu, kernels), dtype in itertools.product(kinds, dtypes):
+        words: Any = {**options, "dtype": dtype or None, "kernels": kernels or None}
         try:
             run, device, own = served_run(reading, gpu, words)
-            names = [engine.name for engine in engines_on(device)] if kernels == "any" else [words["kernels"]]
-            for name in names:
-                stated = run if name is None else run.with_(Origin.STATED, "option", kernels=name)
-                stated, engine, calibration = in_engine(stated, reading.shape, device, own or load_calibration(device))
-                if engine is None or calibration is None:
-                    must = "runs a model's own code and serves no requests"
-                    raise InputError("kernels", name, must, " or ".join(each.name for each in engines_on(device)))
-                server = replace(server_of(stated, reading, device, engine, 1), shape=reading.shape)
-                check(padded(server.shape, server.tp), ParallelDims(tp=server.tp, ep=server.ep))
-                where = usual_cluster(device).with_price(options.get("price"))
-                any_left = True
-                yield _Question(
-                    Deployer(calibration=calibration, **base),
-                    server,
-                    where,
-                    _fixed(run, "tp"),
-                    _fixed(run, "ep"),
-                    precision_of(dtype, device)[1] if dtype else (),
-                    tuple(_other_engines(stated, reading, device, own)) if name is None else (),
-                    {},
-                    refused,
-                )
+            stated, engine, calibration = in_engine(run, reading.shape, device, own or load_calibration(device))
+            if engine is None or calibration is None:
+                must = "runs a model's own code and serves no requests"
+                raise InputError("kernels", kernels, must, " or ".join(each.name for each in engines_on(device)))
+            server = replace(server_of(stated, reading, device, engine, 1), shape=reading.shape)
+            check(padded(server.shape, server.tp), ParallelDims(tp=server.tp, ep=server.ep))
+            where = usual_cluster(device).with_price(options.get("price"))
+            any_left = True
+            yield _Question(
+                Deployer(calibration=calibration, **base),
+                server,
+                where,
+                _fixed(run, "tp"),
+                _fixed(run, "ep"),
+                precision_of(dtype, device)[1] if dtype else (),
+                () if kernels else tuple(_other_engines(stated, reading, device, own)),
+                {},
+                refused,
+            )
         except InputError as caught:
             error = error or caught
             refused[" ".join(str(word) for word in (gpu, dtype, kernels) if word)] = str(caught)
     if not any_left and error is not None:
         raise error
+
+
+def _named(gpu: GpuLike | None, kernels: str) -> list[str]:
+    """The engines that a word stands for: ``any`` for all that are built for the device."""
+    if kernels != "any":
+        return [kernels]
+    return [engine.name for engine in (ENGINES.values() if gpu is None else engines_on(device_of(gpu)))]
 
 
 def _with_alike_caches(questions: Sequence[_Question]) -> list[_Question]:
