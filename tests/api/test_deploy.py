@@ -271,6 +271,32 @@ def test_one_gpu_without_a_price_leaves_the_others_theirs(capsys: pytest.Capture
     assert "(no price of h20 is known)" in said
 
 
+def test_why_not_compares_the_best_with_the_sizes_asked_about(capsys: pytest.CaptureFixture[str]) -> None:
+    goal = {"requests_per_s": 5, "tpot_s": 0.03, "pools": False}
+    answer = api.deploy(MODEL, "h100", **goal, why_not={"tp": 8})
+    assert answer.why_not is not None
+    assert answer.best is not None
+    fixed = api.deploy(MODEL, "h100", **goal, fix={"tp": 8})
+    assert answer.why_not.best.tpot_s == fixed.best.tpot_s
+    assert answer.to_dict()["why_not"]["best"]["tp"] == 8
+    assert answer.best.tpot_s == api.deploy(MODEL, "h100", **goal).best.tpot_s
+    said = said_by(f"deploy {MODEL} --rate 5 --tpot .03 --no-pools --why-not tp=8".split(), capsys)
+    assert "The cheapest with the sizes of --why-not is 8 h100_sxm as tp 8 (bf16, vllm): 8 GPUs, 55.04 USD" in said
+    assert "The best: 1 GPU, 6.88 USD per hour" in said
+    with pytest.raises(InputError, match="is no layout of up to"):
+        api.deploy(MODEL, "h100", **goal, why_not={"tp": 3})
+
+
+def test_a_limit_of_money_is_kept_and_named_where_nothing_keeps_it(capsys: pytest.CaptureFixture[str]) -> None:
+    goal = {"requests_per_s": 5, "tpot_s": 0.03, "pools": False}
+    assert api.deploy(MODEL, "h100", **goal, most_usd_per_hour=30).choices[-1].usd_per_hour <= 30
+    said = said_by(f"deploy {MODEL} --rate 5 --tpot .03 --no-pools --most-usd-per-hour 5".split(), capsys)
+    assert "no deployment. What meets the objectives costs at least 6.88 USD per hour." in said
+    for gpu, usd, words in (("h20", 5, "needs a price of h20"), ("h100", 0, "must be USD per hour above 0")):
+        with pytest.raises(InputError, match=words):
+            api.deploy(MODEL, gpu, **goal, most_usd_per_hour=usd)
+
+
 def test_without_a_first_token_stated_the_front_has_no_load_that_mostly_waits() -> None:
     front = api.deploy(MODEL, "h100", users=64, most_devices=16).front
     split = [point for point in front if point.layout.prefill]

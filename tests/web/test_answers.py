@@ -55,6 +55,17 @@ def test_every_example_of_the_api_page_is_answered_with_its_keys(server: Any, na
             {"model": "llama-3.1-8b", "gpus": ["h100", "a100"], "tpot_s": 0.03, "users": 90, "pools": False},
             ["deploy", "llama-3.1-8b", "--gpu", "h100,a100", "--tpot", 0.03, "--users", 90, "--no-pools"],
         ),
+        (
+            "/api/deploy",
+            {
+                "model": "llama-3.1-8b",
+                "gpus": ["h100"],
+                "fix": {"tp": 1},
+                "why_not": {"tp": 2},
+                "most_usd_per_hour": 30,
+            },
+            ["deploy", "llama-3.1-8b", "--fix", "tp=1", "--why-not", "tp=2", "--most-usd-per-hour", 30],
+        ),
         ("/api/gemm", {"m": 2304, "n": 1600, "k": 4096}, ["gemm", 2304, 1600, 4096]),
         ("/api/lint", {"model": "gpt2-xl", "tp": 2}, ["lint", "gpt2-xl", "--tp", 2, "--fail-on", "never"]),
         ("/api/advise", {"model": "gpt2-xl", "top": 2}, ["advise", "gpt2-xl", "--top", 2]),

@@ -519,6 +519,13 @@ DEPLOYMENT: Fields = (
         path=lambda answer: answer.most_likely and answer.most_likely[1],
         help="the best probability in reach, if it alone is below the one that was stated",
     ),
+    number("least_usd_per_hour", null=True, help="of what meets the objectives, if all of it is beyond the limit"),
+    field(
+        "why_not",
+        (integer("num_layouts"), field("best", CHOICE, null=True)),
+        null=True,
+        help="the cheapest with the sizes that were asked about; null: none asked",
+    ),
     rows("unpriced", Scalar.TEXT, help="GPUs without a price: if any, devices are counted"),
     mapping("unstated", Scalar.TEXT, help="facts that were not stated, and what was taken"),
     rows("choices", CHOICE, help="the cheapest of every kind of layout"),
@@ -556,6 +563,10 @@ class DeploymentAnswer(Answer):
     """Where the best more likely misses the objectives than meets them: the cheapest that meets them with `SURE`."""
     most_likely: tuple[ServerLayout, float] | None = None
     """Where only the stated probability is not met: the layout that most likely meets the objectives, how likely."""
+    least_usd_per_hour: float | None = None
+    """Where only the stated USD per hour are exceeded: what meets the objectives at the least."""
+    why_not: DeploymentAnswer | None = None
+    """The same question of the layouts with the sizes that were asked about."""
     unpriced: tuple[str, ...] = ()
     """GPUs without a price: if any, devices are counted."""
     refused: Mapping[str, str] = default(default_factory=dict)

@@ -91,6 +91,11 @@ class DeployOptions(RunOptions, total=False):
     acceptance: Annotated[
         float | None, Declared(Spelling.NUMBER, "How likely a drafted token is right if those before it are.")
     ]
+    most_usd_per_hour: Annotated[float | None, Declared(Spelling.NUMBER, "Limit of what the deployment costs [USD/h].")]
+    why_not: Annotated[
+        JsonMap | None,
+        Declared(Spelling.WORDS, "Sizes, as of ``fix``: the best layout with them beside the best of all."),
+    ]
 
 
 @with_options(DeployOptions, FIELDS, without=NOT_OF_DEPLOYMENTS)
@@ -132,8 +137,10 @@ def deploy(
         Share of prompts' tokens whose keys and values are kept from earlier requests.
     draft_tokens, acceptance
         Speculative decoding: tokens drafted a step, and the share of them that the model accepts.
-    most_devices
-        Devices of the whole deployment.
+    most_devices, most_usd_per_hour
+        Devices of the whole deployment, and what it may cost [USD/h].
+    why_not
+        Sizes as of ``fix``: ``why_not`` of the answer is the cheapest deployment with them.
     pools
         Also servers for prompts beside servers for answers.
     **options
@@ -169,7 +176,11 @@ def deploy(
     _refuse_beyond(reading.shape, request, traffic)
     load = {"request": request, "requests_per_s": per_s, "users": size_of("users", users, 1, least=0)}
     refused: dict[str, str] = {}
-    fix = _sizes_fixed(options.pop("fix", None) or {})
+    fix = _sizes_fixed(options.pop("fix", None) or {}, "fix")
+    why_not = _sizes_fixed(options.pop("why_not", None) or {}, "why_not")
+    most_usd_per_hour = options.pop("most_usd_per_hour", None)
+    if most_usd_per_hour is not None and not most_usd_per_hour > 0:
+        raise InputError("most_usd_per_hour", most_usd_per_hour, "must be USD per hour above 0", "10")
     stated: Any = options
     for name in ("tp", "ep"):
         if name in fix and stated.get(name) not in (None, fix[name]):
@@ -183,11 +194,14 @@ def deploy(
     questions = [question._replace(server=replace(question.server, **drafts), fix=fix) for question in questions]
     questions = _with_alike_caches(questions)
     most_devices = size_of("most_devices", most_devices, MOST_DEVICES)
-    answer = _answer(reading, questions, most_devices, pools=pools)
+    answer_of = partial(_answer, reading, most_devices=most_devices, most_usd_per_hour=most_usd_per_hour, pools=pools)
+    answer = answer_of(questions)
     if answer.is_doubtful and probability is None:
         sure = replace(objective, probability=SURE)
         surer = [q._replace(deployer=replace(q.deployer, objective=sure)) for q in questions]
-        answer = replace(answer, surer=_answer(reading, surer, most_devices, pools=pools).best)
+        answer = replace(answer, surer=answer_of(surer).best)
+    if why_not:
+        answer = replace(answer, why_not=answer_of([q._replace(fix={**fix, **why_not}) for q in questions]))
     caches = ",".join(dict.fromkeys(question.server.cache.value for question in questions))
     usual = {"dtype": questions[0].server.dtype.value, "kernels": questions[0].server.engine.name, "kv_dtype": caches}
     unstated = {name: word for name, word in usual.items() if options.get(name) is None}
@@ -235,7 +249,12 @@ def _requests(
 
 
 def _answer(
-    reading: ModelReading, questions: Sequence[_Question], most_devices: int, *, pools: bool
+    reading: ModelReading,
+    questions: Sequence[_Question],
+    *,
+    most_devices: int,
+    most_usd_per_hour: float | None,
+    pools: bool,
 ) -> DeploymentAnswer:
     """The layouts of every device, precision and engine, ranked."""
     unpriced = tuple(dict.fromkeys(q.server.gpu.name for q in questions if q.where.price_usd_per_device_hour is None))
@@ -246,6 +265,14 @@ def _answer(
     ]
     load = questions[0].deployer
     ranked = sorted(_ranked(priced, most_devices, of_price=not unpriced), key=lambda entry: entry[0])
+    least_usd = None
+    if most_usd_per_hour is not None:
+        if unpriced:
+            must = f"needs a price of {', '.join(unpriced)} (--price)"
+            raise InputError("most_usd_per_hour", most_usd_per_hour, must)
+        usd = [_usd_per_hour(entry) for entry in ranked]
+        least_usd = min(usd, default=None)
+        ranked = [entry for entry, hourly in zip(ranked, usd, strict=True) if hourly <= most_usd_per_hour]
     equal = sum(entry[0][0] <= ranked[0][0][0] * (1 + 1e-9) for entry in ranked)  # of them the surest, then the fastest
     cheapest = itertools.islice(_choices(ranked), max(SHOWN, min(equal, MOST_EQUAL)))
     choices = tuple(sorted(cheapest, key=partial(_order, load, of_price=not unpriced)))[:SHOWN]
@@ -262,6 +289,7 @@ def _answer(
         num_layouts=sum(len(close.layouts) for _, (_, close) in priced),
         most_load=max((_most_load(question, close, most_devices) for question, (_, close) in priced), default=0.0),
         most_likely=None if choices else _most_likely(priced, load.objective),
+        least_usd_per_hour=None if choices else least_usd,
         unpriced=unpriced,
         assumptions=(
             *reading.assumptions,
@@ -485,10 +513,10 @@ def _sizes(layout: ServerLayout) -> dict[str, int]:
     return dict(zip(_SIZES, (server.tp, server.copies, server.ep, *workers, *prompts), strict=True))
 
 
-def _sizes_fixed(fix: JsonMap) -> dict[str, int]:
+def _sizes_fixed(fix: JsonMap, field: str) -> dict[str, int]:
     for name in fix:
         if name not in _SIZES:
-            raise InputError("fix", name, "is not a size of a layout", ", ".join(_SIZES))
+            raise InputError(field, name, "is not a size of a layout", ", ".join(_SIZES))
     numbers = {name: int(size) if str(size).isdecimal() else size for name, size in fix.items()}
     return {name: size_of(name, size, 1, least=int(name != "prefill_workers")) for name, size in numbers.items()}
 
@@ -538,6 +566,12 @@ def _most_likely(
     group = int(np.argmax([row.max() for row in likely]))
     row = int(likely[group].argmax())
     return priced[group][1][0].layouts[row], float(likely[group][row])
+
+
+def _usd_per_hour(entry: _Ranked) -> float:
+    _, question, best, row = entry
+    devices = int(question.deployer.replicas(best)[row]) * best.layouts[row].num_devices
+    return devices * (question.where.price_usd_per_device_hour or 0.0)
 
 
 def _order(load: Deployer, choice: Choice, *, of_price: bool) -> tuple[float, ...]:

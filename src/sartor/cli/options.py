@@ -167,6 +167,14 @@ InputLens = Annotated[Any, INPUT_LEN(parser=lengths, help=f"Of a prompt. {LENGTH
 OutputLens = Annotated[Any, OUTPUT_LEN(parser=lengths, help=f"Of an answer. {LENGTHS}")]
 InputLen = Annotated[int, INPUT_LEN(parser=tokens, help="Tokens of a prompt.")]
 OutputLen = Annotated[int, OUTPUT_LEN(parser=tokens, help="Tokens of an answer.")]
+WhyNot = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--why-not",
+        metavar="AXIS=VALUE,...",
+        help="Compare the best with the nearest that has these values, named as by --fix: `--why-not tp=8,pp=2`.",
+    ),
+]
 SeqLen = Annotated[int | None, SEQ_LEN(metavar="N", parser=tokens, help=TOKENS)]
 TracedSeqLen = Annotated[
     int | None, SEQ_LEN(metavar="N", parser=tokens, help="[default: 4096, or the model's maximum]")

@@ -29,14 +29,6 @@ if TYPE_CHECKING:
     from sartor.hardware.cluster import Cluster
     from sartor.model.training import TrainingJob, TrainingPlan
 
-WhyNot = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--why-not",
-        metavar="AXIS=VALUE,...",
-        help="Compare a plan with the best, term by term, or the nearest that can run: `--why-not tp=8,pp=2`.",
-    ),
-]
 Simple = Annotated[bool, typer.Option("--simple", help="Only data and tensor parallelism: pp=1, cp=1, ep=1.")]
 Write = Annotated[
     tuple[str, Path] | None,
@@ -71,7 +63,7 @@ def plan(
     cluster: o.ClusterOfPlan = None,
     num_devices: o.DeviceCounts = None,
     simple: Simple = False,
-    why_not: WhyNot = None,
+    why_not: o.WhyNot = None,
     tokens: Annotated[str, o.BUDGET(help="Token budget for the cost: 1T, 300B, 1.5e12.")] = "1T",
     top: o.Top = 10,
     write: Write = None,

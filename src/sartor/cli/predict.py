@@ -331,6 +331,10 @@ def deploy(
     most_devices: Annotated[
         int, typer.Option("--most-devices", metavar="N", parser=o.whole_number, help="Limit of all devices.")
     ] = 64,
+    most_usd_per_hour: Annotated[
+        float | None, typer.Option("--most-usd-per-hour", metavar="USD", help="Limit of what all devices cost.")
+    ] = None,
+    why_not: o.WhyNot = None,
     pools: Annotated[bool, typer.Option("--pools/--no-pools", help="Also servers for prompts beside servers.")] = True,
     write: Annotated[
         Path | None,
@@ -375,6 +379,8 @@ def deploy(
             draft_tokens=draft_tokens,
             acceptance=acceptance,
             most_devices=most_devices,
+            most_usd_per_hour=most_usd_per_hour,
+            why_not=c.parse_fix(why_not, option="--why-not") or None,
             pools=pools,
             **options,
         )

@@ -253,7 +253,7 @@ def deploy_lines(answer: DeploymentAnswer) -> list[str]:
     """The answer in sentences, what was asked first; why nothing meets it where nothing does."""
     best, question = answer.best, f"{answer.reading.shape.name or 'model'}, {_load_text(answer)}, {_goal_text(answer)}"
     if best is None:
-        return [f"{question}: no deployment.", *_out_of_reach(answer)]
+        return [f"{question}: no deployment.", *_out_of_reach(answer), *_why_not_text(answer)]
     first = interval_text(best.ttft_s, *map(float, best.ttft_interval))
     each = interval_text(best.tpot_s, *map(float, best.tpot_interval))
     unread, recorded = unread_text(answer.reading), answer.load.request.recorded
@@ -269,6 +269,7 @@ def deploy_lines(answer: DeploymentAnswer) -> list[str]:
         f"{_BINDING[best.binding]}.",
         _memory_text(best),
         *_simpler_text(answer),
+        *_why_not_text(answer),
         *_unsure_text(answer, best),
     ]
 
@@ -405,6 +406,33 @@ def _simpler_text(answer: DeploymentAnswer) -> list[str]:
     return [f"Simpler: {_deployment_text(answer.simpler)} ({change})."]
 
 
+def _why_not_text(answer: DeploymentAnswer) -> list[str]:
+    """The cheapest with the sizes that were asked about against the best, term by term."""
+    if answer.why_not is None:
+        return []
+    other, best = answer.why_not.best, answer.best
+    if other is None:
+        return [f"The sizes of --why-not: none. {' '.join(_out_of_reach(answer.why_not))}"]
+    there = f"The cheapest with the sizes of --why-not is {_deployment_text(other)}"
+    if best is None:
+        return [f"{there}."]
+
+    def terms(choice: Choice) -> list[str]:
+        made = choice.deployment
+        return [
+            count_text(made.num_devices, "GPU"),
+            *([f"{choice.usd_per_hour:,.2f} USD per hour"] if choice.usd_per_hour else []),
+            f"first token {format_seconds(choice.ttft_s)}",
+            f"a token in {format_seconds(choice.tpot_s)}",
+            *filter(None, [_likely_text(answer, choice).removeprefix(": ")]),
+            f"{count_text(made.most_in_flight, 'request')} in flight of a replica ({_BINDING[choice.binding]})",
+        ]
+
+    if other.deployment.layout == best.deployment.layout:
+        return [f"{there}: the best itself."]
+    return [f"{there}: {', '.join(terms(other))}. The best: {', '.join(terms(best))}."]
+
+
 def _unsure_text(answer: DeploymentAnswer, best: Choice) -> list[str]:
     """What could turn the answer: facts that were not stated, and what is known of these predictions."""
     words = []
@@ -431,6 +459,8 @@ def _out_of_reach(answer: DeploymentAnswer) -> list[str]:
     if not answer.front:
         refused = " and can be started (not possible: below)" if answer.refused else ""
         return [f"No layout of up to {answer.most_devices} devices holds one request{refused}."]
+    if answer.least_usd_per_hour:
+        return [f"What meets the objectives costs at least {answer.least_usd_per_hour:,.2f} USD per hour."]
     if answer.most_load:
         most = f"{answer.most_load:,.0f} requests in flight" if load.users else f"{answer.most_load:.3g} requests/s"
         return [f"{answer.most_devices} devices take at most {most} (--most-devices)."]
