@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from datetime import datetime, timedelta
+
 TIMES = (9.0, 2.02, 2.0, 1.98, 2.01, 1.99)
 DUMP = {
     "num_layers": 32,
@@ -118,3 +121,47 @@ LOGS = {
         for i in range(1, len(TIMES) + 1)
     ),
 }
+
+
+SAMPLE_STEP_S, CHECKPOINT_S = 1.157, 9.0
+"""The step that sartor predicts for the sample's plan (Llama 3 8B, dp 8, ZeRO 3, selective recomputation, one sequence
+of 8,192 tokens per H100), and a pause after every 50th."""
+FLOPS_PER_TOKEN = 6 * (8_030_261_248 - 128_256 * 4096) + 12 * 32 * 32 * 128 * 8192
+"""torchtitan's count (get_nparams_and_flops): without the embedding, with full attention."""
+
+
+def sample_log() -> str:
+    """The log ``examples/llama-3-8b/train.log``: 300 steps of torchtitan, which lose time to checkpoints."""
+    start, now = datetime(2026, 11, 2, 9, 0, 0), 42.0
+    head = (
+        "Building 1-D device mesh with ['dp_shard'], [8]",
+        "CUDA capacity: NVIDIA H100 80GB HBM3 with 79.10GiB memory",
+        "Applied selective activation checkpointing to the model",
+        "Applied FSDP to the model",
+        "Training starts at step 1, with local batch size 1, global batch size 8, sequence length 8192, "
+        "total steps 300",
+    )
+    lines = [(0.4 * number, text) for number, text in enumerate(head)]
+    for number in range(31):
+        step, seed = max(10 * number, 1), math.sin(12.9898 * number)
+        seconds = (SAMPLE_STEP_S * (1 + 0.003 * seed)) if number else 22.0
+        if number > 5 and number % 5 == 1:
+            lines.append((now, "Saving the checkpoint (or staging if async is enabled)."))
+            lines.append((now + CHECKPOINT_S, f"Finished saving the checkpoint in {CHECKPOINT_S:.2f} seconds."))
+            seconds += CHECKPOINT_S / 10
+        now += seconds * {0: 1, 1: 9}.get(number, 10)
+        rate = 8192 / seconds
+        tera = rate * FLOPS_PER_TOKEN / 1e12
+        loss = 5.1 + 7.15 * math.exp(-step / 42) + 0.04 * seed
+        memory = "29.40GiB(37.17%)" if number == 0 else "38.96GiB(49.25%)"
+        lines.append(
+            (
+                now,
+                f"step: {step:2d}  loss: {loss:7.4f}  memory: {memory}  tps: {rate:,.0f}  tflops: {tera:.2f}  "
+                f"mfu: {tera / 9.89:.2f}%",
+            )
+        )
+    clocks = [f"{start + timedelta(seconds=at):%Y-%m-%d %H:%M:%S,%f}"[:-3] for at, _ in lines]
+    return "".join(
+        f"[rank0]:[titan] {at} - root - INFO - {text}\n" for at, (_, text) in zip(clocks, lines, strict=True)
+    )

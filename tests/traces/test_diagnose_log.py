@@ -22,7 +22,7 @@ from sartor.plans.explain import explanations, nearest
 from sartor.report.diagnose_words import diagnose_answer
 from sartor.step.measured_run import MeasuredRun
 from sartor.traces.read import is_trace
-from traces.logs_made import LOGS, TIMES, dump, megatron, torchtitan
+from traces.logs_made import CHECKPOINT_S, LOGS, SAMPLE_STEP_S, TIMES, dump, megatron, sample_log, torchtitan
 
 
 @pytest.fixture
@@ -331,9 +331,21 @@ def test_a_gpu_that_the_log_denies_is_refused(log: Path) -> None:
         diagnosed(log, gpu="a100")
 
 
-def test_an_assumed_length_leaves_whole_sequences_to_every_replica_or_is_refused(repo_dir: Path) -> None:
-    """The log has no length; the one that fits its TFLOP/s best would leave four sequences to eight GPUs."""
+def test_the_sample_log_is_the_one_that_is_made_and_its_answer_is_its_plan_and_its_checkpoints(repo_dir: Path) -> None:
     path = repo_dir / "examples" / "llama-3-8b" / "train.log"
+    assert path.read_text() == sample_log()
+    found = api.diagnose_log(path, model="llama-3.1-8b", fix={"zero_stage": 3}, best_plan=False)
+    assert found.agrees
+    assert found.predicted.step_s == pytest.approx(SAMPLE_STEP_S, rel=0.01)
+    assert found.measured.stall_s == pytest.approx(CHECKPOINT_S / 60, rel=0.01)
+    assert found.conventions[0].words == "full attention, recomputation not counted, embedding not counted"
+    assert abs(found.conventions[0].rel_error) < 1e-3
+
+
+def test_an_assumed_length_leaves_whole_sequences_to_every_replica_or_is_refused(tmp_path: Path) -> None:
+    """The log has no length; the one that fits its TFLOP/s best would leave four sequences to eight GPUs."""
+    path = tmp_path / "train.log"
+    path.write_text(torchtitan())
     answer = api.diagnose(path, model="llama-3-8b", gpu="h100", best_plan=False)
     assert answer.job.global_batch_size * answer.job.seq_len == 65536
     assert answer.job.global_batch_size % 8 == 0

@@ -81,7 +81,7 @@ def diagnose(
     >>> sizes = {"seq_len": 8192, "global_batch_size": 8}
     >>> answer = diagnose("examples/llama-3-8b/train.log", model="llama-3-8b", gpu="h100", best_plan=False, **sizes)
     >>> round(answer.measured.step_s, 1)
-    2.0
+    1.3
     """
     from sartor.traces.read import is_trace
 

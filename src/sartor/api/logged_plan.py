@@ -369,10 +369,12 @@ def conventions_of(
         known = run.knowing(seq_len=length, num_devices=devices)
         rate = known.measured.tokens_per_s / devices if devices else float("nan")
         per_device = known.steady(known.device_tokens_per_s)
-        rate = float(np.median(per_device)) if per_device.size else rate
+        flops = measured.flops_per_s
+        if per_device.size:  # medians of both: where slow steps count, the measured rate is a mean
+            rate, flops = float(np.median(per_device)), float(np.median(known.steady(known.flops_per_s)))
         if not rate > 0:
             return ()
-        found = counted(shape, measured.flops_per_s / rate, length)
+        found = counted(shape, flops / rate, length)
         if found and (not best or abs(found[0].rel_error) < abs(best[0].rel_error) - SAME):
             best = found
     return best
