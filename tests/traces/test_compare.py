@@ -207,6 +207,29 @@ def test_other_kernels_and_other_counts_of_an_operator_are_said(tmp_path: Path, 
     assert "aten::add 8192x8192: 1 -> 2 calls per step" in said
 
 
+def test_lengths_and_counters_that_vary_are_one_operator_and_the_headline_names_what_changed(
+    tmp_path: Path, sartor: Callable[..., Ran]
+) -> None:
+    paths = tmp_path / "a.json", tmp_path / "b.json"
+    for path, length, dot in zip(paths, (14_851_501, 14_602_337), ("_3", "_5"), strict=True):
+        hand = Hand()
+        for number in range(2):
+            begin = hand.at
+            hand.kernel("aten::copy_", "copy", 1000, dims=((length,), (length,)))
+            hand.kernel(f"triton_poi_fused{dot}", "triton", 1000, dims=((SIDE, SIDE),))
+            hand.kernel("aten::add", "plus", 1500 if dot == "_5" else 1, dims=((SIDE, SIDE),))
+            if dot == "_5":
+                hand.kernel("aten::mul", "times", 500, dims=((SIDE, SIDE),))
+            hand.mark(number, begin)
+        hand.write(path)
+    done = sartor("compare", *paths, "--json")
+    names = {part["name"]: (part["a_s"] > 0, part["b_s"] > 0) for part in done.body["parts"]}
+    assert names.pop("aten::mul 8192x8192") == (False, True)
+    assert set(names.values()) == {(True, True)}
+    assert "triton_poi_fused_3 8192x8192 -> triton_poi_fused_5 8192x8192" in names
+    assert "aten::mul 8192x8192 (new)" in " ".join(sartor("compare", *paths).out.split())
+
+
 def test_seconds_of_the_operators_sum_to_the_kernels(traces: dict[str, Path]) -> None:
     trace = read_kineto(traces["a"])
     took = float((trace.end_s - trace.begin_s).sum())

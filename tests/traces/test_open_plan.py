@@ -4,6 +4,7 @@ a device that the trace denies is refused."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -66,7 +67,8 @@ def test_a_log_without_its_plan_is_not_called_in_agreement(moe_log: Path, sartor
     assert "agree" not in words
     assert "Nothing has to change" not in words
     assert "The log does not say tp, pp, cp, ep, virtual_stages, microbatch_size, " in words
-    assert "plans would give this step and memory, among them dp 8, " in words
+    assert "plans would give this step and memory within their 80% intervals, among them dp 8, " in words
+    assert re.search(r"among them dp 8, [^;]* \(step [+-]?\d", words)
     assert "To compare the run with its own plan, give it with --launch or --fix." in words
 
 

@@ -6,6 +6,7 @@ Two runs side by side: what changed from A to B, and whether it is more than noi
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -360,19 +361,19 @@ def _operators(
             found = _unsure(name, sums[0], sums[1])
         in_a, in_b = calls[0].get(name), calls[1].get(renamed)
         if in_a is not None and in_b is not None and name != renamed:
-            found = replace(found, name=f"{name} -> {in_b.sizes}")
+            found = replace(found, name=f"{name} -> {in_b.sizes if in_a.sizes != in_b.sizes else renamed}")
         yield replace(found, in_a=in_a, in_b=in_b)
 
 
 def _pairs(a: Mapping[str, OperatorCalls], b: Mapping[str, OperatorCalls]) -> Iterator[tuple[str, str]]:
-    """Each operator of A with the same one of B. One whose sizes B does not have is that of the same name in B whose
-    sizes A does not have and of which fewest differ, if most are the same."""
+    """Each operator of A with the same one of B. One whose sizes B does not have is that of the same name (but for a
+    counter at its end) in B whose sizes A does not have and are nearest, if they are near."""
     new = [key for key in b if key not in a]
     for name, calls in a.items():
         if name in b:
             yield name, name
             continue
-        same = [key for key in new if key.partition(" ")[0] == name.partition(" ")[0]]
+        same = [key for key in new if _uncounted(key) == _uncounted(name)]
         nearest = min(same, key=lambda key: _differ(calls.sizes, b[key].sizes), default="")
         if nearest and _differ(calls.sizes, b[nearest].sizes) <= MOST_DIFFERENT:
             new.remove(nearest)
@@ -382,17 +383,28 @@ def _pairs(a: Mapping[str, OperatorCalls], b: Mapping[str, OperatorCalls]) -> It
     yield from ((key, key) for key in new)
 
 
+def _uncounted(key: str) -> str:
+    """An operator's or kernel's name without a counter at its end (``triton_poi_fused_3``)."""
+    return re.sub(r"[_#]\d{1,9}$", "", key.partition(" ")[0])
+
+
 MOST_DIFFERENT = 0.5
-"""Share of an operator's sizes that may differ between two runs for it to be the same one."""
+"""Mean distance of an operator's sizes between two runs, in factors of 2, up to which it is the same one."""
 
 
 def _differ(a: str, b: str) -> float:
-    """Share of two operators' sizes that differ; 1 where they have other dimensions."""
+    """Mean distance of two operators' sizes in factors of 2, at most 1 each; 1 where they have other dimensions."""
     one, other = ([dims.split("x") for dims in sizes.split()] for sizes in (a, b))
     if [len(dims) for dims in one] != [len(dims) for dims in other]:
         return 1.0
     pairs = list(zip(chain(*one), chain(*other), strict=True))
-    return sum(x != y for x, y in pairs) / max(len(pairs), 1)
+    return sum(_apart(x, y) for x, y in pairs) / max(len(pairs), 1)
+
+
+def _apart(x: str, y: str) -> float:
+    if not (x.isdecimal() and y.isdecimal()):
+        return float(x != y)
+    return min(abs(math.log2((1 + int(x)) / (1 + int(y)))), 1.0)
 
 
 def _unsure(name: str, a: float, b: float) -> RunChange:

@@ -219,6 +219,21 @@ SAME_WORK = 0.5
 """Least share of both traces' time in operators that both have, with which they are taken for runs of the same work."""
 
 
+NAMED = 3
+"""Changed operators that the first line names."""
+
+
+def _changed_text(answer: RunComparison) -> str:
+    """The parts that changed beyond noise and threshold, the largest changes first."""
+    changed = [change for change in answer.parts if change.beyond(answer.threshold)]
+    if not changed:
+        return "" if answer.total.significant else "No change beyond noise."
+    words = ["new" if not each.a else "gone" if not each.b else format_change(each.ratio - 1) for each in changed]
+    names = [f"{visible(each.name)} ({how})" for each, how in zip(changed[:NAMED], words[:NAMED], strict=True)]
+    more = f" and {len(changed) - NAMED:,} more" if len(changed) > NAMED else ""
+    return f"Beyond noise changed {', '.join(names)}{more}."
+
+
 def _verdict(answer: RunComparison) -> str:
     total, limit = answer.total, format_share(answer.threshold)
     what = "All kernels take" if total.name == "kernels" else f"A {total.name} takes"
@@ -230,12 +245,12 @@ def _verdict(answer: RunComparison) -> str:
     if total.high < MOST_RATIO:
         interval += f" ({format_change(total.low - 1)} to {format_change(total.high - 1)})"
     if not total.significant:
-        return f"{said}: {interval}. No change beyond noise."
+        return f"{said}: {interval}, within noise. {_changed_text(answer)}"
     faster = "slower" if total.ratio > 1 else "faster"
     beyond = (
         f"beyond the threshold of {limit}" if total.beyond(answer.threshold) else f"within the threshold of {limit}"
     )
-    return f"{said}: {interval}. B is {faster}, more than noise, {beyond}."
+    return f"{said}: {interval}. B is {faster}, more than noise, {beyond}. {_changed_text(answer)}".rstrip()
 
 
 def gemm_records(answer: TraceDiagnosis, date: str) -> str:

@@ -204,7 +204,7 @@ def _certainty(answer: LogDiagnosis) -> str:
     run, predicted = answer.measured, answer.predicted
     has_memory = math.isfinite(run.allocated_bytes) or math.isfinite(run.reserved_bytes)
     if answer.open_plan.fields:
-        return _open_text(answer.open_plan, "log", "step and memory" if has_memory else "step")
+        return _open_text(answer.open_plan, "log", "step and memory" if has_memory else "step", run.stall_free_s)
     ratio = run.stall_free_s / predicted.step_s - 1
     faster = "slower" if ratio > 0 else "faster"
     which = "Without stalls the run" if run.stall_s else "The run"
@@ -230,15 +230,20 @@ def _certainty(answer: LogDiagnosis) -> str:
     )
 
 
-def _open_text(plan: OpenPlan, what: str, figures: str) -> str:
-    """What ``what`` (log, trace) does not say of its plan, which plans would give its ``figures``, and what tells."""
+def _open_text(plan: OpenPlan, what: str, figures: str, step_s: float) -> str:
+    """What ``what`` (log, trace) does not say of its plan, which plans would give its ``figures`` and how near their
+    steps are to the measured ``step_s``, and what tells."""
     text = (
         f"none of the {plan.num_plans:,} plans that it could have gives this {figures}. Model, GPUs, batch, precision "
         "or trainer are not those assumed, or the run loses time."
     )
     if plan.explaining:
-        words = "; ".join(plan_words(each.plan) for each in plan.explaining[:NAMED])
-        text = f"{plan.num_explaining:,} of {plan.num_plans:,} plans would give this {figures}, among them {words}."
+        words = "; ".join(
+            f"{plan_words(each.plan)} (step {format_change(each.step_s / step_s - 1)})"
+            for each in plan.explaining[:NAMED]
+        )
+        several = f"{plan.num_explaining:,} of {plan.num_plans:,} plans would give this {figures}"
+        text = f"{several} within their 80% intervals, among them {words}."
     if plan.agreed:
         text += f" All of these have {', '.join(f'{name}={value}' for name, value in plan.agreed.items())}."
     settles = "To compare the run with its own plan, give it with --launch or --fix."
@@ -304,7 +309,7 @@ def _trace_headline(answer: TraceDiagnosis) -> str:
     reached = math.isfinite(answer.mfu)
     text = f"You reach {format_share(answer.mfu)} MFU: a step {takes}" if reached else f"A step {takes}"
     if answer.open_plan.fields:
-        text += f" {_open_text(answer.open_plan, 'trace', 'step')}"
+        text += f" {_open_text(answer.open_plan, 'trace', 'step', answer.step_s)}"
     elif answer.predicted is not None:
         p = answer.predicted
         told = interval_text(p.step_s, p.low_s, p.high_s)
