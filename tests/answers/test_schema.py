@@ -31,6 +31,7 @@ SMALL = (
     "--executor serial --tp 1 --recompute none --no-baselines"
 )
 PLAN = "plan gpt2-xl --cluster dgx-a100 --num-devices 8,16 --global-batch-size 64 --fix tp=1"
+WRITES_STUDY = f"{SMALL} --pareto area_mm2 --study study.db"
 QUESTIONS = f"""
     estimate gpt2-xl --gpu a100
     estimate llama-3.1-8b --gpu h100 --phase decode
@@ -51,7 +52,7 @@ QUESTIONS = f"""
     serving llama-3.1-8b --gpu h100 --concurrency 1,64
     serving llama-3.1-8b --gpu h100 --concurrency 8 --prefill-workers 2 --decode-workers 3
     serving llama-3.1-70b --gpu h100
-    {SMALL} --pareto area_mm2 --study study.db
+    {WRITES_STUDY}
     {SMALL} --shapes 2
     {SMALL} --shapes all --params-tolerance 0.05
     {SMALL} --hbm-gib 0.001
@@ -81,7 +82,7 @@ QUESTIONS = f"""
     catalog spaces
     estimate no-such-model --gpu h100
 """
-"""Questions in order: `study` reads the file that a design before it wrote."""
+"""Questions; `study` reads the file that a design wrote."""
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +115,8 @@ def faults(body: dict[str, Any], command: str) -> list[str]:
 def test_real_answers_validate(question: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     words = shlex.split(question)
+    if words[0] == "study" and not (folder / words[1]).exists():  # another worker had the question before
+        answer_of(shlex.split(WRITES_STUDY))
     assert faults(answer_of(words), words[0]) == []
 
 

@@ -24,7 +24,7 @@ from sartor.designs.question import DesignQuestion
 from sartor.engine.schema import KEYS, connect
 from sartor.engine.study import read_study
 from sartor.errors import InputError
-from sartor.web.study_view import question_of, study_body, uploaded_body
+from sartor.web.study_view import page_body, question_of, study_body, uploaded_body
 
 SQLITE = {"content-type": "application/octet-stream"}
 
@@ -38,7 +38,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_study_is_told_with_its_front_its_convergence_and_its_winner(study: Path) -> None:
-    record, body = read_study(study), study_body(read_study(study))
+    record, body = read_study(study), page_body(read_study(study))
     best = record.incumbent
     assert best is not None
     assert body["status"] == "complete"
@@ -60,7 +60,7 @@ def test_a_study_is_told_with_its_front_its_convergence_and_its_winner(study: Pa
 
 def test_a_study_is_shown_under_its_objective_by_the_word_that_asks_for_it(study: Path) -> None:
     record = read_study(study)
-    body = study_body(replace(record, question={**record.question, "objective": "per_watt"}))
+    body = page_body(replace(record, question={**record.question, "objective": "per_watt"}))
     assert body["question"]["objective"] == "throughput_per_watt"
     assert body["unit"] == "sequences/s per W"
 
@@ -134,7 +134,7 @@ def test_a_study_that_is_being_written_is_read_with_its_log_after_it(study: Path
             insert = f"INSERT INTO {table} ({','.join(names)}) VALUES ({','.join('?' * len(names))})"
             writing.executemany(insert, whole.execute(f"SELECT {','.join(names)} FROM {table}").fetchall())
         data, log = path.read_bytes(), path.with_name("running.db-wal").read_bytes()
-    assert uploaded_body(sent(tmp_path, data + log)) == study_body(read_study(study))
+    assert uploaded_body(sent(tmp_path, data + log)) == page_body(read_study(study))
     with pytest.raises(InputError, match="-wal"):
         uploaded_body(sent(tmp_path, data))
 

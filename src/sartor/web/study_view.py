@@ -158,7 +158,7 @@ def uploaded_body(path: Path) -> JsonDict:
     """
     try:
         _cut_log(path)
-        return study_body(read_study(path))
+        return page_body(read_study(path))
     except InputError as error:
         must = error.must.partition(";")[0]
         if ("another program" in must or "empty" in must) and _is_logged(path):
@@ -196,15 +196,20 @@ def watched_body(path: str | None) -> JsonDict:
     """The current contents of the study named on the command line. Raises ``InputError``."""
     if path is None:
         raise InputError("study", "none", "no study to show: start with `sartor page --study FILE`, or load a file")
-    return study_body(read_study(path))
+    return page_body(read_study(path))
+
+
+def page_body(study: StudyRecord) -> JsonDict:
+    """The answer of ``/api/study``: see ``routes``."""
+    return _drawn(study_body(study))
 
 
 def study_body(study: StudyRecord) -> JsonDict:
-    """The answer of ``/api/study``: see ``routes``."""
+    """A study's question, best point, proof and what it found, without figures."""
     points = sorted((p for p in study.points if p.objective > 0), key=lambda p: -p.objective)[:MOST_POINTS]
     best = study.incumbent
     last = study.history[-1] if study.history else None
-    body = {
+    return {
         "status": study.sessions[-1].ending if study.sessions else "empty",
         "question": _question(study.question),
         "evaluated": last.evaluated if last else len(study.points),
@@ -216,22 +221,22 @@ def study_body(study: StudyRecord) -> JsonDict:
         "gap": _gap(study.bound, best),
         "sessions": [plain({name: getattr(s, name) for name in s.__slots__}) for s in study.sessions],
         "pareto": _points(points),
+        "convergence": _convergence(study),
         "best": None if best is None else _best(study, best),
     }
-    return _drawn(body, _convergence(study))
 
 
 def example_body() -> JsonDict:
     """A search of our own, recorded with what it had proved at each step."""
     text = (resources.files("sartor.web") / "example-study.json").read_text(encoding="utf-8")
-    body = json.loads(text)
-    return _drawn(body, body.pop("convergence"))
+    return _drawn(json.loads(text))
 
 
-def _drawn(body: JsonDict, steps: JsonMap) -> JsonDict:
-    """The answer with its unit, and its figures as the report draws them."""
+def _drawn(body: JsonDict) -> JsonDict:
+    """The answer with its unit, and its figures as the report draws them in place of their numbers."""
     from sartor.report.charts import drawn
 
+    steps = body.pop("convergence")
     asked, points = body["question"], body["pareto"]
     phases = [Phase(model["phase"] or Phase.TRAIN) for model in asked["models"]]
     units = list(dict.fromkeys(PHASE_UNITS[phase] for phase in phases))
