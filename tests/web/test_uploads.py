@@ -153,7 +153,10 @@ def test_an_accelerator_stands_where_a_gpu_does() -> None:
 
 def test_an_accelerator_sent_is_the_device_asked_about() -> None:
     known = asked("estimate", {"model": "gpt2-xl", "gpu": "tpu_v4_like"})[1]["totals"]
-    assert asked("estimate", {"model": "gpt2-xl", "gpu_toml": CHIP})[1]["totals"] == known
+    sent = asked("estimate", {"model": "gpt2-xl", "gpu_toml": CHIP})[1]["totals"]
+    ends = ("low_s", "high_s")  # a file of one's own may mean more with the keys that it leaves out
+    assert sent["low_s"] <= known["low_s"] < known["high_s"] <= sent["high_s"]
+    assert {name: sent[name] for name in sent if name not in ends} == {n: known[n] for n in known if n not in ends}
     faster = f'name = "mine"\n{CHIP}'.replace("clock_mhz = 1050", "clock_mhz = 2100")
     status, told = asked("shape", {"model": "gpt2-xl", "gpu_toml": faster})
     assert (status, told["gpu"]["name"]) == (200, "mine")
