@@ -112,6 +112,8 @@ class JointResult:
     """By model, why the best beats the TPUv4-like point (`designs.why.Reason`), if baselines were requested."""
     tightest: str = ""
     interrupted: bool = False
+    scouted: bool = False
+    """Whether the best was only looked at ahead of the search, which no study holds yet."""
     assumptions: tuple[str, ...] = field(default=())
 
     @property

@@ -145,6 +145,7 @@ def _result(state: SearchState, interrupted: bool, deadline: float) -> JointResu
     return JointResult(
         status=DesignStatus.OPTIMAL if proved else DesignStatus.FEASIBLE if value else DesignStatus.UNKNOWN,
         best=best,
+        scouted=best is not None and not state.best,
         upper_bound=value if proved else upper,
         gap=0.0 if proved else gap,
         evaluated=len(ranked),

@@ -230,7 +230,8 @@ def _proof_text(answer: DesignAnswer) -> str:
     left = f"none of {size} is more than {format_share(result.gap)} better ({how})"
     if answer.joint and len(answer.joint.shapes) > 1:  # the study does not record their shapes
         return f"Not proved optimal ({why}): {left}. A longer --time-limit or a larger --tolerance proves more."
-    return f"Not proved optimal ({why}): {left}. A command with --study FILE goes on where it ended."
+    ended = "goes on where it ended" + ", but does not hold this chip yet" * result.scouted
+    return f"Not proved optimal ({why}): {left}. A command with --study FILE {ended}."
 
 
 def plan_text(detail: ModelDetail) -> str:
