@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple, Unpack
 
 import numpy as np
@@ -137,12 +138,10 @@ def deploy(
         Share of prompts' tokens whose keys and values are kept from earlier requests.
     draft_tokens, acceptance
         Speculative decoding: tokens drafted a step, and the share of them that the model accepts.
-    most_devices, most_usd_per_hour
-        Devices of the whole deployment, and what it may cost [USD/h].
+    most_devices, most_usd_per_hour, pools
+        Devices of the whole deployment, its cost [USD/h], and whether servers for prompts may stand beside others.
     why_not
         Sizes as of ``fix``: ``why_not`` of the answer is the cheapest deployment with them.
-    pools
-        Also servers for prompts beside servers for answers.
     **options
         As in `serving`. ``tp`` and ``ep`` are searched unless stated; ``dtype`` and ``kernels`` may be several, divided
         by commas, and ``kernels`` ``any``. ``fix`` keeps layouts with these sizes, by the names that `serving` has
@@ -165,10 +164,8 @@ def deploy(
     >>> found.best.tpot_s <= 0.02
     True
     """
-    reading, drafts = (
-        read(model, options.get("set")),
-        _drafts(options.pop("draft_tokens", 0), options.pop("acceptance", None)),
-    )
+    reading = read(model, options.get("set"))
+    drafts = _drafts(options.pop("draft_tokens", 0), options.pop("acceptance", None))
     objective = _objective(ttft_s, tpot_s, probability, percentile)
     lengths = {name: size for name, size in (("input_len", input_len), ("output_len", output_len)) if size is not None}
     traffic = options.pop("traffic", None)
@@ -176,38 +173,48 @@ def deploy(
     _refuse_beyond(reading.shape, request, traffic)
     load = {"request": request, "requests_per_s": per_s, "users": size_of("users", users, 1, least=0)}
     refused: dict[str, str] = {}
-    fix = _sizes_fixed(options.pop("fix", None) or {}, "fix")
+    fix = _sizes_fixed(options.pop("fix", None) or {}, "fix", options)
     why_not = _sizes_fixed(options.pop("why_not", None) or {}, "why_not")
     most_usd_per_hour = options.pop("most_usd_per_hour", None)
     if most_usd_per_hour is not None and not most_usd_per_hour > 0:
         raise InputError("most_usd_per_hour", most_usd_per_hour, "must be USD per hour above 0", "10")
-    stated: Any = options
-    for name in ("tp", "ep"):
-        if name in fix and stated.get(name) not in (None, fix[name]):
-            raise InputError("fix", f"{name}={fix[name]}", f"and {name}={stated[name]} are two sizes: give one of them")
-    gpus: Sequence[Any] = (
-        list({str(device): device for device in gpu}.values()) if isinstance(gpu, list | tuple) else [gpu]
-    )
-    for device in gpus:
-        _ = device is None or device_of(device)  # a name that there is not is refused before the search
-    questions = list(_questions(reading, gpus, options, {"objective": objective, **load}, refused))
+    questions = list(_questions(reading, _devices(gpu), options, {"objective": objective, **load}, refused))
     questions = [question._replace(server=replace(question.server, **drafts), fix=fix) for question in questions]
     questions = _with_alike_caches(questions)
     most_devices = size_of("most_devices", most_devices, MOST_DEVICES)
     answer_of = partial(_answer, reading, most_devices=most_devices, most_usd_per_hour=most_usd_per_hour, pools=pools)
-    answer = answer_of(questions)
-    if answer.is_doubtful and probability is None:
-        sure = replace(objective, probability=SURE)
-        surer = [q._replace(deployer=replace(q.deployer, objective=sure)) for q in questions]
-        answer = replace(answer, surer=answer_of(surer).best)
-    if why_not:
-        answer = replace(answer, why_not=answer_of([q._replace(fix={**fix, **why_not}) for q in questions]))
+    answer = _with_others(answer_of(questions), answer_of, questions, why_not)
     caches = ",".join(dict.fromkeys(question.server.cache.value for question in questions))
     usual = {"dtype": questions[0].server.dtype.value, "kernels": questions[0].server.engine.name, "kv_dtype": caches}
     unstated = {name: word for name, word in usual.items() if options.get(name) is None}
     if traffic is None:
         unstated |= {name: str(USUAL_LENGTH) for name in ("input_len", "output_len") if name not in lengths}
     return replace(answer, refused=refused, unstated=unstated)
+
+
+def _devices(gpu: GpuLike | Sequence[GpuLike] | None) -> Sequence[Any]:
+    """The devices of a question, each once; a name that there is not is refused before the search."""
+    gpus = list({str(device): device for device in gpu}.values()) if isinstance(gpu, list | tuple) else [gpu]
+    for device in gpus:
+        _ = device is None or device_of(device)  # type: ignore[arg-type]
+    return gpus
+
+
+def _with_others(
+    answer: DeploymentAnswer,
+    answer_of: Callable[[Sequence[_Question]], DeploymentAnswer],
+    questions: Sequence[_Question],
+    why_not: Mapping[str, int],
+) -> DeploymentAnswer:
+    """The answer with a surer deployment where the cheapest is doubtful and no probability was stated, and with the
+    cheapest of the sizes of ``why_not``."""
+    if answer.is_doubtful and answer.objective.probability is None:
+        sure = replace(answer.objective, probability=SURE)
+        surer = [q._replace(deployer=replace(q.deployer, objective=sure)) for q in questions]
+        answer = replace(answer, surer=answer_of(surer).best)
+    if why_not:
+        answer = replace(answer, why_not=answer_of([q._replace(fix={**q.fix, **why_not}) for q in questions]))
+    return answer
 
 
 _GOALS: Mapping[str, tuple[str, type]] = {
@@ -513,12 +520,17 @@ def _sizes(layout: ServerLayout) -> dict[str, int]:
     return dict(zip(_SIZES, (server.tp, server.copies, server.ep, *workers, *prompts), strict=True))
 
 
-def _sizes_fixed(fix: JsonMap, field: str) -> dict[str, int]:
+def _sizes_fixed(fix: JsonMap, field: str, options: Any = MappingProxyType({})) -> dict[str, int]:
+    """The sizes of ``--fix`` or ``--why-not``; one that ``options`` states too is refused if it differs."""
     for name in fix:
         if name not in _SIZES:
             raise InputError(field, name, "is not a size of a layout", ", ".join(_SIZES))
     numbers = {name: int(size) if str(size).isdecimal() else size for name, size in fix.items()}
-    return {name: size_of(name, size, 1, least=int(name != "prefill_workers")) for name, size in numbers.items()}
+    sizes = {name: size_of(name, size, 1, least=int(name != "prefill_workers")) for name, size in numbers.items()}
+    for name, size in sizes.items():
+        if (stated := options.get(name)) not in (None, size):
+            raise InputError(field, f"{name}={size}", f"and {name}={stated} are two sizes: give one of them")
+    return sizes
 
 
 _Ranked = tuple[tuple[float, ...], _Question, PricedLayouts, int]

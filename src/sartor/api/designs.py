@@ -111,9 +111,9 @@ def design(
         question, notes = whole.joint.question, (*notes, *dict.fromkeys(shape_notes))
     if settings["against"] is None and settings["baselines"] and not whole.result.interrupted:
         gpus = [load_gpu(name) for name in BESIDE]
-    own = [_rival(device, space) for device in devices if device.accelerator is not None]
-    rivals = [_named(device.name, device.accelerator) for device, _ in own if device.accelerator is not None]
+    rivals, of_rivals = _rivals(devices, space)
     baselines = (*whole.result.baselines, *chip_baselines(question, rivals))
+    known = _reading_notes(readings)
     beside, unpriced = against(question, whole.result.best, gpus, named=settings["against"] is not None)
     return DesignAnswer(
         readings=tuple(reading for reading in readings for _ in range(phases)),
@@ -127,10 +127,7 @@ def design(
         rivals=tuple(rival.name for rival in rivals),
         nearby=nearby(question, space, whole.result) if settings["sensitivity"] else None,
         warnings=cautions(question, space, whole.result),
-        assumptions=(
-            *(*_reading_notes(readings), *notes, *space.assumptions, *left_out(question, space), *unpriced),
-            *(words for _, words in own if words),
-        ),
+        assumptions=(*known, *notes, *space.assumptions, *left_out(question, space), *unpriced, *of_rivals),
     )
 
 
@@ -144,19 +141,23 @@ def _by_name(field: str, load: Callable[[Any], T], name: Any) -> T:
         raise InputError(field, error.value, error.must, error.nearest) from None
 
 
-def _rival(device: Gpu, space: AcceleratorSpace) -> tuple[Gpu, str]:
-    """A chip to compare with, and in words what its file leaves open of long runs: it then sustains what the space's
-    chips do."""
+def _rivals(devices: Sequence[Gpu], space: AcceleratorSpace) -> tuple[list[NamedChip], list[str]]:
+    """The chips to compare with, and in words what their files leave open of long runs: they then sustain what the
+    space's chips do."""
     from sartor.hardware.accelerator import IN_LONG_RUNS
     from sartor.hardware.accelerator_catalog import NUMBERS
 
-    keys = [key for key in device.template_keys if NUMBERS.get(key, ("",))[0] in IN_LONG_RUNS]
-    shares = {NUMBERS[key][0]: getattr(space.groups[0], NUMBERS[key][0]) for key in keys}
-    if device.accelerator is None or not keys:
-        return device, ""
-    words = ", ".join(f"{key}={shares[NUMBERS[key][0]] / NUMBERS[key][1]:g}" for key in keys)
-    chip = replace(device.accelerator, **shares)
-    return replace(device, accelerator=chip), f"{device.name}: {words} (as the space's chips: its file does not say)"
+    rivals, words = [], []
+    for device in devices:
+        if device.accelerator is None:
+            continue
+        keys = [key for key in device.template_keys if NUMBERS.get(key, ("",))[0] in IN_LONG_RUNS]
+        shares = {NUMBERS[key][0]: getattr(space.groups[0], NUMBERS[key][0]) for key in keys}
+        rivals.append(_named(device.name, replace(device.accelerator, **shares)))
+        if keys:
+            said = ", ".join(f"{key}={shares[NUMBERS[key][0]] / NUMBERS[key][1]:g}" for key in keys)
+            words.append(f"{device.name}: {said} (as the space's chips: its file does not say)")
+    return rivals, words
 
 
 def _space(space: str | Path | AcceleratorSpace) -> AcceleratorSpace:

@@ -18,6 +18,16 @@ from sartor.run.fields import NOT_OF_DEPLOYMENTS, NOT_OF_SERVERS, RunOptions
 if TYPE_CHECKING:
     from sartor.answers.serving import Choice, DeploymentAnswer
 
+Traffic = Annotated[
+    Path | None,
+    typer.Option(
+        "--traffic", metavar="FILE", help="CSV of requests (time,in,out[,cached]), instead of load and lengths."
+    ),
+]
+MostUsdPerHour = Annotated[
+    float | None, typer.Option("--most-usd-per-hour", metavar="USD", help="Limit of what all devices cost.")
+]
+
 
 @takes_run()
 def estimate(
@@ -316,12 +326,7 @@ def deploy(
     input_len: o.InputLens = None,
     output_len: o.OutputLens = None,
     cached: Annotated[float, typer.Option("--cached", metavar="SHARE", help="Of a prompt, cached already.")] = 0.0,
-    traffic: Annotated[
-        Path | None,
-        typer.Option(
-            "--traffic", metavar="FILE", help="CSV of requests (time,in,out[,cached]), instead of load and lengths."
-        ),
-    ] = None,
+    traffic: Traffic = None,
     draft_tokens: Annotated[
         int, typer.Option("--draft-tokens", metavar="N", help="Drafted per step (speculative decoding).")
     ] = 0,
@@ -331,9 +336,7 @@ def deploy(
     most_devices: Annotated[
         int, typer.Option("--most-devices", metavar="N", parser=o.whole_number, help="Limit of all devices.")
     ] = 64,
-    most_usd_per_hour: Annotated[
-        float | None, typer.Option("--most-usd-per-hour", metavar="USD", help="Limit of what all devices cost.")
-    ] = None,
+    most_usd_per_hour: MostUsdPerHour = None,
     why_not: o.WhyNot = None,
     pools: Annotated[bool, typer.Option("--pools/--no-pools", help="Also servers for prompts beside servers.")] = True,
     write: Annotated[
