@@ -45,6 +45,9 @@ def test_a_study_is_told_with_its_front_its_convergence_and_its_winner(study: Pa
     assert body["gap"] == pytest.approx(0.0, abs=1e-9)
     assert body["objective"] == best.objective == max(body["pareto"]["objective"])
     assert body["pareto"]["on_front"][0]
+    told = study_body(record)["convergence"]
+    assert told["incumbent"][-1] == best.objective
+    assert told["seconds"] == sorted(told["seconds"])
     assert body["unit"] == "sequences/s"
     assert body["figures"]["cloud"]["title"].startswith(f"The best point reaches {rate(best.objective)} on ")
     detail = body["best"]["detail"]

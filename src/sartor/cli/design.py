@@ -76,6 +76,7 @@ def _study_body(record: StudyRecord) -> JsonDict:
 
 
 def _study_view(record: StudyRecord) -> RenderableType:
+    from sartor.designs.question import EQUAL
     from sartor.model.workload import Phase
     from sartor.report.design_words import job_text
     from sartor.report.document import document_text, opening
@@ -102,6 +103,10 @@ def _study_view(record: StudyRecord) -> RenderableType:
     )
     if any(number for number, _ in others):
         rows.append(("beside it", ", ".join(f"{number} {words}" for number, words in others if number)))
+    seen = max((step.incumbent for step in record.history), default=0.0)
+    if seen > (1 + EQUAL) * (best.objective if best else 0.0):
+        words = f"{seen:,.6g}, of a chip looked at ahead: the search stores it when it comes to it (run it again)"
+        rows.insert(3, ("seen", words))
     if best is not None:
         names = ("num_tensor_cores", "array_rows", "array_cols", "num_vector_cores", "vector_lanes", "hbm_bytes")
         shown = ", ".join(f"{name} {best.architecture[name]:,.6g}" for name in names)

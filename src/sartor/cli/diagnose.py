@@ -75,9 +75,9 @@ def diagnose(
     """Show where the time of a real run went, beside the prediction: for a trace, what each part loses and what to
     change; for a log, its step time, memory and TFLOP/s, and what would explain the difference.
 
-    Example: `sartor diagnose train.log --model llama-3.1-8b --gpu h100 --tp 2 --recompute full`
+    Example: `sartor diagnose examples/llama-3-8b/train.log --model llama-3.1-8b --gpu h100 --fix zero_stage=3`
 
-    Example: `sartor diagnose rank0.json.gz --gpu h100 --html run.html`
+    Example: `sartor diagnose examples/gpt2/trace.json.gz --gpu h100 --html run.html`
 
     Example: `sartor diagnose traces/ --model llama-3.1-8b --num-devices 64 --global-batch-size 128`
     """

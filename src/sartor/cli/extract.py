@@ -50,7 +50,9 @@ def extract(
 
     `sartor estimate`, `plan` and `design` accept the `--out` file instead of a config.json.
 
-    Example: `sartor extract llama-3.1-70b --out llama.json`, then `sartor estimate llama.json --gpu h100`
+    Example: `sartor extract llama-3.1-70b --out llama.json`
+
+    Example: `sartor estimate llama.json --gpu h100`
     """
     from sartor.read.extract import extract as trace
     from sartor.read.graph_json import graph_body

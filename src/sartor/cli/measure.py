@@ -82,7 +82,9 @@ def measure(
 ) -> None:
     """Time operators on this machine; `sartor calibrate` turns the records into a calibration.
 
-    Example: `sartor measure --suite quick --out records.csv`, or `sartor measure --suite model pythia-70m --device cpu`
+    Example: `sartor measure --suite quick --out records.csv`
+
+    Example: `sartor measure --suite model pythia-70m --device cpu`
     """
     if context.invoked_subcommand is not None:
         return

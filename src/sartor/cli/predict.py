@@ -195,7 +195,7 @@ def operators(
     """Price single operators: every row of a file of shapes, in the columns of `sartor validate operators` without the
     measured one, or one operator in words.
 
-    Example: `sartor operators shapes.csv --gpu h100 --write predicted.csv`
+    Example: `sartor operators examples/shapes.csv --gpu h100 --write predicted.csv`
 
     Example: `sartor operators attention phase=prefill batch=1 heads=32 kv_heads=8 head_dim=128 seq_q=4096 seq_kv=4096`
     """
