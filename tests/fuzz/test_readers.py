@@ -45,11 +45,21 @@ def test_what_the_long_run_found_stays_fixed(reader: str, seed: int, tmp_path: P
     assert not fault(reader, seed, tmp_path)
 
 
-def test_a_recipe_with_an_empty_key_stays_fixed(tmp_path: Path) -> None:
-    """As found by structure, whose seeds say another file once a table of a dialect changes."""
-    recipe = b'{"model": "nobody/knows", "": 16, "enable_activation_checkpointing": false, "checkpointer": 512, '
-    recipe += b'"max_seq_len": 512, "gradient_accumulation_steps": 1, "lora_rank": 2, "fsdp_cpu_offload": true}'
-    assert not fault_of(recipe, READERS["recipe.json"].commands[0] + " --json", tmp_path, ".json")
+RECIPES = [
+    (".json", b'{"model": "nobody/knows", "": 16, "enable_activation_checkpointing": false, "checkpointer": 512, '
+    b'"max_seq_len": 512, "gradient_accumulation_steps": 1, "lora_rank": 2, "fsdp_cpu_offload": true}'),
+    (".sh", b"accelerate launch trl model_name_or_path=Qwen/Qwen2.5-7B per_device_train_batch_size=2 "
+    b"fp16=True fsdp=full_shard fsdp_config.fsdp_sharding_strategy=HYBRID_SHARD padding_free=[]\n"),
+    (".sh", b"megatron --tuner_type lora --global_batch_size 64 --pipeline_model_parallel_size 2 "
+    b"--recompute_num_layers 8 --virtual_pipeline_model_parallel_size 2147483648 --torch_dtype fp16\n"),
+]  # fmt: skip
+"""As found by structure, whose seeds say another file once a table of a dialect changes."""
+
+
+@pytest.mark.parametrize(("suffix", "recipe"), RECIPES)
+@pytest.mark.parametrize("command", READERS["recipe.sh"].commands)
+def test_recipes_that_the_long_run_found_stay_fixed(suffix: str, recipe: bytes, command: str, tmp_path: Path) -> None:
+    assert not fault_of(recipe, command + " --json", tmp_path, suffix)
 
 
 @pytest.mark.parametrize("reader", sorted(name for name in {*READERS} - SLOW if READERS[name].make is None))

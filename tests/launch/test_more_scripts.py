@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from sartor import api
 from sartor.errors import InputError
 from sartor.launch.files import read_launch
 from sartor.model.training import Recipe, Recompute
+from sartor.model.zoo import load_model
 
 MODEL = (
     "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --swiglu "
@@ -30,6 +32,52 @@ def test_arguments_read_from_a_here_document_are_the_models(tmp_path: Path) -> N
     assert reading.shape
     assert int(reading.shape.num_layers) == 32
     assert (*reading.unknown, *reading.unpriced) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (
+            "torchrun --nproc_per_node 8 train.py --lr 1 --a 1 --b 2 --c 3 --d 4 --per_device_train_batch_size 1",
+            "of no t",
+        ),
+        ("torchrun --nproc_per_node 8 train.py --warmup 1 --step_num 9 --a 1 --b 2 --c 3", "of no trainer"),
+        ("torchrun --nproc_per_node 8 own/train.py --micro-batch-size 1 --model-name x", "is not Megatron-LM's"),
+        (
+            "accelerate launch --num_processes 2 -m axolotl.cli.train away.yml",
+            "away.yml: has the keys of axolotl's run",
+        ),
+        ("llamafactory-cli train $FOLDER/away.yaml", "has the keys of LLaMA-Factory's run"),
+        ("python -m openrlhf.cli.train_pairs --pretrain x --zero_stage 2 --micro_train_batch_size 1", "a copy of it"),
+        (
+            f"torchrun --nproc_per_node 8 pretrain_gpt.py {MODEL} {TRAIN} --uneven-pipeline-stages 26 22",
+            "--uneven-pipeline-stages='26 22'",
+        ),
+    ],
+)
+def test_a_run_of_which_too_little_is_known_is_refused(text: str, why: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=why):
+        api.lint_launch(put(tmp_path, text + "\n"), "dgx-h100", model="llama-2-7b", seq_len=512, search=False)
+
+
+def test_an_encoder_is_not_trained_as_a_decoder(tmp_path: Path) -> None:
+    script = put(tmp_path, "torchrun --nproc_per_node 2 sft.py --per_device_train_batch_size 2 --bf16\n")
+    with pytest.raises(InputError, match="must be a decoder"):
+        read_launch(script, shape=load_model("bert-large"))
+
+
+def test_further_training_commands_of_a_script_are_said(tmp_path: Path) -> None:
+    start = f"torchrun --nproc_per_node 8 pretrain_gpt.py {MODEL} {TRAIN}"
+    reading = read_launch(put(tmp_path, f"{start}\n{start} --tensor-model-parallel-size 2\n"))
+    assert int(reading.plan.dims.tp) == 2
+    assert any("starts 1 more training command" in note for note in reading.assumptions)
+
+
+def test_frozen_weights_that_are_loaded_in_32_bits_leave_their_bytes_open(tmp_path: Path) -> None:
+    words = "--model_name_or_path Qwen/Qwen2.5-7B --use_peft --lora_r 8 --per_device_train_batch_size 1 --bf16"
+    for word, shown in (("", True), ("--torch_dtype bfloat16", False), ("--load_in_4bit", False)):
+        reading = read_launch(put(tmp_path, f"trl sft {words} --max_length 512 {word}\n"), num_devices=1)
+        assert any(name.startswith("torch_dtype=float32") for name in reading.unpriced) is shown
 
 
 def test_the_first_round_of_a_sweep_is_taken_and_said(tmp_path: Path) -> None:

@@ -161,6 +161,12 @@ if [[ -n $FP16 && $FP16 != no ]]; then PRECISION=--never; fi
         ("tools/checkpoint/convert.py --num-layers 12", "it trains nothing"),
         ("train_rl.py --num-layers 12", "reinforcement learning"),
         ("pretrain_gpt.py --num-layers 12 --decoder-seq-length 128", "encoder-decoder"),
+        ("pretrain_i2v.py --micro-batch-size 1", "image or video"),
+        ("run_ner.py --model_name_or_path x --per_device_train_batch_size 4", "fine-tuning on a task"),
+        ("cpo.py --per_device_train_batch_size 4", "pairs or rewards"),
+        ("train.py --per_device_train_batch_size 4 --vision_tower clip", "image or video"),
+        ("train.py --per_device_train_batch_size 4 --simpo_gamma 1", "pairs or rewards"),
+        ("-m openrlhf.cli.train_remax --pretrain x --zero_stage 2", "reinforcement learning"),
     ],
 )
 def test_what_pretrains_no_decoder_is_refused_with_the_reason(command: str, reason: str, tmp_path: Path) -> None:

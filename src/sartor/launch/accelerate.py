@@ -17,7 +17,6 @@ from sartor.json_types import JsonDict, JsonMap
 from sartor.launch.deepspeed import (
     read_attention,
     read_deepspeed,
-    read_length,
     read_main_dtype,
     read_tuning,
     said_by,
@@ -47,7 +46,7 @@ from sartor.launch.plan import (
     no_devices,
     nodes_of,
 )
-from sartor.launch.script import ScriptCommand, devices_in, launch_script
+from sartor.launch.script import ScriptCommand, check_known, devices_in, launch_script
 from sartor.launch.shell import Beside, nothing_beside
 from sartor.launch.stated import (
     NO_OPTIONS,
@@ -129,7 +128,8 @@ def read_accelerate(
     dims, zero, shard_group = _read_dims(fields, values, devices, sharded=str(kind).upper() == "FSDP")
     micro = int(program["microbatch_size"] or 1)
     steps = int(program["num_microbatches"] or fields.size("gradient_accumulation_steps") or 1)
-    flags.words("--fsdp")  # read into the fields
+    for name in ("--fsdp", "--fsdp_config"):  # read into the fields
+        flags.words(name)
     if values["optimizer_offload"]:
         fields.assumptions.append("fsdp_offload_params: only the offloading of optimizer states is priced")
     plan = TrainingPlan(
@@ -144,10 +144,12 @@ def read_accelerate(
     check_numbers(plan)
     batch = int(dims.dp) * micro * steps
     parts = _parts(fields, flags, values, program, batch)
-    no_precision = {"mixed_precision": NOT_IN_FILE} if _leaves_precision(fields, flags) else {}
+    said = fields.shown("mixed_precision") or flags.has("--bf16") or flags.has("--fp16")
+    no_precision = {} if said else {"mixed_precision": NOT_IN_FILE}  # only the program decides on it
     unknown, _, ignored = sorted_out(fields, "accelerate")
-    of_price, without_effect = of_program(flags)
-    unknown += of_price
+    of_price, strange, without_effect = of_program(flags)
+    check_known(strange, len(flags.given), command)
+    unknown += [*of_price, *strange]
     return LaunchReading(
         kind=KIND,
         plan=canonical(plan),
@@ -174,37 +176,34 @@ def _assumed(micro: int, batch: int) -> dict[str, str]:
     }
 
 
-def _leaves_precision(fields: StatedDocument, flags: Flags) -> bool:
-    """Whether only the program decides on the precision, and none of its arguments is known."""
-    flagged = flags.has("--bf16") or flags.has("--fp16")
-    return not (fields.shown("mixed_precision") or flagged)
-
-
 def launcher_config(launcher: Sequence[str]) -> JsonDict:
     """The options of ``accelerate launch`` as fields of its configuration file; an option wins over the file."""
     out: JsonDict = {}
     for key, words in keys_said(launcher).items():
-        value = words[0] if isinstance(words, list) else words
+        value = words[0] if isinstance(words, list) and words else words
+        sections = (name for name, prefixes in SECTIONS.items() if key.startswith(prefixes))
         if key in TYPES:
             out["distributed_type"] = TYPES[key]
-        elif key.startswith("fsdp_"):
-            out.setdefault("fsdp_config", {})[key] = value
-        elif key.startswith("parallelism_config_"):
-            out.setdefault("parallelism_config", {})[key] = value
-        elif key in OF_DEEPSPEED:
-            out.setdefault("deepspeed_config", {})[key] = value
-        elif key in ("num_processes", "num_machines", "mixed_precision", "dynamo_backend"):
-            out[key] = value
-        elif key == "nnodes":
-            out["num_machines"] = value
+        elif section := next(sections, None):
+            out.setdefault(section, {})[key] = value
+        elif key in ("num_processes", "num_machines", "mixed_precision", "dynamo_backend", "nnodes"):
+            out["num_machines" if key == "nnodes" else key] = value
     return out
 
 
 TYPES = {"use_fsdp": "FSDP", "use_deepspeed": "DEEPSPEED", "multi_gpu": "MULTI_GPU"}
-OF_DEEPSPEED = (
-    "deepspeed_config_file", "zero_stage", "offload_optimizer_device", "offload_param_device",
-    "gradient_accumulation_steps", "gradient_clipping", "zero3_init_flag", "zero3_save_16bit_model",
-)  # fmt: skip
+SECTIONS: dict[str, str | tuple[str, ...]] = {
+    "fsdp_config": "fsdp_",
+    "parallelism_config": "parallelism_config_",
+    "deepspeed_config": (
+        "deepspeed_config_file",
+        "zero",
+        "offload_",
+        "gradient_accumulation_steps",
+        "gradient_clipping",
+    ),
+}
+"""Sections of the file by the start of the options that it holds."""
 
 
 def _read_deepspeed(fields: StatedDocument, command: ScriptCommand | None, beside: Beside) -> LaunchReading:
@@ -216,9 +215,8 @@ def _read_deepspeed(fields: StatedDocument, command: ScriptCommand | None, besid
     if name := fields.find("deepspeed_config.deepspeed_config_file"):
         text = beside(str(name))
         if text is None:
-            raise InputError(
-                "deepspeed_config_file", printable(str(name)), "must be in the folder of the file that names it"
-            )
+            must = "must be in the folder of the file that names it"
+            raise InputError("deepspeed_config_file", printable(str(name)), must)
         config = parse_json(text.encode(), name=printable(str(name)))
     else:
         stage, steps = (fields.find(f"deepspeed_config.{key}") for key in ("zero_stage", "gradient_accumulation_steps"))
@@ -267,12 +265,16 @@ def _read_dims(
         raise InputError(f"{path}dp_shard_size", shards, must, str(dp // replicas))
     strategy = str(fields.find("fsdp_config.fsdp_sharding_strategy") or "FULL_SHARD").upper()
     reshard = fields.find(RESHARDS)
-    keeps = reshard is False or reshard == "SHARD_GRAD_OP" or strategy in ("SHARD_GRAD_OP", "2")
+    keeps = reshard is False or reshard == "SHARD_GRAD_OP" or strategy in KEEPING
     zero = 0 if not sharded or strategy in ("NO_SHARD", "3") else 2 if keeps else 3
-    if strategy.startswith("HYBRID") and replicas == 1:  # shards over one machine
+    if (strategy.startswith("HYBRID") or strategy in ("4", "5")) and replicas == 1:  # shards over one machine
         replicas, shards = hybrid_groups(fields.size("num_machines"), dp, "fsdp_sharding_strategy")
     dims = ParallelDims(tp=tp, dp=dp, cp=cp, sequence_parallel=False)
     return dims, zero, shards * cp if zero and replicas > 1 else 0
+
+
+KEEPING = ("SHARD_GRAD_OP", "2", "HYBRID_SHARD_ZERO2", "5")
+"""Strategies that keep the gathered weights until the backward pass."""
 
 
 def hybrid_groups(machines: int | None, dp: int, key: str) -> tuple[int, int]:
@@ -298,7 +300,7 @@ def _parts(fields: StatedDocument, flags: Flags, values: Quantities, program: Qu
     backend = fields.find("dynamo_config.dynamo_backend")
     compiled = program["fused_kernels"] or str(backend or "no").lower() not in ("no", "false")
     parts = JobParts(
-        seq_len=read_length(program),
+        seq_len=int(program["seq_len"]) if program["seq_len"] else None,
         global_batch_size=batch,
         recipe=recipe,
         **read_tuning(flags),

@@ -38,7 +38,7 @@ from sartor.launch.plan import (
     no_devices,
     nodes_of,
 )
-from sartor.launch.script import ScriptCommand, beside_script, devices_in, launch_script
+from sartor.launch.script import ScriptCommand, beside_script, check_known, devices_in, launch_script
 from sartor.launch.stated import (
     LEFT_TO_PROGRAM,
     NO_OPTIONS,
@@ -155,7 +155,7 @@ def read_deepspeed(config: JsonMap, command: ScriptCommand | None, options: Opti
     tuning = read_tuning(flags)
     read_main_dtype(flags)  # BF16_Optimizer keeps fp32 main weights whatever is loaded
     parts = JobParts(
-        seq_len=read_length(program),
+        seq_len=int(program["seq_len"]) if program["seq_len"] else None,
         global_batch_size=dp * microbatch * count,
         recipe=recipe,
         **{**tuning, "optimizer": _read_optimizer(fields, tuning["optimizer"])},
@@ -169,8 +169,9 @@ def read_deepspeed(config: JsonMap, command: ScriptCommand | None, options: Opti
     )
     fields.assumptions.extend(parts.pack_words())
     unknown, unpriced, ignored = sorted_out(fields, "deepspeed")
-    of_price, without_effect = of_program(flags)
-    unknown += of_price
+    of_price, strange, without_effect = of_program(flags)
+    check_known(strange, len(flags.given), command)
+    unknown += [*of_price, *strange]
     stated = _fields_in(fields, flags) | devices_in(command)
     return LaunchReading(
         kind=KIND,
@@ -216,16 +217,11 @@ def sorted_out(fields: StatedDocument, trainer: str) -> tuple[list[str], list[st
     silent, unpriced_prefixes = (tuple(launch_words()[kind].get(trainer, ())) for kind in ("no_bearing", "unpriced"))
     unknown, unpriced, ignored = list[str](), list[str](), list[str]()
     for path in fields.left():
-        if path.startswith(unpriced_prefixes) and (value := fields.find(path)) not in OFF:
-            unpriced.append(printable(f"{path}={value}"))
+        if path.startswith(unpriced_prefixes) and not fields.off(path):
+            unpriced.append(printable(f"{path}={fields.find(path)}"))
         else:
             (ignored if path.startswith((*silent, *unpriced_prefixes)) else unknown).append(printable(path))
     return unknown, unpriced, ignored
-
-
-def read_length(program: Quantities) -> int | None:
-    """The sequence length of the training program's arguments."""
-    return None if program["seq_len"] is None else int(program["seq_len"])
 
 
 def _read_batch(
@@ -388,11 +384,8 @@ def read_main_dtype(flags: Flags) -> DType:
 
 def said_by(flags: Flags) -> frozenset[str]:
     """Fields that a Hugging Face program is told by arguments of which the launch table has no row."""
-    said = {
-        "optimizer": ("--optim",),
-        "main_dtype": ("--torch_dtype", "--dtype"),
-        "fused_loss": ("--use_liger_kernel", "--use_liger"),
-    }
+    liger = ("--use_liger_kernel", "--use_liger")
+    said = {"optimizer": ("--optim",), "main_dtype": ("--torch_dtype", "--dtype"), "fused_loss": liger}
     return frozenset(name for name, arguments in said.items() if any(map(flags.has, arguments)))
 
 
@@ -405,7 +398,3 @@ def _read_optimizer(fields: StatedDocument, of_program: Optimizer) -> Optimizer:
     if "adam" not in word:
         fields.assumptions.append(f"optimizer {printable(word)} is priced as AdamW")
     return Optimizer.ADAM
-
-
-OFF: tuple[object, ...] = (False, None, "none", 0, {})
-"""Values that switch such a field off."""

@@ -47,9 +47,10 @@ from sartor.launch.plan import (
     model_named,
 )
 from sartor.launch.python_source import changed_by, recipe_in, recipe_keys
-from sartor.launch.recipes import dialect_of, dialect_started, dialects, read_recipe
+from sartor.launch.recipes import Dialect, dialect_of, dialect_started, dialects, read_recipe
 from sartor.launch.script import NEAREST, ScriptCommand, check_pretraining, find_command
 from sartor.launch.stated import (
+    OFF,
     Options,
     hole_text,
     keys_said,
@@ -144,14 +145,30 @@ def read_launch(
     try:
         if target.is_dir():
             target = target / "launch.sh"
-        reading = _dispatch(target, _text(target), options_of(run, num_devices, shape))
+        text = _text(target)
+        _refuse_servers(target, text)
+        reading = _dispatch(target, text, options_of(run, num_devices, shape))
     except RecursionError:
         raise InputError("launch", printable(str(path)), "must nest less deeply") from None
-    sizes = None if shape or reading.shape or reading.model else _beside(target, "config.json")
+    model = shape or reading.shape
+    if model is not None and (model.encoder_only or sum(stack.is_text for stack in model.stacks) > 1):
+        must = "must be a decoder; an encoder has no causal loss, and its training is not priced"
+        raise InputError("MODEL", printable(model.name or "an encoder"), must, NEAREST)
+    sizes = None if model or reading.model else _beside(target, "config.json")
     if sizes is None or "model_type" not in (config := parse_json(sizes.encode(), name="config.json")):
         return reading
-    note = "MODEL is the config.json beside the launch"
-    return replace(reading, shape=read_fields(config, name="").shape, assumptions=(note, *reading.assumptions))
+    beside = read_fields(config, name="")
+    opened = {**reading.open_fields, **dict(size.split("=", 1) for size in beside.unread_sizes)}
+    notes = ("MODEL is the config.json beside the launch", *reading.assumptions)
+    return replace(reading, shape=beside.shape, open_fields=opened, assumptions=notes)
+
+
+def _refuse_servers(path: Path, text: str) -> None:
+    from sartor.launch.serving import starts_servers
+
+    if starts_servers(path, text):
+        must = f"serving a model is not training: `sartor serving --launch {printable(str(path))}` reads it"
+        raise InputError("launch", printable(path.name), must)
 
 
 def _dispatch(path: Path, text: str, options: Options) -> LaunchReading:
@@ -182,7 +199,7 @@ def _dispatch(path: Path, text: str, options: Options) -> LaunchReading:
     return replace(reading, assumptions=(note, *reading.assumptions))
 
 
-OF_RECIPES = re.compile(r"^\s*(from|import) (megatron\.bridge|nemo\b|nemo_run)", re.MULTILINE)
+OF_RECIPES = re.compile(r"^[ \t]*(from|import) (megatron\.bridge|nemo\b|nemo_run)", re.MULTILINE)
 """Imports of files that make a recipe of NeMo or Megatron Bridge."""
 
 
@@ -211,7 +228,7 @@ def _script(path: Path, command: ScriptCommand, options: Options) -> LaunchReadi
 
 def _with_keys(path: Path, command: ScriptCommand) -> ScriptCommand:
     """The command of a Hugging Face program with the arguments of the file of keys that it names."""
-    config = _config_of(path, command.arguments)
+    config = _config_of(path, command.arguments, command)
     claimed = dialect_of(config, path.name) if config else None
     if claimed is None or claimed.name != "trl":
         return command
@@ -240,10 +257,11 @@ def _read_command(path: Path, command: ScriptCommand, options: Options) -> Launc
     if "--num-layers" in words:  # Megatron's own flags are the launch, even if DeepSpeed runs them.
         return read_megatron(command, options)
     named = _after(words, "--config-name").removesuffix(".yaml")
-    if is_nemo(settings := merged(_config_of(path, [f"{named}.yaml"]), keys_said(command.arguments))):
+    if is_nemo(settings := merged(_config_of(path, [f"{named}.yaml"], command), keys_said(command.arguments))):
         return _with_unset(read_nemo(settings, options), command)
     for option, reader in (
         ("--job.config_file", "torchtitan"),
+        ("--job.config-file", "torchtitan"),
         ("--deepspeed_config", "deepspeed"),
         ("--deepspeed", "deepspeed"),
         ("--config_file", "accelerate"),
@@ -252,15 +270,15 @@ def _read_command(path: Path, command: ScriptCommand, options: Options) -> Launc
         if not named.lower().endswith((".toml", ".json", ".yaml", ".yml")):
             continue
         inner = path.parent / Path(named).name if not (path.parent / named).exists() else path.parent / named
-        text = _text(inner)
+        text = command.files.get(inner.name) or _text(inner)
         if reader == "torchtitan":
             return read_torchtitan(text, command, options, name=inner.name)
         if reader == "deepspeed":
             return read_deepspeed(parse_json(text.encode(), name=inner.name), command, options)
-        settings = {**read_yaml(text, name=inner.name), **launcher_config(command.launcher)}
-        return read_accelerate(settings, command, options, partial(_beside, path))
+        settings = {**read_yaml(text, name=hole_text(inner.name)), **launcher_config(command.launcher)}
+        return read_accelerate(settings, command, options, partial(_beside, path, command=command))
     if "--per_device_train_batch_size" in words or "accelerate" in [word.rpartition("/")[2] for word in words]:
-        return read_accelerate(_told_alone(command), command, options, partial(_beside, path))
+        return read_accelerate(_told_alone(path, command), command, options, partial(_beside, path, command=command))
     if not any("--" in word or "=" in word for word in command.arguments):
         must = "must hold a training command with its arguments (torchrun pretrain_gpt.py --num-layers ...)"
         raise InputError("launch", printable(path.name), must)
@@ -277,8 +295,11 @@ COMMON = ("--lr", "--optimizer", "--seed", "--save", "--load", "--weight-decay",
 def _recipe_started(path: Path, command: ScriptCommand, options: Options) -> LaunchReading | None:
     """The reading of a command that starts the program of a dialect, or has a dialect's own keys; None for another."""
     words = (*command.launcher, command.program, *command.arguments)
-    said, config, dialect = keys_said(command.arguments), _config_of(path, command.arguments), dialect_started(words)
-    if dialect is None:
+    said, dialect = keys_said(command.arguments), dialect_started(words)
+    config = _config_of(path, command.arguments, command)
+    if started := dialect is not None:
+        _check_config(dialect, config, said, command)
+    else:
         check_pretraining(command, path.name)
     if dialect is None and "--num-layers" not in words:
         of_flags = dialect_of(said, path.name)
@@ -286,12 +307,25 @@ def _recipe_started(path: Path, command: ScriptCommand, options: Options) -> Lau
         dialect = claimed if claimed and claimed.name != "trl" else None
     if dialect is None:
         return None
+    package = re.search(r"(\w+)(?:[./]\w+)+?$", command.program.removesuffix(".py")[-400:])
+    if not started and package and package[1] in dialect.programs:
+        must = f"is a program of {dialect.title} or of a copy of it whose steps are not read"
+        raise InputError("launch", hole_text(command.program), must, NEAREST)
     settings = merged(config, {name: value for name, value in said.items() if name not in OF_CONFIG})
-    if beside := _config_of(path, [_after(command.launcher, "--config_file")]):
+    if beside := _config_of(path, [_after(command.launcher, "--config_file")], command):
         settings = {**_of_launcher(beside), **settings}
         if isinstance(processes := beside.get("num_processes"), int):
             command = replace(command, num_devices=command.num_devices or processes)
-    return read_recipe(dialect, settings, command, options, partial(_beside, path))
+    return read_recipe(dialect, settings, command, options, partial(_beside, path, command=command))
+
+
+def _check_config(dialect: Dialect, config: JsonMap, said: JsonMap, command: ScriptCommand) -> None:
+    """Raise `InputError` if a trainer is started with a file of keys that is not there: it says the run."""
+    named = _config_named(command.arguments) or str(next((said[key] for key in OF_CONFIG if key in said), ""))
+    if config or dialect.required or not (named or dialect.only_in_files) or set(dialect.needs) <= set(said):
+        return
+    must = f"has the keys of {dialect.title}'s run, and is neither beside the script nor written by it"
+    raise InputError("launch", hole_text(named or command.program or dialect.name), must, "both in one folder")
 
 
 def _of_launcher(config: JsonMap) -> JsonDict:
@@ -307,11 +341,15 @@ OF_CONFIG = ("config", "config_name", "config_file", "config_path", "c")
 """Options that name the file of keys."""
 
 
-def _config_of(path: Path, words: Sequence[str]) -> JsonDict:
-    """The file of keys that a program's arguments name, next to its script; empty if there is none."""
-    names = [word.partition("=")[2] or word for word in words if word.endswith((".yaml", ".yml"))]
-    text = _beside(path, names[0]) if names else None
-    return read_yaml(text, name=names[0].rpartition("/")[2]) if text else {}
+def _config_of(path: Path, words: Sequence[str], command: ScriptCommand) -> JsonDict:
+    """The file of keys that words name, next to the script or written by it; empty if there is none."""
+    name = _config_named(words)
+    text = _beside(path, name, command) if name else None
+    return read_yaml(text, name=name.rpartition("/")[2]) if text else {}
+
+
+def _config_named(words: Sequence[str]) -> str:
+    return next((word.partition("=")[2] or word for word in words if word.endswith((".yaml", ".yml"))), "")
 
 
 def _with_unset(reading: LaunchReading, command: ScriptCommand) -> LaunchReading:
@@ -319,30 +357,38 @@ def _with_unset(reading: LaunchReading, command: ScriptCommand) -> LaunchReading
     return replace(reading, unknown=(*unset_arguments(command.arguments), *reading.unknown))
 
 
-def _told_alone(command: ScriptCommand) -> JsonDict:
+def _told_alone(path: Path, command: ScriptCommand) -> JsonDict:
     """The configuration given by options without a file: accelerate's, or Hugging Face Trainer's own."""
     of_launcher = launcher_config(command.launcher)
     if not any(word.startswith("--fsdp") for word in command.arguments):
         return of_launcher
     words = " ".join(parse_flags(command.arguments).given.get("--fsdp", [])).split()
     strategy = next((word for word in words if "shard" in word), "full_shard")
-    own = {"fsdp_sharding_strategy": strategy.upper(), "fsdp_offload_params": "offload" in words}
+    own: JsonDict = {"fsdp_sharding_strategy": strategy.upper(), "fsdp_offload_params": "offload" in words}
+    if named := _after(command.arguments, "--fsdp_config"):
+        last = named.rpartition("/")[2]
+        text = named if named.startswith("{") else _beside(path, named, command) or _text(path.parent / last)
+        told = parse_json(text.encode(), name=printable(last))
+        own |= {key if key.startswith("fsdp_") else f"fsdp_{key}": value for key, value in told.items()}
     return {"distributed_type": "FSDP", "fsdp_config": own, **of_launcher}
 
 
 def _maxtext_keys(script: Path, command: ScriptCommand) -> JsonDict:
     """Keys of a MaxText command: from the file it names, if that is next to the script, then from the command line."""
     config = next((word for word in command.arguments if word.endswith((".yml", ".yaml"))), "base.yml")
-    keys, beside = keys_said(command.arguments), _config_of(script, command.arguments)
+    keys, beside = keys_said(command.arguments), _config_of(script, command.arguments, command)
     if not beside and not config.endswith("base.yml") and "model_name" not in keys:
         must = "is not beside the script, and sets the model, the batch and anything else"
         raise InputError("launch", hole_text(config), must, "both in one folder")
     return {**beside, **keys}
 
 
-def _beside(script: Path, name: str) -> str | None:
-    """The text of a file that a script sources, looked up only in the script's own folder and one folder in it."""
+def _beside(script: Path, name: str, command: ScriptCommand | None = None) -> str | None:
+    """The text of a file that a script names: one that it writes itself, or one in its own folder or one folder in it;
+    nothing else is looked up."""
     *_, folder, last = ("", *name.split("/"))
+    if command and last in command.files:
+        return command.files[last]
     within = [script.parent / last, *([script.parent / folder / last] if folder.strip(".") else [])]
     try:
         return next((_text(file) for file in within if file.is_file() and file != script), None)
@@ -422,7 +468,8 @@ __all__ = [
 ]
 
 
-_Price = Callable[[TrainingJob, TrainingPlan], tuple[float, float]]
+_Both = tuple[float, float]
+_Price = Callable[[TrainingJob, TrainingPlan], _Both]
 """Seconds of a step, and bytes of the fullest device."""
 SAME = 1e-9
 """Relative difference below which two prices are equal."""
@@ -530,23 +577,16 @@ def _refusal(kind: LaunchKind, lost: _Lost) -> InputError:
     return InputError(lost.name, _word(lost.asked), must, f"{lost.word}{others}")
 
 
-def _priced(
-    kind: LaunchKind,
-    job: TrainingJob,
-    price: tuple[float, float],
-    price_of_files: tuple[float, float],
-    limit_bytes: float,
-) -> str:
+def _priced(kind: LaunchKind, job: TrainingJob, price: _Both, price_of_files: _Both, limit_bytes: float) -> str:
     change = f"{100 * (price_of_files[0] / price[0] - 1):+.2g}%"
     full = ", more than it may hold" if price_of_files[1] > limit_bytes else ""
     times = f"{format_seconds(price_of_files[0])} ({change}) and {format_bytes(price_of_files[1])} per device{full}"
-    whose = (
-        "the plan" if job.trainer.name == record_named(kind.value).name else f"the plan, priced for {job.trainer.name},"
-    )
+    own = job.trainer.name == record_named(kind.value).name
+    whose = "the plan" if own else f"the plan, priced for {job.trainer.name},"
     return f"{kind.title}'s files take {times}; {whose} takes {format_seconds(price[0])} and {format_bytes(price[1])}"
 
 
-def _differ(price: tuple[float, float], changed: tuple[float, float]) -> bool:
+def _differ(price: _Both, changed: _Both) -> bool:
     return any(abs(a - b) > SAME * max(abs(a), abs(b)) for a, b in zip(price, changed, strict=True))
 
 
@@ -574,8 +614,6 @@ _BESIDE = {
     LaunchKind.ACCELERATE: ("huggingface",),
 }
 """Further sections of the table that a trainer's files may say."""
-_OFF = ("false", "none", "0", "{}")
-"""Values that leave a switch off."""
 
 
 def depends_on(unpriced: Sequence[str], stages: Sequence[StageMemory], limit_bytes: float) -> tuple[Turn, ...]:
@@ -608,7 +646,7 @@ def _switches(unpriced: Iterable[str]) -> list[tuple[str, Row]]:
     table = {row.argument: row for kind in LaunchKind for row in rows(kind, "unpriced")}
     split = [re.split("[ =]", words, maxsplit=1) for words in unpriced]
     switches = [(value[0] if value else "on", table[name]) for name, *value in split if name in table]
-    return [(v, row) for v, row in switches if v.lower().removesuffix(".0") not in (*_OFF, text_of(row.default or ""))]
+    return [(v, row) for v, row in switches if v.lower().removesuffix(".0") not in (*OFF, text_of(row.default or ""))]
 
 
 def _most_bytes(stage: StageMemory, switches: Sequence[Row], sign: int) -> float:

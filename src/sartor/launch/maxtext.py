@@ -81,7 +81,7 @@ LLAMA3_SCALING: JsonDict = {
 def _shape_of(keys: StatedDocument, positions: int = 0) -> TransformerShape | None:
     """The model that the keys define or name; None if the zoo does not have the name. Raises `InputError` for
     unsupported blocks."""
-    name = keys.text("model_name", "default")
+    name = keys.choice("model_name", "default")
     if name != "default":
         try:
             shape = load_model(NAMED.get(name, name))
@@ -168,7 +168,7 @@ def _config_of_experts(keys: StatedDocument, block: str) -> JsonDict:
         "moe_intermediate_size": width,
         "n_shared_experts": keys.count("shared_experts", 0, least=0),
         "first_k_dense_replace": keys.count("first_num_dense_layers", 0, least=0),
-        "scoring_func": keys.text("routed_score_func", "") or "softmax",
+        "scoring_func": keys.choice("routed_score_func", "") or "softmax",
         "topk_method": "noaux_tc" if keys.flag("routed_bias") else "greedy",
         "norm_topk_prob": True,
         "routed_scaling_factor": _number(keys, "routed_scaling_factor", 1.0),
@@ -276,7 +276,7 @@ def read_maxtext(raw: JsonDict, command: ScriptCommand | None, options: Options 
     check_numbers(plan, splits_experts=True)
     parts = _parts(keys, int(dims.dp) * microbatch * count)
     parts = replace(parts, recompute_modules=again, offload_modules=away)
-    model = keys.text("model_name", "default")
+    model = keys.choice("model_name", "default")
     rest = keys.left()
     meshed = [name for name in rest if re.fullmatch(r"(ici|dcn)_\w+_parallelism", name) and keys.find(name) != 1]
     meshed += [name for name in rest if OF_SIZES.fullmatch(name) and keys.find(name) not in (1, False)]
@@ -465,7 +465,7 @@ def _repeats(keys: StatedDocument, dims: ParallelDims, shape: TransformerShape |
 
 def _parts(keys: StatedDocument, batch: int) -> JobParts:
     wide = keys.choice("dtype", "bfloat16", ("bfloat16", "float32"))
-    word = keys.text("quantization", "")
+    word = keys.choice("quantization", "")
     recipe = next((recipe for recipe, words in QUANTIZED.items() if word in words), None)
     if word and recipe is None:
         choices = ", ".join(name for words in QUANTIZED.values() for name in words)
@@ -478,7 +478,7 @@ def _parts(keys: StatedDocument, batch: int) -> JobParts:
         keys.assumptions.append("weight_dtype=bfloat16 is priced as float32")
     narrow = keys.choice("grad_dtype", "float32", ("float32", "bfloat16")) == "bfloat16"
     exchange = next((c for c, name in EXCHANGES.items() if name == kind), ContextParallel.ALL_TO_ALL)
-    plain = keys.text("attention", "") == "dot_product"
+    plain = keys.choice("attention", "") == "dot_product"
     rate = keys.find("dropout_rate")  # base.yml: enable_dropout, at a rate of 0
     return JobParts(
         seq_len=keys.count("max_target_length", 2048),
@@ -496,7 +496,7 @@ def _read_remat(
     keys: StatedDocument, shape: TransformerShape | None
 ) -> tuple[Recompute, frozenset[RecomputeModule], frozenset[OffloadModule]]:
     policy = keys.choice("remat_policy", "full", (*POLICIES, "custom"))
-    places = {name: keys.text(name, "remat") for name in (*QKV, *OUT, *CONTEXT, *MLP, *EXPERTS)}
+    places = {name: keys.choice(name, "remat") for name in (*QKV, *OUT, *CONTEXT, *MLP, *EXPERTS)}
     inputs = keys.choice("decoder_layer_input", "device", ("device", "offload")) == "offload" and policy == "custom"
     on_device, away = POLICIES.get(policy, ((), ()))
     if policy == "custom":

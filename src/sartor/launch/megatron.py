@@ -42,8 +42,8 @@ from sartor.launch.plan import (
     nodes_of,
     refuser,
 )
-from sartor.launch.script import ScriptCommand, devices_in, launch_script
-from sartor.launch.stated import NO_OPTIONS, Flags, Options, hole_text, parse_flags
+from sartor.launch.script import ScriptCommand, check_known, devices_in, launch_script
+from sartor.launch.stated import NO_OPTIONS, Flags, Options, bearing, hole_text, parse_flags
 from sartor.model.layer import AttentionMixer, LatentAttentionMixer, VectorRole
 from sartor.model.shape import TransformerShape, Value
 from sartor.model.training import (
@@ -244,6 +244,11 @@ def read_megatron(command: ScriptCommand, options: Options = NO_OPTIONS) -> Laun
         raise InputError("--cpu-offloading-num-layers", parts.offload_layers, must, "--offload-modules")
     unpriced = [*_experts_apart(flags, ep), *_round(flags, values, plan)]
     unknown, others, ignored = left_over(flags)
+    strange = [name.partition(" ")[0] for name in unknown]
+    check_known(strange, len(flags.given), command)
+    if strange and not flags.has("--num-layers") and not re.search(r"(^|/)(pretrain_gpt\w*\.py|)$", command.program):
+        must = f"is not Megatron-LM's, and neither is {strange[0]}; it must say the model's sizes (--num-layers ...)"
+        raise InputError("launch", hole_text(command.program), must, "pretrain_gpt.py")
     return LaunchReading(
         kind=KIND,
         plan=canonical(plan, layers),
@@ -299,7 +304,8 @@ def _misspelt(flags: Flags) -> dict[str, str]:
     return {
         name: hole_text(" ".join(flags.given[name])) or "on"
         for name, near in close.items()
-        if (near or (OF_SIZES.search(name) and not flags.options.shape)) and name not in argument_names()
+        if name not in argument_names()
+        and (near or bearing([name.replace("-", "_")]) or (OF_SIZES.search(name) and not flags.options.shape))
     }
 
 

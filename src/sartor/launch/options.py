@@ -196,10 +196,8 @@ def _left_open(reading: LaunchReading, run: Run, left: Mapping[str, str]) -> Inp
     also = f", as is {' and '.join(others)}" if others else ""
     lacks = ["seq_len"] if reading.parts.seq_len is None and "seq_len" not in run else []
     options = " and ".join(dict.fromkeys([*left.values(), *lacks]))
-    value, must = Stated(f"is {reading.open_fields[first]}{also}"), "step and memory depend on it"
-    return InputError(
-        first, value, must, f"{options} stated beside the file, or the program's arguments in a script in its folder"
-    )
+    value, near = Stated(f"is {reading.open_fields[first]}{also}"), "the program's arguments in a script in its folder"
+    return InputError(first, value, "step and memory depend on it", f"{options} stated beside the file, or {near}")
 
 
 def _option_of(field: str, run: Run) -> str:
@@ -217,9 +215,10 @@ def _unsaid(reading: LaunchReading, name: str, words: str, field: str) -> InputE
         near = next((n for text in reading.unknown if text.startswith(name) for n in MEANT.findall(text)), "")
         return InputError(name, words, must, near or "the file without it")
     option = f", or {field} stated beside it" if field in (*AXES, *OF_JOB, "seq_len", "global_batch_size") else ""
-    unsaid = "the file does not say its value" if re.search(r"[${]", words) else "it has no price"
-    must = f"{unsaid}, and step and memory depend on it"
-    return InputError(name, words, must, f"its value in the file{option}")
+    unsaid, near = "it has no price", "the file without it"
+    if re.search(r"[${]", words):
+        unsaid, near = "the file does not say its value", "its value in the file"
+    return InputError(name, words, f"{unsaid}, and step and memory depend on it", f"{near}{option}")
 
 
 def _with_job_options(job: TrainingJob, run: Run, gpus: Sequence[Gpu]) -> TrainingJob:

@@ -222,21 +222,27 @@ def canonical(plan: TrainingPlan, num_layers: int | None = None) -> TrainingPlan
         plan = replace(plan, shard_group=0)
     if plan.recompute is not Recompute.FULL or _all_recomputed(plan, num_layers):
         plan = replace(plan, recompute_layers=-1)
-    chunks = d.pp * plan.virtual_stages
-    if num_layers is not None and plan.stage_layers == even_stages(num_layers, chunks):
+    if num_layers and plan.stage_layers == even_stages(num_layers, d.pp * plan.virtual_stages):
         plan = replace(plan, stage_layers=None)
     return plan
 
 
 def _all_recomputed(plan: TrainingPlan, num_layers: int | None) -> bool:
-    if plan.recompute_layers < 0:
-        return True
-    return num_layers is not None and bool(plan.recompute_layers >= max(device_layers(plan, num_layers)))
+    return bool(
+        plan.recompute_layers < 0 or (num_layers and plan.recompute_layers >= max(device_layers(plan, num_layers)))
+    )
+
+
+MOST_CHUNKS = 65_536
+"""Of a pipeline."""
 
 
 def even_stages(num_layers: int, chunks: Ints) -> tuple[int, ...]:
-    """Default layers of each chunk in model order: as even as possible, the first ones taking the remainder."""
+    """Default layers of each chunk in model order: as even as possible, the first ones taking the remainder. Raises
+    `InputError` for more chunks than any model has layers."""
     chunks = int(chunks)
+    if chunks > MOST_CHUNKS:
+        raise InputError("pp x virtual_stages", chunks, f"must be at most {MOST_CHUNKS}")
     return tuple(num_layers // chunks + (k < num_layers % chunks) for k in range(chunks))
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -18,13 +18,13 @@ from sartor.launch.accelerate import hybrid_groups, launcher_config
 from sartor.launch.deepspeed import ON_NVME, deepspeed_trainer, optimizer_of, targets_of
 from sartor.launch.fields import Quantities, dialect_tables, fields_in, read_rows, rows
 from sartor.launch.plan import JobParts, LaunchKind, LaunchReading, canonical, check_numbers, model_named, no_devices
-from sartor.launch.script import ScriptCommand, devices_in
+from sartor.launch.script import ScriptCommand, check_arguments, check_known, devices_in
 from sartor.launch.shell import Beside
-from sartor.launch.stated import NOT_IN_FILE, Options, StatedDocument, bearing, resolved, unset_arguments
+from sartor.launch.stated import NOT_IN_FILE, Options, StatedDocument, bearing, launch_words, resolved, unset_arguments
 from sartor.model.editing import edit
 from sartor.model.shape import TransformerShape
 from sartor.model.training import Optimizer, Recipe, Recompute, Trainer, TrainingPlan
-from sartor.model.workload import AttentionKernel, Loss, ParallelDims
+from sartor.model.workload import AttentionKernel, LoraTargets, Loss, ParallelDims
 from sartor.operators import DType
 from sartor.read.huggingface import read_fields
 from sartor.run.fields import OF_RECIPE
@@ -51,6 +51,9 @@ class Dialect:
     trainer: str = ""
     launcher: str = ""
     only_in_files: bool = False
+    allowed: Sequence[str] = ()
+    names: Sequence[str] = ()
+    freezes_main: bool = False
     switches: JsonMap = field(default_factory=dict)
     silent: Sequence[str]
     unpriced: Sequence[str]
@@ -92,16 +95,21 @@ def read_recipe(
     DeepSpeed file that is named. Raises `InputError`."""
     notes = [*dialect.notes, *(command.notes if command else ())]
     fields = StatedDocument(raw=resolved(config), options=options, assumptions=notes)
+    kinds = _kinds(config, fields)
     values = read_rows(dialect.name, fields, KEYS)
     for row in rows(dialect.name, KEYS):
         if why := row.refused(values.get(row.field)):
             raise InputError(row.argument, printable(str(values[row.field])), why, str(row.only[-1]))
     setup = _Said(dialect=dialect, fields=fields, values=values, beside=beside)
+    check_arguments(kinds, dialect.allowed)
     shape = None if options.shape else _model(setup)
+    for row in rows(dialect.name, KEYS) if options.shape else ():  # the stated model wins over a name that is not known
+        for key in (row.argument, *row.older) if row.field == "model" else ():
+            fields.open.pop(key, None)
     layers = next((int(model.num_layers) for model in (options.shape, shape) if model), None)
     plan = _plan(setup, command, layers)
     parts = _parts(setup, plan)
-    unknown, unpriced, ignored = _sorted_out(setup)
+    unknown, unpriced, ignored = _sorted_out(setup, command)
     unset = [f"{OF_RECIPE}{setup.word('model')}"] if dialect.required else []  # a recipe by name may set anything else
     apart = not command or "--config_file" in command.launcher
     apart &= bool(dialect.launcher) and plan.zero_stage == 0 and int(plan.dims.dp) > 1
@@ -154,9 +162,7 @@ class _Said:
     @property
     def record(self) -> Trainer:
         """The trainer's record."""
-        return record_named(
-            self.dialect.trainer if self.kind == self.dialect.kind and self.dialect.trainer else self.kind
-        )
+        return record_named((self.kind == self.dialect.kind and self.dialect.trainer) or self.kind)
 
     @property
     def splits_experts(self) -> bool:
@@ -275,8 +281,7 @@ def _left(setup: _Said) -> dict[str, str]:
 
 
 def _splits_sequence(setup: _Said) -> bool:
-    stated = setup.get("sequence_parallel")
-    return bool(stated) if stated is not None else not setup.record.optional_sequence_parallel
+    return bool(setup.get("sequence_parallel", not setup.record.optional_sequence_parallel))
 
 
 FULL = re.compile(r"full_shard|hybrid_shard|fsdp2?|true|[12]")
@@ -295,7 +300,7 @@ def _zero(setup: _Said) -> int:
         return 1
     if set(words) & {"none", "false", "ddp", "ddpmanager", "", "no_shard"} or not words:
         return 0
-    if "shard_grad_op" in words or setup.values.get("reshards") is False:
+    if {"shard_grad_op", "hybrid_shard_zero2"} & set(words) or setup.values.get("reshards") is False:
         return 2
     if any(FULL.fullmatch(w.removesuffix("manager").removesuffix("config")) or "fsdp" in w for w in words):
         return 3
@@ -314,7 +319,7 @@ def _sharding(setup: _Said) -> list[str]:
     return [STRATEGIES.get(strategy, strategy), *({"offload"} & set(words))] if strategy else words
 
 
-STRATEGIES = {"1": "full_shard", "2": "shard_grad_op", "3": "no_shard", "4": "hybrid_shard"}
+STRATEGIES = {"1": "full_shard", "2": "shard_grad_op", "3": "no_shard", "4": "hybrid_shard", "5": "hybrid_shard_zero2"}
 """PyTorch's numbers of strategies."""
 
 # -- DeepSpeed ----------------------------------------------------------------------------------------------------
@@ -377,15 +382,14 @@ def _parts(setup: _Said, plan: TrainingPlan) -> JobParts:
     optimizer = optimizer_of(str(word or "adamw"))
     if optimizer is None:
         setup.fields.open[setup.argument("optimizer")] = printable(str(word))
+    unfused = setup.word("attention_kernel") == "unfused"
     parts = JobParts(
         seq_len=length,
         global_batch_size=int(plan.dims.dp) * int(plan.microbatch_size) * int(plan.num_microbatches),
         recipe=recipe,
         optimizer=optimizer or Optimizer.ADAM,
         **_adapters(setup),
-        attention_kernel=AttentionKernel.UNFUSED
-        if setup.word("attention_kernel") == "unfused"
-        else AttentionKernel.FLASH,
+        attention_kernel=AttentionKernel.UNFUSED if unfused else AttentionKernel.FLASH,
         packed=bool(setup.argument("packed") and setup.get("packed")),
         trainer=_trainer(setup, recipe, plan),
     )
@@ -426,8 +430,14 @@ def _adapters(setup: _Said) -> JsonDict:
     if not everywhere and all(map(_OF_MLP.fullmatch, layers)):
         setup.fields.open[setup.argument("lora_targets")] = f"{', '.join(layers)} alone"
     targets = {} if everywhere else {"lora_targets": targets_of(layers)}
+    wide = targets.get("lora_targets") == LoraTargets.ATTENTION and len(layers) < len(ATTENTION) and "q_proj" in layers
+    note = f"adapters on {', '.join(layers)} are priced as on {', '.join(ATTENTION)}"
+    setup.fields.assumptions.extend([note] if wide and note not in setup.fields.assumptions else [])
     return {"lora_rank": int(rank), "frozen_bits": int(bits), **targets}
 
+
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+"""Modules of attention that have adapters together."""
 
 _OF_MLP = re.compile(r"(gate|up|down|gate_up|experts|w[123]|linear_fc[12])(_proj)?")
 """Modules of an MLP; adapters on them alone have no price of their own."""
@@ -440,6 +450,8 @@ def _trainer(setup: _Said, recipe: Recipe, plan: TrainingPlan) -> Trainer:
     switches: JsonDict = {}
     if setup.kind != "deepspeed" and (main := setup.word("main_dtype")):  # DeepSpeed keeps fp32 weights in any case
         switches["main_dtype"] = DType.BF16 if setup.get("pure") else DType(main)
+    if setup.get("grads_wide") is False and recipe is Recipe.BF16:  # the optimizer then works on the weights themselves
+        switches |= {"grad_dtype": DType.BF16, "main_dtype": DType.BF16}
     if setup.argument("fused_kernels"):
         switches["fused_kernels"] = bool(setup.get("fused_kernels"))
     if setup.argument("expert_tp"):
@@ -467,12 +479,12 @@ def _model(setup: _Said) -> TransformerShape | None:
             raise InputError("model_config.moe_config", "given", "is not read; name the mixture as MODEL", "null")
         window = sizes.get("sliding_window_size")
         family = {"model_type": "mistral", "sliding_window": window} if window else {"model_type": "llama"}
-        return read_fields({**family, **sizes}, name="").shape
+        return _inline(setup, {**family, **sizes})
     if isinstance(inline, dict) and {"hidden_size", "n_embd"} & set(inline) and not setup.dialect.required:
         setup.fields.read.add("model.config")
         target = str(inline.get("_target_", "")).rpartition(".")[2].removesuffix("Config")
         named_type = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", target).lower()
-        return read_fields({"model_type": named_type, **inline}, name="").shape
+        return _inline(setup, {"model_type": named_type, **inline})
     keys = [key for row in rows(setup.dialect.name, KEYS) if row.field == "model" for key in (row.argument, *row.older)]
     stated = setup.word("model") or next(filter(None, map(setup.fields.shown, keys)), "")
     named = model_named(stated)
@@ -482,6 +494,13 @@ def _model(setup: _Said) -> TransformerShape | None:
             notes[:] = [note for note in notes if not note.startswith(f"{key} is ")]
     changes = _resized(setup) if setup.dialect.required else {}
     return edit(named, **changes) if named and changes else named
+
+
+def _inline(setup: _Said, config: JsonDict) -> TransformerShape:
+    """The model of sizes that stand in a recipe; a size that the reader does not know is open."""
+    reading = read_fields(config, name="")
+    setup.fields.open |= dict(size.split("=", 1) for size in reading.unread_sizes)
+    return reading.shape
 
 
 MEGATRON_SIZES = {
@@ -509,21 +528,58 @@ def _resized(setup: _Said) -> dict[str, int]:
     return sizes
 
 
-def _sorted_out(setup: _Said) -> tuple[list[str], list[str], list[str]]:
-    """Unread keys as (unknown that bear on the price, of the trainer without a price, without effect)."""
-    unknown, unpriced, ignored = list[str](), list[str](), list[str]()
-    for path in setup.fields.left():
-        value = setup.fields.shown(path)
-        if value.lower() in ("", "false", "none", "null", "0", "[]", "{}"):
+def _sorted_out(setup: _Said, command: ScriptCommand | None) -> tuple[list[str], list[str], list[str]]:
+    """Unread keys as (unknown or bearing on the price, of the trainer without a price, without effect)."""
+    words = "|".join((*setup.dialect.names, *launch_words()["no_bearing"]["program"]))
+    usual, silent = re.compile(rf"(.*\.)?({words})"), (*dialect_tables()["silent"], *setup.dialect.silent)
+    unknown, unpriced, ignored, strange = list[str](), list[str](), list[str](), list[str]()
+    read, left = frozenset(setup.fields.read), setup.fields.left()
+    for path in left:
+        if setup.fields.off(path) and "reshard" not in path:
             continue
         if path.startswith(tuple(setup.dialect.unpriced)):
-            unpriced.append(printable(f"{path}={value}"))
-        elif path.startswith((*dialect_tables()["silent"], *setup.dialect.silent)) or not bearing([path]):
-            ignored.append(printable(path))
-        else:
+            unpriced.append(printable(f"{path}={setup.fields.shown(path)}"))
+        elif bearing([path]) and not _is_silent(path, silent):
             unknown.append(printable(path))
-    return unknown, unpriced, ignored
+        else:
+            (ignored if path.startswith(silent) or usual.match(path) else strange).append(printable(path))
+    check_known(strange, len(left) + len(read), command, f"the program with keys of {setup.dialect.title}")
+    setup.fields.open |= dict.fromkeys(_parts_unknown(strange, read), "as given")
+    adapted = _adapters(setup) if setup.dialect.freezes_main and setup.word("main_dtype") == "fp32" else {}
+    unpriced += [WIDE] if adapted.get("frozen_bits") == 16 and not setup.get("pure") else []
+    return [*unknown, *strange], unpriced, ignored
 
+
+def _is_silent(path: str, silent: Sequence[str]) -> bool:
+    """Whether a key does not bear on the price though its name may; of a whole section, if what follows does not."""
+    sections = [start for start in silent if path.startswith(start)]
+    return any(start[-1] != "." or not bearing([path.removeprefix(start)]) for start in sections)
+
+
+def _parts_unknown(strange: Sequence[str], read: Iterable[str]) -> list[str]:
+    """A key for each part of a trainer that is not known: a section of which nothing is read (``doremi.weights``), or
+    three keys of one name (``gkd_beta``)."""
+    names: dict[str, list[str]] = {}
+    for path in strange:
+        section = path.partition(".")[0] + "."
+        whole = "." in path and not any(key.startswith(section) for key in read)
+        names.setdefault(section if whole else path.partition("_")[0], []).append(path)
+    common = ("use", "no", "max", "min", "num", "enable", "model", "data", "train")
+    return [p[0] for name, p in names.items() if len(p) > (1 if name[-1] == "." else 2) and name not in common]
+
+
+def _kinds(config: JsonMap, fields: StatedDocument) -> list[str]:
+    """What shows which kind of run it is: its keys that are on, and the values of those that name a class or a task.
+    What follows training (``do_predict``) is no kind."""
+    trains = str(config.get("do_train")).lower() == "true"
+    named = [fields.shown(path) for path in fields.left() if path.rpartition(".")[2] in CLASSES]
+    return [*(key for key in config if config[key] and not (trains and key == "do_predict")), *named]
+
+
+CLASSES = {"_target_", "model_type", "task_type", "auto_model_class"}
+"""Keys whose values name the class of a model or its task."""
+
+WIDE = "torch_dtype=float32 (not given: frozen weights are loaded in 32 bits, and priced in 16)"
 
 MEANS = {"sharding": "zero_stage", "deepspeed": "zero_stage", "not_recomputed": "recomputed", "selective": "recomputed"}
 """Fields of the launch table that a dialect's own field states."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from sartor.bounded import printable
@@ -14,7 +14,7 @@ from sartor.errors import InputError
 from sartor.launch.plan import LaunchFile
 from sartor.launch.shell import Beside, Shell, nothing_beside, read_shell, script_of
 from sartor.launch.shell_words import HOLE
-from sartor.launch.stated import launch_words, parse_flags
+from sartor.launch.stated import hole_text, launch_words, parse_flags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,8 @@ class ScriptCommand:
     num_devices: int = 0
     """0: unknown from the script."""
     notes: tuple[str, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Files that the script writes, by name."""
 
 
 def devices_in(command: ScriptCommand | None) -> frozenset[str]:
@@ -65,14 +67,28 @@ def find_command(text: str, beside: Beside = nothing_beside) -> ScriptCommand:
     launcher = best[:index] if index is not None else best[:first]
     program = best[index] if index is not None else ""
     rest = best[index + 1 :] if index is not None else [w for i, w in enumerate(best) if i or w.startswith("--")]
-    notes = [note for note in dict.fromkeys(shell.notes) if not _RENDEZVOUS.match(note)]
+    notes = [hole_text(note) for note in dict.fromkeys(shell.notes) if not _RENDEZVOUS.match(note)]
     return ScriptCommand(
         launcher=tuple(launcher),
         program=program,
         arguments=tuple(rest),
         num_devices=_devices([*shell.batch, *(best if index is None else launcher)], shell, text),
-        notes=tuple(notes),
+        notes=(*_others(best, commands), *notes),
+        files=shell.files,
     )
+
+
+def _others(best: list[str], commands: list[list[str]]) -> list[str]:
+    """A note on further commands that start a training program, which are further runs."""
+    started = [" ".join(command) for command in commands if command != best and _TRAINS.search(" ".join(command[:40]))]
+    count = len(dict.fromkeys(started))
+    if not count or not _TRAINS.search(" ".join(best)):
+        return []
+    return [f"the script starts {count} more training command{'s' * (count > 1)}; the one with most arguments is read"]
+
+
+_TRAINS = re.compile(r"(?<![\w.-])([\w.]*(pre)?train\w*(\.py)?|sft|pt)(?=\s+(\S+\s+)?-)")
+"""A program that trains, by its name, before its arguments."""
 
 
 def _weighs(command: list[str]) -> bool:
@@ -82,7 +98,7 @@ def _weighs(command: list[str]) -> bool:
 def _weight(command: list[str]) -> tuple[int, int]:
     flags = sum(word.startswith("--") for word in command)
     keys = sum(bool(_KEY.match(word)) for word in command) if any("axtext" in word.lower() for word in command) else 0
-    keys += sum(bool(_DOTTED.match(word)) for word in command)
+    keys += sum(bool(_DOTTED.match(word)) or word.endswith((".yaml", ".yml")) for word in command)
     return (flags + keys, -len(command))
 
 
@@ -254,10 +270,34 @@ def check_pretraining(command: ScriptCommand, name: str) -> None:
     """Raise `InputError` if the command's words show that it does not pretrain a decoder."""
     program = command.program.rsplit("/", 1)[-1].removesuffix(".py").lower()
     words = re.split(r"[_\-. ]", program or " ".join(command.launcher[:2]).rpartition("/")[2])
-    flags = {word.partition("=")[0] for word in command.arguments}
-    rows = launch_words()["programs"]
-    reasons = [row["why"] for row in rows for word in words if re.fullmatch(row["words"], word)]
-    reasons += [row["why"] for row in rows if flags & set(row.get("arguments", ()))]
+    reasons = [row["why"] for row in launch_words()["programs"] for word in words if re.fullmatch(row["words"], word)]
     if reasons:
-        shown = printable(command.program or name)
+        shown = hole_text(command.program or name)
         raise InputError("launch", shown, f"must pretrain a decoder; {reasons[0]}", NEAREST)
+    check_arguments(word.partition("=")[0] for word in command.arguments if word.startswith("--"))
+
+
+def check_arguments(names: Iterable[str], allowed: Sequence[str] = ()) -> None:
+    """Raise `InputError` for arguments or keys that only a run has that does not train a decoder alone; ``allowed``:
+    kinds of such runs that are read."""
+    plain = [(given, re.sub(r"[^a-z0-9]+", "-", given.lower()).strip("-")) for given in names]
+    for row in launch_words()["programs"]:
+        pattern = re.compile("|".join(row.get("arguments", ("(?!)",))))
+        shown = next((given for given, text in plain if pattern.fullmatch(text)), "")
+        if shown and row.get("kind") not in allowed:
+            raise InputError(printable(shown), "given", f"must pretrain a decoder; {row['why']}", NEAREST)
+
+
+def check_known(strange: Sequence[str], count: int, command: ScriptCommand | None, other: str = "") -> None:
+    """Raise `InputError` if many arguments of a program (or of the ``other`` that has a file's keys) are of no trainer:
+    what it computes is then not known."""
+    if not (command or other) or len(strange) < FEW or len(strange) <= count * SHARE:
+        return
+    shown = ", ".join(printable(name) for name in strange[:3])
+    must = f"is not known, and {len(strange)} of its {count} arguments are of no trainer that is ({shown})"
+    raise InputError("launch", hole_text((command and command.program) or other or "program"), must, NEAREST)
+
+
+FEW, SHARE = 4, 0.25
+"""Fewest arguments of no known trainer, and their share, from which a program is not taken for a known one: no launch
+that is read in tests/corpus has more than two, and a copy of Megatron-LM has 11 of 67 (Apertus, 2025)."""

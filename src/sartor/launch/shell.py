@@ -8,6 +8,7 @@ hole: a word with a hole is never guessed, and the line it came from is recorded
 
 from __future__ import annotations
 
+import ast
 import operator
 import re
 from collections.abc import Callable
@@ -248,6 +249,7 @@ def _do(shell: Shell, statement: Statement, drop: int = 0) -> None:
     command = [text for word in words for text in _expand(shell, word)]
     if command[:1] == ["eval"]:  # its words are parsed again: up to a pipe or a redirection
         command = list(takewhile(lambda word: not re.match(r"[|;&]|\d?>", word), command[1:]))
+        command = [re.sub(r"^(['\"])(.*)\1$", r"\2", word) for word in command]
     if not command or command == ["}"]:
         return
     if command[0] == "read" and statement.document:
@@ -262,7 +264,8 @@ def _do(shell: Shell, statement: Statement, drop: int = 0) -> None:
     if command[0] == "echo" and statement.target:
         shell.files[_base(shell, statement.target)] = " ".join(command[1:])
     if statement.document and statement.target:
-        shell.files[_base(shell, statement.target)] = statement.document
+        text = statement.document
+        shell.files[_base(shell, statement.target)] = text if statement.literal else _written(shell, text)
     if (inner := _inner(shell, command, statement)) is None:
         shell.commands.append(command)
     elif shell.depth < MAX_DEPTH:
@@ -398,71 +401,54 @@ def _filled(shell: Shell, text: str) -> list[str]:
     return [piece for word in Scanner(text=text).words(until="\n") for piece in _expand(shell, word)]
 
 
+_IN_DOCUMENT = re.compile(r"(?<!\\)\$(?:\(\((?P<sum>[^\n]{1,200}?)\)\)|\{(?P<name>\w+)\}|(?P<plain>[A-Za-z_]\w*))")
+
+
+def _written(shell: Shell, text: str) -> str:
+    """A here-document with the values of its variables; those that are not known stay as they are."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match["name"] or match["plain"]
+        known = _calculate(shell, match["sum"]) if match["sum"] else " ".join(_look_up(shell, Variable(name=name)))
+        return match[0] if HOLE in known else known
+
+    return _IN_DOCUMENT.sub(value, text).replace("\\$", "$")
+
+
 def _calculate(shell: Shell, text: str) -> str:
     """Integer arithmetic with + - * / %, comparisons, ``a ? b : c`` and parentheses on numbers and variables."""
     filled = re.sub(
         r"\$?\{?([A-Za-z_]\w*)\}?", lambda m: "".join(_look_up(shell, Variable(name=m[1], quoted=True))), text
     )
-    if HOLE in filled or not re.fullmatch(r"[\d\s+*/%()<>=!?:-]{1,200}", filled) or "**" in filled:
+    if HOLE in filled or not re.fullmatch(r"[\d\s+*/%()<>=!?:-]{1,200}", filled):
         return HOLE
     try:
-        return str(_choice(re.findall(r"\d+|[<>=!]=|[-+*/%()<>?:]", filled)))
-    except (ZeroDivisionError, IndexError, ValueError):
+        tree = ast.parse(filled.strip().replace("?", " and ").replace(":", " or "), mode="eval")
+        return str(_value(tree.body))
+    except (SyntaxError, ValueError, KeyError, ZeroDivisionError):
         return HOLE
 
 
-def _choice(tokens: list[str]) -> int:
-    value = _comparison(tokens)
-    if tokens[:1] != ["?"]:
-        return value
-    tokens.pop(0)
-    yes = _choice(tokens)
-    tokens.pop(0)
-    no = _choice(tokens)
-    return yes if value else no
+_SIGNS: dict[type[ast.AST], Callable[[int, int], int]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv,
+    ast.Mod: operator.mod, ast.Gt: operator.gt, ast.Lt: operator.lt, ast.GtE: operator.ge, ast.LtE: operator.le,
+    ast.Eq: operator.eq, ast.NotEq: operator.ne,
+}  # fmt: skip
 
 
-_SIGNS = {
-    ">": operator.gt,
-    "<": operator.lt,
-    ">=": operator.ge,
-    "<=": operator.le,
-    "==": operator.eq,
-    "!=": operator.ne,
-}
-
-
-def _comparison(tokens: list[str]) -> int:
-    value = _sum(tokens)
-    while tokens and tokens[0] in _SIGNS:
-        value = int(_SIGNS[tokens.pop(0)](value, _sum(tokens)))
-    return value
-
-
-def _sum(tokens: list[str]) -> int:
-    value = _product(tokens)
-    while tokens and tokens[0] in "+-":
-        value += _product(tokens) if tokens.pop(0) == "+" else -_product(tokens)
-    return value
-
-
-def _product(tokens: list[str]) -> int:
-    value = _atom(tokens)
-    while tokens and tokens[0] in "*/%":
-        sign, right = tokens.pop(0), _atom(tokens)
-        value = value * right if sign == "*" else value // right if sign == "/" else value % right
-    return value
-
-
-def _atom(tokens: list[str]) -> int:
-    token = tokens.pop(0)
-    if token == "-":
-        return -_atom(tokens)
-    if token == "(":
-        value = _choice(tokens)
-        tokens.pop(0)
-        return value
-    return int(token)
+def _value(node: ast.expr) -> int:
+    """The value of a parsed sum, in which ``a and b or c`` stands for the shell's ``a ? b : c``."""
+    match node:
+        case ast.Constant(value=int(number)):
+            return number
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            return -_value(inner)
+        case ast.BinOp(left=left, op=sign, right=right) | ast.Compare(left=left, ops=[sign], comparators=[right]):
+            return int(_SIGNS[type(sign)](_value(left), _value(right)))
+        case ast.BoolOp(op=ast.Or(), values=[*choices, otherwise]):
+            pairs = [choice.values for choice in choices if isinstance(choice, ast.BoolOp)]
+            return next((_value(yes) for condition, yes in pairs if _value(condition)), _value(otherwise))
+    raise ValueError
 
 
 def _test(shell: Shell, statement: Statement, first: int = 1) -> bool:

@@ -40,6 +40,8 @@ class Statement:
     """Its terminator: end of line (empty), ``;``, ``;;``, ``&``, ``&&``, ``|``, ``||`` or a parenthesis."""
     document: str = ""
     """The here-document that it reads."""
+    literal: bool = False
+    """Whether variables in the here-document stay as they are (``<< 'EOF'``)."""
     target: Word = ()
     """The file its output goes to, or the words of a here-string."""
     function: str = ""
@@ -47,7 +49,8 @@ class Statement:
 
 
 def statements_of(text: str) -> list[Statement]:
-    scan = Scanner(text=text.replace("\r\n", "\n").replace("\\\n", " \x01"))
+    lines = re.sub(r"(?m)^([ \t]*#.*)\\$", r"\1", text.replace("\r\n", "\n"))  # a comment ends with its line
+    scan = Scanner(text=lines.replace("\\\n", " \x01"))
     out = []
     while scan.at < len(scan.text):
         statement = scan.statement()
@@ -70,6 +73,7 @@ class Scanner:
     line: int = 1
     end: str = ""
     documents: list[str] = field(default_factory=list)
+    literal: bool = False
     target: Word = ()
 
     def statement(self) -> Statement | None:
@@ -94,7 +98,9 @@ class Scanner:
         document = self._document() if self.documents else ""
         if not words and not end:
             return None
-        return Statement(line=line, words=tuple(words), end=end, document=document, target=self.target)
+        return Statement(
+            line=line, words=tuple(words), end=end, document=document, literal=self.literal, target=self.target
+        )
 
     def _skip(self) -> None:
         """Skip blanks, comments and separators of statements, except the ``;;`` of a case."""
@@ -133,10 +139,12 @@ class Scanner:
         if sign[-1].isdigit() or (sign.endswith("-") and "<<" not in sign):
             return
         self._blanks("")
+        literal = self.text[self.at : self.at + 1] in ("'", '"', "\\")
         word = self._word()
         text = "".join(part for part in word if isinstance(part, str))
         if sign.lstrip("0123456789").startswith("<<") and not sign.endswith("<<<"):
             self.documents.append(text)
+            self.literal = literal
         elif sign in (">", ">>", "<<<"):
             self.target = word
 
@@ -222,7 +230,9 @@ class Scanner:
     def _dollar(self, *, quoted: bool) -> str | Variable:
         self.at += 1
         if self.text.startswith("((", self.at):
-            return self._arithmetic(quoted)
+            return Variable(name=f"({self._closing('(', ')')})", quoted=True)
+        if self.text.startswith("[", self.at):
+            return Variable(name=f"(({self._closing('[', ']')}))", quoted=True)
         if self.text.startswith("(", self.at):
             return _substituted(self._closing("(", ")"))
         if self.text.startswith("{", self.at):
@@ -237,10 +247,6 @@ class Scanner:
             return "$"
         self.at = match.end()
         return Variable(name=match[0], quoted=quoted)
-
-    def _arithmetic(self, quoted: bool) -> str | Variable:
-        inner = self._closing("(", ")")
-        return Variable(name="((" + inner.strip("()") + "))", quoted=True)
 
     def _closing(self, opening: str, closing: str) -> str:
         depth, start = 0, self.at

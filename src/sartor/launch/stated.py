@@ -201,14 +201,12 @@ class Flags(_Statements):
     def unset_arguments(self) -> tuple[str, ...]:
         """Variables without a value that may hold any arguments: they stand where no flag takes a value, or are named
         for arguments behind a flag of which it is not known how many values it takes."""
-        return tuple(
-            dict.fromkeys(
-                hole_text(word)
-                for name, place, word in self.unset
-                if place >= self.arity.get(name, MANY if name else 0) or (name not in self.arity and OF_ARGUMENTS(word))
-                if OF_ARGUMENTS(word) or not OF_FILES(word)
-            )
+        free = (
+            word
+            for name, place, word in self.unset
+            if place >= self.arity.get(name, MANY if name else 0) or (name not in self.arity and OF_ARGUMENTS(word))
         )
+        return tuple(dict.fromkeys(hole_text(word) for word in free if OF_ARGUMENTS(word) or not OF_FILES(word)))
 
 
 def _near(word: str, choices: Sequence[str], cutoff: float = 0.6) -> str:
@@ -219,12 +217,9 @@ def unset_arguments(words: Sequence[str]) -> tuple[str, ...]:
     """Variables without a value that may hold any arguments, among words of which only ``key=value`` and ``--key
     value`` are read."""
     behind = ("", *words)
-    alone = [word for before, word in zip(behind, words, strict=False) if ALONE(word) and not _takes_next(before)]
+    pairs = [(word, before.startswith("--") and "=" not in before) for before, word in zip(behind, words, strict=False)]
+    alone = [word for word, of_flag in pairs if ALONE(word) and not of_flag]
     return tuple(dict.fromkeys(hole_text(word) for word in alone if OF_ARGUMENTS(word) or not OF_FILES(word)))
-
-
-def _takes_next(word: str) -> bool:
-    return word.startswith("--") and "=" not in word
 
 
 def parse_flags(words: Iterable[str], options: Options = NO_OPTIONS) -> Flags:
@@ -290,7 +285,7 @@ def _put(table: JsonDict, path: Sequence[str], values: Sequence[str]) -> None:
 def _scalar(text: str) -> object:
     """A word of a command line as YAML would read it."""
     lower = text.lower()
-    if lower in ("true", "false", "null", "none"):
+    if lower in ("true", "false", "null"):
         return {"true": True, "false": False}.get(lower)
     if re.fullmatch(r"[+-]?\d{1,15}", text):
         return int(text)
@@ -374,13 +369,7 @@ class StatedDocument(_Statements):
         return True in values
 
     def size(
-        self,
-        path: str,
-        default: int | None = None,
-        *,
-        least: int = 1,
-        most: int = MAX_SIZE,
-        also: Sequence[int] = (),
+        self, path: str, default: int | None = None, *, least: int = 1, most: int = MAX_SIZE, also: Sequence[int] = ()
     ) -> int | None:
         """An integer of at least ``least``, or one of ``also``; the default if not given."""
         value = self.find(path)
@@ -431,13 +420,14 @@ class StatedDocument(_Statements):
         self._refused(path, printable(str(value)), must, _near(str(value), choices, 0.3))
         return None
 
-    def text(self, path: str, default: str) -> str:
-        word = self.word(path)
+    def choice(self, path: str, default: str, choices: tuple[str, ...] = ()) -> str:
+        """A string that must be one of ``choices``, if there are any."""
+        word = self.word(path, choices)
         return default if word is None else word
 
-    def choice(self, path: str, default: str, choices: tuple[str, ...]) -> str:
-        """A string that must be one of ``choices``."""
-        return self.word(path, choices) or default
+    def off(self, path: str) -> bool:
+        """Whether a field nobody knows is off."""
+        return self.shown(path).lower() in OFF
 
     def left(self) -> list[str]:
         """Paths that were not read, neither themselves nor as part of a table."""
@@ -462,7 +452,7 @@ def resolved(config: JsonMap) -> JsonDict:
 
 BEARING = re.compile(
     r"batch|parallel|shard|zero|[fh]sdp|recompute|checkpointing|activation_checkpoint|checkpoint_activation|remat|precision|"
-    r"dtype|fp8|fp16|bf16|quantiz|offload|optim|accumulat|lora|peft|adapter|[48]_?bit|packing|(?<![a-z])[tpced]p_|"
+    r"dtype|fp8|fp16|bf16|quantiz|offload|optim|pipeline|hetero|accumulat|lora|peft|adapter|[48]_?bit|packing|(?<![a-z])([tpced]p|ac)_|"
     r"^--rank$|hidden_size|hidden_layers|intermediate_size|num_layers|num_experts|seq_?len|world_size"
 )
 """In the name of a field that nobody knows: it may change batch, length, sizes, sharding, precision, recomputation or
@@ -488,13 +478,19 @@ NO_PRICE = re.compile(r"eval|save|kwargs|^--lora_(?!r)|cls_to_wrap")
 """In the name of a program's flag that does not change a training step, though another word in it might."""
 
 
-def of_program(flags: Flags) -> tuple[list[str], list[str]]:
-    """Unread flags of the program that a launcher starts: those by whose names they could change the price, and those
-    without effect (switched off, or without such a name)."""
-    left = flags.left()
+def of_program(flags: Flags) -> tuple[list[str], list[str], list[str]]:
+    """Unread flags of the program that a launcher starts: those by whose names they could change the price, those that
+    no training program is known to have, and those without effect."""
+    left = [name for name in flags.left() if " ".join(flags.given[name] or ["on"]).lower() not in OFF]
     bears = [name for name in left if BEARING.search(name.lower()) and not NO_PRICE.search(name)]
-    bears = [name for name in bears if [word.lower() for word in flags.given[name]] not in (["false"], ["none"], ["0"])]
-    return bears, [name for name in left if name not in bears]
+    silent = re.compile(f"--({'|'.join(launch_words()['no_bearing']['program'])})")
+    others = (name for name in left if name not in bears and not NO_PRICE.search(name))
+    strange = [name for name in others if not silent.match("--" + name[2:].replace("-", "_"))]
+    return bears, strange, [name for name in flags.left() if name not in (*bears, *strange)]
+
+
+OFF = ("", "false", "none", "null", "0", "[]", "{}")
+"""Values that leave a flag or a key off."""
 
 
 def _paths(table: JsonMap, prefix: str = "") -> list[str]:
@@ -538,9 +534,8 @@ def read_yaml(text: str, *, name: str = "file.yaml") -> JsonDict:
     except yaml.MarkedYAMLError as error:
         if match := TEMPLATE.search(text):
             line, must = text.count("\n", 0, match.start()) + 1, "is a placeholder that another program fills in"
-            raise InputError(
-                printable(name), f"line {line}: {printable(match[0])}", must, "the file it writes"
-            ) from None
+            shown = f"line {line}: {printable(match[0])}"
+            raise InputError(printable(name), shown, must, "the file it writes") from None
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise InputError(printable(name), f"line {line}", printable(f"must be YAML: {error.problem}")) from None
     except (yaml.YAMLError, ValueError) as error:  # a character that YAML forbids, or an impossible date

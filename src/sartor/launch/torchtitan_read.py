@@ -47,7 +47,7 @@ def read_torchtitan(
     tables = parse_toml(text, "--launch", name)
     config = StatedDocument(raw=tables, options=options, older=OLDER)
     _override(config, command)
-    model = (config.text("model.name", "llama3"), config.text("model.flavor", "debugmodel"))
+    model = (config.choice("model.name", "llama3"), config.choice("model.flavor", "debugmodel"))
     flavor, shape = named_flavor(*model), options.shape
     if shape is None and flavor:
         shape = replace(flavor.shape, numerics=flavor.computes)
@@ -202,7 +202,7 @@ SCHEDULES = {
 
 def _read_pipeline(config: StatedDocument, pp: int, layers: int | None) -> tuple[int, int, tuple[int, ...] | None]:
     """(chunks per device, schedule, layers of every chunk or None)."""
-    word = config.text("parallelism.pipeline_parallel_schedule", "1F1B")
+    word = config.choice("parallelism.pipeline_parallel_schedule", "1F1B")
     if word.lower() not in SCHEDULES:
         near = difflib.get_close_matches(word.lower(), SCHEDULES, 1, 0.3)
         meant = "".join(near)
@@ -278,7 +278,7 @@ def _read_batch(config: StatedDocument, values: Quantities, dp: int, pp: int) ->
 def _with_recompute(config: StatedDocument, plan: TrainingPlan, layers: int | None) -> TrainingPlan:
     words = ("none", "selective", "full", "memory_budget")
     mode = config.choice("activation_checkpoint.mode", "selective", words)
-    option = config.text("activation_checkpoint.selective_ac_option", "2")
+    option = config.choice("activation_checkpoint.selective_ac_option", "2")
     if mode in ("none", "full"):
         return replace(plan, recompute=Recompute.FULL if mode == "full" else Recompute.NONE)
     usual = {"mode": "selective", "selective_ac_option": "2"}
@@ -302,13 +302,13 @@ def _with_recompute(config: StatedDocument, plan: TrainingPlan, layers: int | No
 
 def _by_operator(config: StatedDocument) -> bool:
     """Whether outputs of single operators are kept, in every layer."""
-    mode = config.text("activation_checkpoint.mode", "selective")
-    return mode == "selective" and config.text("activation_checkpoint.selective_ac_option", "2") == "op"
+    mode = config.choice("activation_checkpoint.mode", "selective")
+    return mode == "selective" and config.choice("activation_checkpoint.selective_ac_option", "2") == "op"
 
 
 def _parts(config: StatedDocument, values: Quantities, dims: ParallelDims, *, by_operator: bool) -> JobParts:
     total = int(values["global_batch_size"] or -1)
-    name = config.text("optimizer.name", "AdamW")
+    name = config.choice("optimizer.name", "AdamW")
     if name not in ("Adam", "AdamW"):
         config.assumptions.append(f"optimizer {printable(name)} is priced as AdamW")
     compiled, listed = bool(values["fused_kernels"]), config.find("compile.components")

@@ -4,7 +4,8 @@ Python interface, HTTP and the JSON schemas are made.
 A run is asked with the facts that a user states, and completed (`sartor.ask.complete`) by rules, by a trainer's usual
 values and by the search; an answer carries the finished run, so that it never says more than was asked.
 
-`RunOptions` types the keywords (editors complete them); `FIELDS` has one row each, in the order of help pages.
+`RunOptions` types the keywords (editors complete them); `FIELDS` has one row each, in the order of help pages: axes of
+the plan from `sartor.model.plan`, the others from ``fields.toml``.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from sartor.bounded import packaged_toml
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster
+from sartor.json_types import JsonMap
 from sartor.model.plan import AXES, AxisFields, Size, Switch, Word
-from sartor.model.workload import Optimizer
 from sartor.options import Panel, RunField, Unit
 from sartor.units import Array
 
@@ -205,260 +207,23 @@ class GridOptions(
     """The same, where lists and arrays ask for each of their values."""
 
 
-def _size(name: str, unit: Unit, words: str, help: str, **more: Any) -> RunField:
-    return RunField(name=name, unit=unit, words=words, help=help, **{"kind": int, "least": 1, "most": 2**40, **more})
+_KINDS: Mapping[str, type] = {kind.__name__: kind for kind in (str, int, float, bool, dict, Mapping, Path)}
 
 
-def _word(name: str, metavar: str, words: str, help: str, **more: Any) -> RunField:
-    """A field whose value is a word; a metavar such as ``a|b`` lists all."""
-    choices = tuple(metavar.split("|")) if "|" in metavar else ()
-    return RunField(name=name, words=words, help=help, metavar=metavar, **{"kind": str, "choices": choices, **more})
+def _rows(place: str) -> dict[str, RunField]:
+    """The fields ``before`` or ``after`` the axes of the plan."""
+    return {name: _row(name, about) for name, about in packaged_toml("run", "fields.toml")[place].items()}
 
 
-_ROWS = (
-    _word(
-        "gpu", "GPU", "device", "A name from `sartor catalog gpus`, or a TOML file. [default: the cluster's, else h100]"
-    ),
-    _word("phase", "train|prefill|decode", "phase", "What the model is doing."),
-    _word(
-        "cluster",
-        "CLUSTER",
-        "cluster",
-        "A name from `sartor catalog clusters`, or a TOML file. [default: the GPU's usual one]",
-        inference=False,
-    ),
-    _word(
-        "launch",
-        "FILE",
-        "launch file",
-        "Launch file of the run (Megatron script, torchtitan TOML, ...). Options win over what it says.",
-        kind=Path,
-        inference=False,
-    ),
-    _size(
-        "num_devices",
-        Unit.DEVICES,
-        "devices",
-        "Devices of the whole plan. [default: the fewest, from a node up, on which the run fits]",
-        example="64",
-        inference=False,
-    ),
-    _size(
-        "global_batch_size",
-        Unit.SEQUENCES,
-        "sequences per step",
-        "Sequences per step over all devices. [default: 4M tokens]",
-        metavar="B",
-        example="512",
-        inference=False,
-    ),
-    _size(
-        "seq_len",
-        Unit.TOKENS,
-        "tokens per sequence",
-        "Tokens per sequence. [default: 4096, or the model's maximum]",
-        example="4096",
-    ),
-    *AXES.values(),
-    _word(
-        "fix",
-        "KEY=VALUE,...",
-        "fixed values",
-        "Axes of the plan, and switches of trainer and job: `--fix tp=8,tp_overlap=on`. May be repeated.",
-        kind=Mapping,
-        panel=Panel.PLAN,
-        inference=False,
-    ),
-    _size(
-        "context_len",
-        Unit.TOKENS,
-        "tokens in the KV cache",
-        "Tokens already in the KV cache. [default: decode --seq-len, else 0]",
-        least=0,
-        most=None,
-        training=False,
-    ),
-    _word(
-        "dtype",
-        "TYPE",
-        "data type",
-        "Data type of the matrix multiplications: bf16, fp16, fp8, fp8_block, mxfp8, nvfp4, ... "
-        "[default: bf16 if the device has it]",
-        example="fp8",
-    ),
-    _word(
-        "framework",
-        "NAME",
-        "trainer",
-        "Trainer: megatron, torchtitan, nemo, maxtext, ...; its release after an @: nemo@26.06. [default: megatron]",
-        inference=False,
-    ),
-    _word(
-        "optimizer",
-        "NAME",
-        "optimizer",
-        "Optimizer of the run: adam, sgd, muon, lion, adafactor; in 8 or 4 bits adam8bit, adam4bit; paged to the host "
-        "paged_adam, paged_adam8bit; none for forward and backward alone. [default: adam]",
-        choices=tuple(kind.value for kind in Optimizer),
-        inference=False,
-    ),
-    _size(
-        "lora_rank",
-        Unit.NONE,
-        "rank of the adapters",
-        "Freezes the model and trains low-rank adapters of this rank (LoRA).",
-        most=2**14,
-        example="16",
-        panel=Panel.TUNING,
-        inference=False,
-    ),
-    _word(
-        "lora_targets",
-        "all|attention|qv",
-        "adapted layers",
-        "Linear layers with an adapter: all, those of attention, or queries and values alone. [default: all]",
-        panel=Panel.TUNING,
-        inference=False,
-    ),
-    _size(
-        "frozen_bits",
-        Unit.NONE,
-        "bits per frozen weight",
-        "Bits per frozen weight of the layers: 16, 8 (LLM.int8), or 4 (NF4, as QLoRA has it). [default: 16]",
-        most=16,
-        example="4",
-        panel=Panel.TUNING,
-        inference=False,
-    ),
-    _word("attention", "flash|unfused", "attention", "Attention as one fused kernel, or as three. [default: flash]"),
-    _word(
-        "context_parallel",
-        "KIND",
-        "context parallelism",
-        "How devices exchange a split sequence. [default: the trainer's]",
-        choices=("ring", "all_to_all", "all_gather"),
-        panel=Panel.RARE,
-        inference=False,
-    ),
-    RunField(
-        name="routing_skew",
-        kind=float,
-        words="routing skew",
-        help="Tokens of the busiest expert relative to the mean. [default: 1]",
-        metavar="RATIO",
-        least=1,
-        panel=Panel.RARE,
-    ),
-    RunField(
-        name="fit_probability",
-        kind=float,
-        words="probability of fit",
-        unit=Unit.SHARE,
-        help="Probability with which a plan must fit in memory, from 0.5. [default: 0.9 on GPUs]",
-        metavar="SHARE",
-        least=0.5,
-        most=0.999,
-        panel=Panel.RARE,
-        inference=False,
-    ),
-    RunField(
-        name="headroom",
-        kind=float,
-        words="free memory",
-        unit=Unit.SHARE,
-        help="Share of memory that stays free. [default: what --fit-probability needs; 0 on own chips]",
-        metavar="SHARE",
-        least=0,
-        most=1,
-        panel=Panel.RARE,
-    ),
-    RunField(
-        name="price",
-        kind=float,
-        words="price",
-        unit=Unit.USD_PER_HOUR,
-        help="Price of a device and hour in USD. [default: the cluster's]",
-        metavar="USD",
-        least=0,
-        panel=Panel.RARE,
-        inference=False,
-    ),
-    RunField(
-        name="eager",
-        kind=bool,
-        words="eager",
-        help="As eager PyTorch, without compiler or CUDA graph: the host launches every operation by itself.",
-        panel=Panel.RARE,
-    ),
-    _word(
-        "kernels",
-        "FRAMEWORK",
-        "kernels",
-        "In inference: the framework whose kernels run (vllm, sglang, trtllm, torch), its release after an @: "
-        "vllm@0.10.1; on AMD the library of GEMMs. [default: vllm, and the interval covers the others]",
-        panel=Panel.RARE,
-        training=False,
-    ),
-    _word(
-        "kv_dtype",
-        "TYPE",
-        "type of keys and values",
-        "Data type of the key/value cache: bf16, fp8. [default: the checkpoint's, else the framework's]",
-        example="fp8",
-        panel=Panel.RARE,
-        training=False,
-    ),
-    RunField(
-        name="utilization",
-        kind=float,
-        words="memory utilization",
-        unit=Unit.SHARE,
-        help="Share of memory that a serving framework fills: vLLM's gpu_memory_utilization, SGLang's "
-        "mem_fraction_static, TensorRT-LLM's free_gpu_memory_fraction. [default: its release's]",
-        metavar="SHARE",
-        least=0,
-        most=1,
-        panel=Panel.RARE,
-        training=False,
-    ),
-    _size(
-        "max_num_seqs",
-        Unit.SEQUENCES,
-        "most sequences of a step",
-        "Most sequences that a serving framework runs at once; it keeps memory to sample them. "
-        "[default: the framework's]",
-        example="256",
-        panel=Panel.RARE,
-        training=False,
-        most=2**20,
-    ),
-    _size(
-        "max_num_batched_tokens",
-        Unit.TOKENS,
-        "most tokens of a step",
-        "Most tokens that a serving framework takes into a step; it keeps memory for them. [default: the framework's]",
-        example="8192",
-        panel=Panel.RARE,
-        training=False,
-        most=2**24,
-    ),
-    _word(
-        "set",
-        "FIELD=VALUE",
-        "changed fields of the shape",
-        "Change fields of the shape, such as num_heads=20. May be repeated.",
-        kind=dict,
-    ),
-    _word(
-        "calibration",
-        "FILE",
-        "calibration",
-        "Calibration file from `sartor calibrate` for this device.",
-        kind=Path,
-        panel=Panel.RARE,
-    ),
-)
-FIELDS: Mapping[str, RunField] = {row.name: row for row in _ROWS}
+def _row(name: str, about: JsonMap) -> RunField:
+    metavar = about.get("metavar", "N")
+    choices = about.get("choices", metavar.split("|") if "|" in metavar else ())
+    enums = {"unit": Unit(about.get("unit", "")), "panel": Panel[about.get("panel", "QUESTION")]}
+    kind = _KINDS[about.get("kind", "str")]
+    return RunField(**{**about, **enums, "name": name, "kind": kind, "choices": tuple(choices)})
+
+
+FIELDS: Mapping[str, RunField] = {**_rows("before"), **AXES, **_rows("after")}
 
 OF_ENGINES = ("kv_dtype", "utilization", "max_num_seqs", "max_num_batched_tokens")
 """Settings of a serving framework."""
@@ -468,13 +233,15 @@ OF_ONE_PASS = {
     "seq_len": "serving takes input_len",
     "context_len": "serving takes input_len and output_len",
     "microbatch_size": "serving takes concurrency",
-    "pp": "a server has one stage",
     "eager": "an engine replays its steps from a graph",
 }
 """Fields of a run that state one pass of it, and what a server has instead."""
-NOT_OF_SERVERS = (*OF_ONE_PASS, *(name for name, row in FIELDS.items() if not row.inference and name != "price"))
-"""The price of a device-hour is of the server as a whole, not of one pass."""
-NOT_OF_DEPLOYMENTS = tuple(name for name in NOT_OF_SERVERS if name != "fix")
+NOT_OF_SERVERS = (
+    *OF_ONE_PASS,
+    *(name for name, row in FIELDS.items() if not row.inference and name not in ("price", "launch")),
+)
+"""The price of a device-hour is of the server as a whole, not of one pass; a launch file may start a server."""
+NOT_OF_DEPLOYMENTS = ("launch", *(name for name in NOT_OF_SERVERS if name != "fix"))
 
 
 def check_names(options: Mapping[str, Any], fields: type = RunOptions) -> None:
@@ -486,7 +253,8 @@ def check_names(options: Mapping[str, Any], fields: type = RunOptions) -> None:
 
 
 _SIZE = re.compile(
-    r"(?P<number>-?[0-9][0-9_,]*(?:\.[0-9]+)?)\s*(?P<suffix>(?:[kmbg]|t(?!ok))?)\s*(?P<unit>[a-z]*)", re.IGNORECASE
+    r"(?P<number>-?[0-9][0-9_,]*(?:\.[0-9]+)?(?:e\+?[0-9]+)?)\s*(?P<suffix>(?:[kmbg]|t(?!ok))?)\s*(?P<unit>[a-z]*)",
+    re.IGNORECASE,
 )
 _BINARY = {"k": 2**10, "m": 2**20}
 """Lengths and counts are powers of two: 8k tokens are 8,192."""
