@@ -132,7 +132,7 @@ def test_a_stall_every_fourth_step_is_a_slower_run(tmp_path: Path, sartor: Calla
     said = " ".join(done.out.split())
     assert done.code == 1
     assert "B is slower" in said
-    assert "B stalls: 1 step in 4 takes 10 s, the others 5 s" in said
+    assert "B pauses: 9 of 5 s, every 4 steps" in said
     parts = {each["name"]: each for each in sartor("compare", one, other, "--json").body["parts"]}
     assert parts["stalls"]["a_s"] == 0
     assert parts["stalls"]["b_s"] == pytest.approx(1.25, rel=0.01)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import pytest
 
 from cli.conftest import Ran
 from sartor import api
-from sartor.answers.diagnosis import LogDiagnosis
+from sartor.answers.diagnosis import LogDiagnosis, LogFacts
 from sartor.api.logs import measured_on
 from sartor.errors import InputError
 from sartor.model.counts import counted, flop_conventions
@@ -94,7 +97,9 @@ def test_the_terminal_says_the_answer_first(log: Path, sartor: Callable[..., Ran
     done = sartor("diagnose", log, "--gpu", "h100")
     assert done.code == 0
     lines = done.out.splitlines()
-    assert any(line.startswith("You reach ") for line in lines[1:4])
+    assert any(line.startswith("Steady at 2 s a step") for line in lines[1:3])
+    assert any(line.startswith("You reach ") for line in lines[4:7])
+    assert re.search(r"Peak memory: .* GiB \w+ predicted, [\d.]+ GiB measured \([+-]?[\d.]+%\)", " ".join(lines))
 
 
 def test_the_best_plan_for_the_same_job_stands_beside_it(log: Path, sartor: Callable[..., Ran]) -> None:
@@ -179,8 +184,9 @@ def test_the_dump_of_a_current_megatron_is_read(log: Path, tmp_path: Path) -> No
     path.write_text(dump(expert_model_parallel_size=1, moe_token_dispatcher_type="allgather") + megatron())
     assert not any("dispatcher" in line for line in diagnosed(path).assumptions)
     path.write_text(dump(attention_backend="AttnBackend.other") + megatron())
-    with pytest.raises(InputError, match=r"^attention_backend=other: in the log's dump of arguments, must be one of"):
-        diagnosed(path)
+    shown = diagnosed(path)
+    assert isinstance(shown, LogFacts)
+    assert "attention_backend=other: in the log's dump of arguments, must be one of" in shown.warnings[0]
 
 
 def test_sizes_that_the_log_s_own_tokens_deny_are_refused(tmp_path: Path) -> None:
@@ -295,8 +301,133 @@ def test_a_log_of_another_kind_is_exit_code_2(tmp_path: Path, sartor: Callable[.
 def test_without_a_model_or_sizes_the_missing_model_is_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text(torchtitan())
-    with pytest.raises(InputError, match="does not say the model's sizes"):
-        diagnosed(path)
+    shown = diagnosed(path)
+    assert isinstance(shown, LogFacts)
+    assert [fact.field for fact in shown.missing] == ["model"]
+    with pytest.raises(InputError, match="model=no-such-model"):
+        diagnosed(path, model="no-such-model", gpu=None)
+
+
+def tqdm(seconds: list[float], head: str = "") -> str:
+    """A progress bar of transformers, rewritten by carriage returns, with the losses between."""
+    now, text = 0.0, head
+    for step, passed in enumerate(seconds, start=1):
+        now += passed
+        text += f"\r  1%|#   | {step}/999 [{int(now) // 60:02d}:{int(now) % 60:02d}<1:00:00,  6.00s/it]"
+        text += "\n{'loss': 1.1, 'grad_norm': 0.4}\n" if step % 10 == 0 else ""
+        text += f"\nSaving model checkpoint to out/checkpoint-{step}\n" if step % 20 == 0 else ""
+    return text
+
+
+def clocked(seconds: list[float], saved: int, saved_s: float) -> str:
+    """Megatron's steps behind srun's ranks; its step time leaves out the checkpoint after every ``saved``-th."""
+    now, text = 1.7e9, ""
+    for step, passed in enumerate(seconds, start=1):
+        now += passed
+        stamp = datetime.fromtimestamp(now, UTC)
+        text += (
+            f"63: [{stamp:%Y-%m-%d %H:%M:%S}] iteration {step:8d}/ 100 | elapsed time per iteration (ms): "
+            f"{1e3 * passed:.1f} | global batch size: 256 | lm loss: {2.4 + 4 * (step == 33):.6E} | number of skipped "
+            "iterations:   0 |\n(min, max) time across ranks (ms):\n    forward-compute ......: (500.00, 620.00)\n"
+        )
+        if step % saved == 0:
+            now += saved_s
+            text += f" 0: saving checkpoint at iteration {step:7d} to /ckpt in torch_dist format\n"
+    return text
+
+
+LORA = (
+    "trainable params: 39,976,960 || all params: 6,778,392,576 || trainable%: 0.5898\n"
+    "  Instantaneous batch size per device = 4\n  Gradient Accumulation steps = 8\n"
+    "  Total train batch size (w. parallel, distributed & accumulation) = 128\n"
+)
+ROWS = [(step, 40 + 18.7 * step + 45 * (step > 30)) for step in range(1, 60)]
+SHOWN = {
+    "megatron": (
+        clocked([20.0, *[2.0] * 59], 20, 31.0),
+        "Steady at 2 s a step (median of 59 printed steps, 90% within 2 s, 1 warm-up step left out); "
+        "34.4% of 3.0 min goes to pauses: 2 of 31 s, after steps 20 and 40 (checkpoint). To do: asynchronous or rarer "
+        "checkpoints.",
+        "jumps at step 33; computes 24.0% longer than the fastest",
+    ),
+    "progress bar": (
+        tqdm([9.0, *[6.0] * 19, 24.0, *[6.0] * 20], LORA),
+        "The running mean is 6 s a step (median of 40 printed steps, 1 warm-up step left out); 7.0% of 4.3 min "
+        "goes to pauses: one of 18 s, after step 20 (checkpoint). To do: asynchronous or rarer checkpoints.",
+        "fine-tuning 0.6% of the weights on 4 devices, global batch 128; its launch file",
+    ),
+    "history": (
+        "".join(f'{{"_step": {n}, "_runtime": {s:.13f}, "train/global_step": {10 * n}}}\n' for n, s in ROWS),
+        "Steady at 1.87 s a step",
+        "one of 45 s, after step 300",
+    ),
+    "torchtune": (
+        "".join(
+            f"Step {n} | loss:0.5 lr:2e-05 tokens_per_second_per_gpu:{4500 + n} peak_memory_reserved:33.42 \n"
+            for n in range(1, 9)
+        ),
+        "The log gives 4.5k tokens/s per GPU, a peak of 33.4 GiB reserved",
+        "its sequence length and its batch; this log prints no step times",
+    ),
+    "slowing": (
+        megatron((9.0, *[2 + 0.002 * n for n in range(120)])),
+        "Getting slower (7.8% from the first third to the last)",
+        "no long pauses; Why it gets slower: work of a step stays the same: look at clock, heat and power cap",
+    ),
+    "not a number": (
+        megatron((9.0, *[2.0] * 20)).replace("lm loss: 2.0E+00", "lm loss: nan"),
+        "Steady at 2 s a step",
+        "The loss is nan from step 1 to the end (21 steps)",
+    ),
+}
+
+
+@pytest.mark.parametrize("form", SHOWN)
+def test_a_log_alone_says_what_it_shows_and_what_a_prediction_needs(
+    form: str, tmp_path: Path, sartor: Callable[..., Ran]
+) -> None:
+    text, first, others = SHOWN[form]
+    path = tmp_path / "run.log.gz"
+    path.write_bytes(gzip.compress(text.encode()))
+    done = sartor("diagnose", path)
+    said = " ".join(done.out.split())
+    assert done.code == 0
+    assert first in said
+    assert all(words in said for words in others.split("; "))
+    assert "To compare it with a prediction" in said
+    body = sartor("diagnose", path, "--json").body
+    assert body["status"] == "facts"
+    if body["parts"]:
+        run = body["measured"]
+        parts = {part["kind"]: part["seconds"] for part in body["parts"]}
+        paused_s = sum(pause["seconds"] for pause in run["pauses"]) / run["wall_steps"]
+        assert parts["usual_steps"] == run["usual_s" if run["stall_s"] else "step_s"]  # as the first sentence has it
+        assert parts.get("pauses", 0.0) == pytest.approx(paused_s)
+        assert sum(parts.values()) == pytest.approx(run["wall_s"] / run["wall_steps"], rel=0.02)
+
+
+def test_a_model_and_a_device_that_the_log_names_are_priced_without_a_question(
+    tmp_path: Path, sartor: Callable[..., Ran]
+) -> None:
+    path = tmp_path / "train.log"
+    head = (
+        "[rank0]:[titan] 2025-06-04 11:00:00,000 - root - INFO - Building llama3 8B with TransformerModelArgs(dim=1)\n"
+        "[rank0]:[titan] 2025-06-04 11:00:00,000 - root - INFO - CUDA capacity: NVIDIA H100 80GB HBM3 with 79.10GiB\n"
+    )
+    path.write_text(head + torchtitan((9.0, *(2.0,) * 6)))
+    body = sartor("diagnose", path, "--no-best-plan", "--json").body
+    assert body["predicted"]["step_s"] > 0
+    assert body["assumptions"][0] == "the model is Llama 3 8B, as the log says"
+
+
+def test_a_run_that_resumes_keeps_what_its_log_said_before(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    again = megatron().replace("iteration        1/", "iteration        3/")
+    path.write_text("using world size: 64, data-parallel size: 64\n" + megatron() + "\n".join(again.splitlines()[3:]))
+    shown = api.diagnose_log(path)
+    assert isinstance(shown, LogFacts)
+    assert shown.said["num_devices"] == 64
+    assert "resumes after step 2 one that got to 6: 4 steps are computed twice" in " ".join(shown.measured.events)
 
 
 def test_times_that_are_no_times_do_not_reach_the_answer(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from sartor.traces.attribute import Attributed, attribute, losses
 from sartor.traces.kernel_trace import KernelKind, _kind_of, kernel_kinds, short_kernel
 from sartor.traces.read import read_kineto
 from sartor.traces.timeline import timeline
-from traces.kineto_made import FAULTS, GPU, RANKS, Made, predicted, strength_for, write, write_ranks
+from traces.kineto_made import GPU, RANKS, Made, predicted, strength_for, write, write_ranks
 
 CAUSE = {
     "slow_link": PartKind.SLOW_LINK,
@@ -31,8 +31,8 @@ CAUSE = {
     "host_gaps": PartKind.SYNC,
     "ragged_vocab": PartKind.SHAPE,
     "recompute": PartKind.RECOMPUTE,
-    "power_cap": PartKind.SLOW_COMPUTE,
 }
+"""A power cap is not among them: 5% is less than machines differ by, and a trace has no clocks."""
 FUSED_NORM = (
     "std::enable_if<(((8)>(0)))&&vllm::_typeConvert<c10::BFloat16>::exists, void>::type "
     "vllm::fused_add_rms_norm_kernel<c10::BFloat16, 8>(c10::BFloat16*, long, float, int, int)"
@@ -53,7 +53,7 @@ def made(fault: str, seed: int) -> Made:
     return Made(fault=fault, strength=strength_for(fault), seed=seed, steps=3)
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", CAUSE)
 def test_a_seeded_fault_of_5_percent_is_the_first_cause(fault: str, tmp_path: Path) -> None:
     found = attributed(made(fault, 100), tmp_path)
     named = losses(found)
@@ -63,7 +63,7 @@ def test_a_seeded_fault_of_5_percent_is_the_first_cause(fault: str, tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", CAUSE)
 def test_nine_of_ten_seeded_faults_are_the_first_cause(fault: str, tmp_path: Path) -> None:
     named = [losses(attributed(made(fault, seed), tmp_path)) for seed in range(200, 210)]
     assert sum(bool(each) and each[0].kind is CAUSE[fault] for each in named) >= 9
@@ -71,6 +71,15 @@ def test_nine_of_ten_seeded_faults_are_the_first_cause(fault: str, tmp_path: Pat
 
 def test_healthy_runs_raise_no_alarm(tmp_path: Path) -> None:
     assert not [seed for seed in range(times(20, 100)) if losses(attributed(made("", seed), tmp_path))]
+
+
+def test_slow_shapes_are_no_loss_within_what_machines_differ_by_and_a_guess_behind_it(tmp_path: Path) -> None:
+    small, large = (replace(made("", 100), fault="power_cap", strength=much) for much in (0.1, 1.0))
+    assert not losses(attributed(small, tmp_path))
+    (guess,) = losses(attributed(large, tmp_path))
+    assert guess.kind is PartKind.SLOW_COMPUTE
+    assert guess.evidence[0].startswith("nearly all shapes take longer, by 9")
+    assert "the trace does not say" in guess.fix
 
 
 def test_every_instant_belongs_to_a_kernel_or_to_a_gap(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from sartor.step.measured_run import PartKind, TracePart
 from sartor.traces.attribute import attribute, losses
-from sartor.traces.kernel_trace import KernelTrace, Recorded, kernel_trace
+from sartor.traces.kernel_trace import HostOperator, KernelTrace, Recorded, kernel_trace
 
 MS = 1e-3
 LONG = "nvjet_hsh_128x256"
@@ -29,18 +29,26 @@ class Device:
         self.kept = Recorded()
         self.now = 0.0
 
-    def kernel(self, dur: float = 1.0, *, gap: float = 0.0, launched: float | None = -50.0, stream: int = 7) -> None:
+    def kernel(
+        self,
+        dur: float = 1.0,
+        *,
+        gap: float = 0.0,
+        launched: float | None = -50.0,
+        stream: int = 7,
+        name: str = LONG,
+    ) -> None:
         """The next kernel, ``gap`` after the one before, launched so long after that one's end (None: not recorded)."""
         number = len(self.kept.kernels)
         if launched is not None:
             self.kept.launches[number] = (self.now + launched) * MS, -1, 1
         self.now += gap
-        self.kept.kernels.append((self.now * MS, dur * MS, LONG, stream, number, -1))
+        self.kept.kernels.append((self.now * MS, dur * MS, name, stream, number, -1))
         self.now += dur
 
-    def late(self, gap: float, dur: float = 1.0, stream: int = 7) -> None:
+    def late(self, gap: float, dur: float = 1.0, stream: int = 7, name: str = LONG) -> None:
         """A kernel that is launched too late and begins 5 us after its launch."""
-        self.kernel(dur, gap=gap, launched=gap - 0.005, stream=stream)
+        self.kernel(dur, gap=gap, launched=gap - 0.005, stream=stream, name=name)
 
     def call(self, name: str, begin: float, end: float) -> None:
         self.kept.add_call(name, begin * MS, end * MS)
@@ -123,6 +131,51 @@ def test_the_wait_before_a_steps_first_kernel_is_a_lead_in() -> None:
     assert "prepare the next step" in part.fix
 
 
+def test_what_the_host_does_at_the_end_of_a_step_is_named_and_is_no_lead_in() -> None:
+    device = Device()
+    for _ in range(5):
+        begin = device.now
+        device.late(20.0)
+        for _ in range(9):
+            device.kernel(launched=-0.5)
+        device.call("cudaDeviceSynchronize", device.now - 5, device.now + 0.003)
+        device.kept.add_frame("train.py(88): log_metrics", (device.now + 0.004) * MS, (device.now + 19.9) * MS)
+        device.step(begin + 19.95, device.now + 19.94)
+    ((kind, part),) = parts_of(device).items()
+    assert kind is PartKind.STALL
+    assert part.evidence[1] == "train.py(88): log_metrics after cudaDeviceSynchronize: 20 ms"
+    assert "train.py(88): log_metrics" in part.fix
+
+
+def test_gaps_between_the_launches_of_an_optimizer_are_cured_by_a_fused_one() -> None:
+    device = Device()
+    device.kernel(9.0)
+    begin = device.now
+    for _ in range(40):
+        device.late(0.03, dur=0.004)
+    device.kept.add_frame("Optimizer.step#AdamW.step", begin * MS, device.now * MS)
+    assert "AdamW(..., fused=True)" in parts_of(device)[PartKind.HOST_GAP].fix
+
+
+@pytest.mark.parametrize("name", ["save_checkpoint", "torch/serialization.py(850): save"])
+def test_saving_a_checkpoint_is_named_and_left_out_of_the_step(name: str) -> None:
+    device = Device()
+    for number in range(4):
+        begin = device.now
+        for _ in range(9):
+            device.kernel(launched=-0.5)
+        if number == 2:
+            device.kept.add_frame(name, device.now * MS, (device.now + 300) * MS)
+            device.kept.kernels.append((device.now * MS, 0.2, "Memcpy DtoH (Device -> Pageable)", 7, -1, -1))
+            device.now += 300
+        device.step(begin - 0.6, device.now - 0.6)
+    found = attribute(device.trace)
+    (checkpoint,) = losses(found)
+    assert checkpoint.kind is PartKind.CHECKPOINT
+    assert checkpoint.evidence == ("300 ms within 3 steps, left out of the step above",)
+    assert found.step_s == pytest.approx(9 * MS)
+
+
 def test_a_lead_in_of_the_only_step_may_be_the_start_of_the_program() -> None:
     device = Device()
     device.late(218.0)
@@ -133,6 +186,27 @@ def test_a_lead_in_of_the_only_step_may_be_the_start_of_the_program() -> None:
     assert kind is PartKind.LEAD_IN
     assert part.seconds == pytest.approx(218 * MS)
     assert part.fix.startswith("profile three steps or more")
+
+
+def test_the_wait_before_the_first_kernel_of_a_trace_without_steps_is_a_loss_beside_it() -> None:
+    device = Device()
+    device.kept.add_frame("serve.py(12): load", 0.0, 0.2)
+    device.late(210.0)
+    for _ in range(40):
+        device.late(0.05)
+    first, second = losses(attribute(device.trace))
+    assert (first.kind, first.seconds) == (PartKind.LEAD_IN, 0.0)
+    assert first.evidence == ("210 ms before the first kernel, left out of the step above",)
+    assert first.fix.startswith("profile three steps or more")
+    assert second.kind is PartKind.HOST_GAP
+
+
+def test_launches_of_a_loop_that_clips_gradients_are_told_to_clip_all_at_once() -> None:
+    device = Device()
+    for name in ("reduce_kernel<512, NormTwoOps>", "vectorized_elementwise_kernel<4, MulFunctor>"):
+        for _ in range(150):
+            device.late(0.03, dur=0.004, name=name)
+    assert "clip_grad_norm_(..., foreach=True)" in parts_of(device)[PartKind.HOST_GAP].fix
 
 
 def test_long_pauses_are_told_from_small_kernels_by_the_share_of_the_time_not_by_the_median() -> None:
@@ -195,6 +269,19 @@ def test_what_follows_a_call_that_waits_and_what_data_loading_takes_are_said_wit
     assert ".item()" in found[PartKind.SYNC].fix
     assert found[PartKind.DATA].seconds == pytest.approx(10 * MS)
     assert "workers" in found[PartKind.DATA].fix
+
+
+def test_a_wait_for_sizes_that_depend_on_data_names_its_operator_and_is_cured_by_fixed_ones() -> None:
+    device = Device()
+    device.kept.operators[-1] = HostOperator(name="aten::nonzero")  # of every kernel here
+    device.kept.threads.append(1)
+    for _ in range(9):
+        device.kernel(1)
+        device.call("cudaStreamSynchronize", device.now - 0.5, device.now + 0.005)
+        device.late(0.1)
+    sync = parts_of(device)[PartKind.SYNC]
+    assert sync.evidence[1].startswith("cudaStreamSynchronize after aten::nonzero: ")
+    assert "grouped product" in sync.fix
 
 
 def test_gaps_without_recorded_launches_get_no_cause() -> None:

@@ -14,7 +14,7 @@ from sartor.report.diagnose_words import diagnose_answer
 from sartor.step.measured_run import JobKind, PartKind
 from sartor.traces.attribute import attribute
 from sartor.traces.kernel_trace import HostOperator, Recorded, kernel_trace
-from traces.kineto_hand import steps
+from traces.kineto_hand import Hand, steps
 from traces.sample_trace import OF_PAGE, PATH, sample
 
 TOKENS, HIDDEN, FFN = 8192, 4096, 14336
@@ -44,6 +44,24 @@ def kind_of(*products: Product, backward: bool = True, dtype: str = BF16, kernel
 def test_a_forward_pass_alone_is_inference() -> None:
     kind = kind_of(*FORWARD, backward=False)
     assert (kind.words, kind.trained) == ("inference in bf16", "")
+
+
+def test_a_step_of_an_engine_decodes_and_is_bound_by_the_weights_that_it_reads(tmp_path: Path) -> None:
+    hand = Hand()
+    for number in range(4):
+        begin = hand.at
+        for _ in range(20):
+            hand.kernel("aten::mm", KERNEL, 16.0, dims=((16, HIDDEN), (HIDDEN, HIDDEN)))
+        hand.at += 900.0
+        hand._event("user_annotation", f"execute_context_0(0)_generation_16({16})", begin - 15, hand.at - begin, {})
+        hand.at += number
+    found = api.diagnose(hand.write(tmp_path / "t.json"))
+    assert isinstance(found, TraceDiagnosis)
+    assert found.num_steps == 3
+    assert (found.kind.tokens, found.kind.read_bytes) == (16, 20 * 2 * HIDDEN**2)
+    assert all(part.points_of_mfu is None for part in found.run_parts)
+    assert "memory-bound" in str(diagnose_answer(found))
+    assert found.losses[0].fix.startswith("let the engine prepare the next step")
 
 
 @pytest.mark.parametrize("forwards", [1, 2])

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from sartor import api
+from sartor.answers.diagnosis import LogDiagnosis, LogFacts, pauses_text
 from sartor.errors import InputError
-from sartor.traces.logs.read import _parse_log, read_log
+from sartor.traces.logs.read import FORMATS, _parse_log, read_log
 from sartor.traces.read import is_trace
 from traces.logs_made import LOGS, TIMES, dump, megatron, torchtitan
 
@@ -87,7 +88,7 @@ def test_a_run_that_becomes_faster_has_no_long_warm_up() -> None:
     (run,) = _parse_log(megatron((*[5.0] * 70, *[4.0] * 80)), "log")
     assert run.warm_up == 1
     assert run.measured.step_s == pytest.approx((69 * 5 + 80 * 4) / 149)
-    assert run.notes == ("the run changes its speed: the first half of its steps takes 5 s, the second 4 s (medians)",)
+    assert run.measured.drift == pytest.approx(-0.2)
 
 
 def test_the_step_of_a_run_with_stalls_is_the_mean() -> None:
@@ -95,10 +96,10 @@ def test_the_step_of_a_run_with_stalls_is_the_mean() -> None:
     assert (run.measured.step_s, run.measured.is_mean) == (2.5, True)
     assert run.measured.tokens_per_s == pytest.approx(64 * 4096 / 2.5)
     assert run.measured.stall_s == pytest.approx(0.5)
-    assert run.stalls == "1 step in 4 takes 4 s, the others 2 s"
+    assert pauses_text(run.measured) == "6 of 2 s, every 4 steps"
     (once,) = _parse_log(megatron((9.0, *[2.0] * 9, 30.0, *[2.0] * 9)), "log")
     assert (once.measured.step_s, once.measured.is_mean) == (2.0, False)
-    assert "one step of 30 s" in once.notes[0]
+    assert pauses_text(once.measured) == "one of 28 s, after step 10"
 
 
 def test_memory_is_that_of_the_highest_rank_in_whatever_order_they_print() -> None:
@@ -138,7 +139,7 @@ def test_of_a_batch_that_ramps_up_only_the_last_size_counts() -> None:
     later = megatron((4.0, 4.02, 3.98, 4.0), batch=128).replace("iteration        ", "iteration       1")
     (run,) = _parse_log(dump() + megatron() + later, "log")
     assert run.facts["global_batch_size"] == 128
-    assert run.others == len(TIMES)
+    assert run.printed - run.iteration.size == len(TIMES)
     assert run.notes == ("6 of 10 steps had another batch and are left out: it ramps up to 128",)
     assert run.measured.step_s == pytest.approx(4.0)
     assert run.measured.allocated_bytes == 40000 * 2**20
@@ -169,13 +170,11 @@ def test_torchtitan_s_newer_words_are_read() -> None:
 
 
 def test_losses_that_are_no_number_are_counted() -> None:
-    assert _parse_log(megatron(), "log")[0].no_number == 0
-    assert _parse_log(megatron().replace("lm loss: 2.0E+00", "lm loss: NAN"), "log")[0].no_number == len(TIMES)
-    assert _parse_log(megatron().replace("loss: 2.0E+00", "loss: nan", 2), "log")[0].notes == (
-        "2 of 6 steps have a loss that is not a number: what they compute may take another time",
-    )
+    assert _parse_log(megatron(), "log")[0].no_number == ()
+    assert len(_parse_log(megatron().replace("lm loss: 2.0E+00", "lm loss: NAN"), "log")[0].no_number) == len(TIMES)
+    assert _parse_log(megatron().replace("loss: 2.0E+00", "loss: nan", 2), "log")[0].no_number == (1, 2)
     skipped = megatron().replace("nan iterations:   0", "nan iterations:   1")
-    assert _parse_log(skipped, "log")[0].no_number == len(TIMES)
+    assert len(_parse_log(skipped, "log")[0].no_number) == len(TIMES)
 
 
 def test_transformers_tells_its_mean_at_the_end() -> None:
@@ -302,12 +301,14 @@ def test_a_submission_says_its_steps_by_any_of_its_keys(key: str, value: str, co
 def test_everything_that_a_log_does_not_say_is_asked_for_at_once(tmp_path: Path) -> None:
     path = tmp_path / "run.log"
     path.write_text("".join(BAR.format(k, "5.20s/it") for k in range(1, 9)))
-    asked = "does not say its model, its GPU, how many GPUs it had, its sequence length and its batch"
-    with pytest.raises(InputError, match=asked) as caught:
-        api.diagnose_log(path)
-    assert caught.value.nearest.endswith(
-        "--model llama-3-8b --gpu h100 --num-devices 8 --seq-len 4096 --global-batch-size 64"
+    shown = api.diagnose_log(path, global_batch_size=32)
+    assert isinstance(shown, LogFacts)
+    assert [fact.field for fact in shown.missing] == ["model", "gpu", "num_devices", "seq_len"]
+    assert str(shown.command).endswith(
+        "--global-batch-size 32 --model llama-3-8b --gpu h100 --num-devices 8 --seq-len 4096"
     )
+    stated = {"model": "llama-3-8b", "gpu": "h100", "num_devices": 8, "seq_len": 4096, "global_batch_size": 32}
+    assert isinstance(api.diagnose_log(path, best_plan=False, **stated), LogDiagnosis)
 
 
 def test_a_tensorboard_file_is_read_by_its_scalars_or_its_clock_and_may_be_cut_off(tmp_path: Path) -> None:
@@ -338,3 +339,233 @@ def test_a_tensorboard_file_is_read_by_its_scalars_or_its_clock_and_may_be_cut_o
     path.write_bytes(head)
     with pytest.raises(InputError, match="holds no line of a training step"):
         read_log(path)
+
+
+def test_a_text_that_only_quotes_the_words_of_a_step_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "notes.md"
+    for form in FORMATS:
+        path.write_text(f"It prints {' and '.join(form.marks)}.\n\ntokens per step, loss: a step of 8 x 4,096 tokens\n")
+        with pytest.raises(InputError, match=r"no step time in them|holds no line of a training step"):
+            read_log(path)
+
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 7.83 GiB. GPU 3 has a total capacity of 79.11 GiB "
+OOM += "of which 5.02 GiB is free. {} GiB is allocated by PyTorch, and {} GiB is reserved by PyTorch but unallocated."
+ENDS = {
+    "Traceback (most recent call last):\n"
+    + OOM.format(70.1, 2.91): "out of memory after step 6 (asked 7.83 GiB, 5.02 of "
+    "79.11 GiB free). To do: PYTORCH_CUDA_ALLOC_CONF=expandable_segments",
+    OOM.format(73.5, 0.2): "after step 6 (asked 7.83 GiB, 5.02 of 79.11 GiB free). To do: a smaller microbatch",
+    "[rank3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5)": "in a timeout of NCCL",
+    "Traceback (most recent call last):\n  File x\n0: ValueError: bad batch": "with an error: ValueError: bad batch",
+    "slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2025 DUE TO TIME LIMIT ***": "from outside after step 6",
+    "[launch.py] exits with return code = 1": "with exit code 1",
+    "[after training is done]": "",
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_what_ended_a_run_is_said(end: str) -> None:
+    (run,) = _parse_log(megatron() + end + "\n", "log")
+    assert ENDS[end] in " ".join(run.measured.events)
+    assert bool(run.measured.events) == bool(ENDS[end])
+
+
+def test_a_run_that_gets_slower_has_no_pauses_but_those_beyond_its_own_pace() -> None:
+    times = [1.0, *np.linspace(1.3, 1.65, 50)]
+    (run,) = _parse_log(torchtitan(tuple(times)), "log")
+    assert run.measured.drift > 0.1
+    assert run.measured.pauses == ()
+    times[30] *= 1.5
+    (run,) = _parse_log(torchtitan(tuple(times)), "log")
+    assert [pause.seconds for pause in run.measured.pauses] == pytest.approx([times[30] / 3 * 10], rel=0.05)
+
+
+def test_a_loss_before_its_bar_is_that_of_the_step_and_nan_counts() -> None:
+    rows = (f"{{'loss': {'nan' if n > 5 else 1.5}, 'epoch': 0.1}}\n{BAR.format(n, '3.1s/it')}\n" for n in range(1, 9))
+    (run,) = _parse_log("[2025] [INFO] [axolotl.train.train:120] Starting trainer\n" + "".join(rows), "log")
+    assert (run.title, run.measured.no_number) == ("axolotl (Hugging Face Trainer)", (6, 7, 8))
+
+
+def test_a_run_after_a_timeout_says_what_it_computes_again_from_its_checkpoint() -> None:
+    line = " [2025-03-01 {}] iteration {}/ 100 | elapsed time per iteration (ms): {} | lm loss: 2.0 |\n"
+    first = "".join(line.format(f"10:{n:02d}:00", 10 * n, 6000) for n in range(1, 11))
+    again = "".join(line.format(f"11:{n:02d}:00", 10 * n, 7200) for n in range(6, 15))
+    between = "Watchdog caught collective operation timeout\n- arguments -\n"
+    between += "successfully loaded checkpoint from /c [ t 0, p 0 ] at iteration 50\n"
+    timeout, resumed = _parse_log(first + between + again, "log")[1].measured.events
+    assert timeout == "The run before stopped after step 100 in a timeout of NCCL."
+    assert "after step 50 one that got to 100: 50 steps are computed twice, and 55 min pass" in resumed
+    assert "its step is 20.0% slower (7.2 s, 6 s before)" in resumed
+
+
+@pytest.mark.parametrize(("key", "unit_s"), [("train/step_time", 1.0), ("perf/iter_time_ms", 1e-3)])
+def test_the_table_of_a_panel_is_read_run_by_run(key: str, unit_s: float) -> None:
+    columns = [f"{run} - {key}{end}" for run in ("a - b", "c") for end in ("", "__MIN", "__MAX")]
+    table = [(n, *[2 / unit_s] * 3, *[3 / unit_s] * 3) for n in range(1, 9)]
+    rows = "".join(",".join(f'"{value}"' for value in row) + "\n" for row in table)
+    runs = _parse_log(",".join(f'"{name}"' for name in ("Step", *columns)) + "\n" + rows, "log")
+    assert [run.measured.step_s for run in runs] == pytest.approx([2.0, 3.0])
+
+
+def test_a_submission_s_blocks_of_training_tell_its_step() -> None:
+    line = (
+        ':::MLLOG {{"time_ms": {}, "event_type": "X", "key": "{}", "value": {}, "metadata": {{"samples_count": {}}}}}'
+    )
+    rows = [line.format(0, "global_batch_size", 8, 0)]
+    for n in range(6):
+        begun = 1_718_000_000_000 + 180_000 * n
+        rows += [
+            line.format(begun, "block_start", '""', 0),
+            line.format(begun + 160_000, "block_stop", '""', 384 * (n + 1)),
+        ]
+    (run,) = _parse_log("\n".join(rows), "log")
+    assert run.iteration.tolist() == [48, 96, 144, 192, 240, 288]
+    assert run.measured.step_s == pytest.approx(160 / 48)
+
+
+@pytest.mark.parametrize(("rate", "seconds"), [("2.00it/s", 0.5), ("3.50s/it", 3.5)])
+def test_lightning_s_bar_is_one_run_through_its_epochs(rate: str, seconds: float) -> None:
+    bar = "\r{}  1%|█  | {}/10 [00:01<00:10,  {}, v_num=0, train_loss_step=2.310]"
+    text = "".join(bar.format(f"Epoch {epoch}:", n, rate) for epoch in (0, 1) for n in range(1, 11))
+    (run,) = _parse_log(text + bar.format("Validation DataLoader 0:", 3, "9.00it/s"), "log")
+    assert run.iteration.tolist() == list(range(1, 21))
+    assert (run.title, run.measured.step_s) == ("Lightning", pytest.approx(seconds))
+
+
+def test_trl_s_end_has_its_losses_and_tokens_and_is_a_mean_of_the_whole_run() -> None:
+    rows = "".join(f"{{'loss': {2 - n / 10}, 'num_tokens': {16384.0 * 10 * n}}}\n" for n in range(1, 11))
+    (run,) = _parse_log(rows + "{'train_runtime': 612.4, 'train_steps_per_second': 0.163, 'train_loss': 1.1}", "log")
+    measured = run.measured
+    assert measured.is_whole
+    assert measured.losses == (1.9, 1.0)
+    assert measured.tokens_per_s == pytest.approx(1638400 / 612.4, rel=0.01)
+
+
+def test_a_rate_that_a_log_does_not_print_is_not_its_own() -> None:
+    measured = _parse_log(LOGS["nanogpt"], "log")[0].measured
+    assert np.isnan(measured.flops_per_s)
+    assert measured.printed_mfu > 0
+
+
+def test_a_run_that_ends_before_its_first_step_says_why() -> None:
+    with pytest.raises(InputError, match="The run ran out of memory before its first step"):
+        _parse_log("loading\n" + OOM.format(73.5, 0.2), "log")
+
+
+# Forms of trainers that have no row, of a step of 2 s and 8,192 tokens that ends with a peak of 30 GB.
+WORDS = {
+    "bare": "step {n:4d}/99 | loss 3.1 (+1.2z)| lr 3e-04 | 2000.00 ms | -100.0% bf16 MFU | 4096 tok/s",
+    "comma": "2023-04-05 | INFO | epoch 001: {n}00 / 9 loss=9.2, wps=4096.0, ups=0.50, wpb=8192, num_updates={n}",
+    "colon": "loss: 9.1, global_step: {n}, interval_runtime: 20.0, interval_steps_per_second: 0.5000",
+    "dash": "step:{n} - actor/pg_loss:0.1 - timing_s/step:2.000 - perf/mfu/actor:0.310",
+    "below": "[step={n}/99]\n    train/loss=2.5\n    throughput/batches_per_sec=0.5\n    device/batches_per_sec=0.1",
+    "elapsed": "{{'loss': 0.4, 'train_speed(iter/s)': 0.1, 'global_step/max_steps': '{n}/99', 'elapsed_time': '{t}s'}}",
+    "first": "{n}0 | loss 5.7 | lr 4.9e-05 | 2000.00ms | mfu 0.21%",
+    "units": "Progress on:train {n}.00kit/10.0kit rate:2.0s/it remaining:3:32 elapsed:04:24 postfix:loss=5.1",
+    "capital": "02:40 OK Step {n} | Time: 2.00s | Loss: 12.2 | Throughput: 4096 tokens/s | Peak Mem.: 5.2/23 GiB",
+    "clock": "17:45:{t:02d} [INFO] [Rank 0] step: {n}, loss: 10.8, tokens_per_second: 4096.00, mfu: 44.02",
+    "both": "2026-08-10 15:55:{t:02d} | root | step {n} | loss 0.69 | mem 24.90 GiB | tps 8192.0(4096.0/gpu)",
+    "sec": "INFO:tensorflow:global step {n}: loss = 79.3501 (2.000 sec/step)",
+    "mega": "Tokens per iteration: 8,192\n  4%|4 | 4/9 [00:04<01:12, 9.9it/s][INFO] - step={n} loss=3.6 mtps=0.004096",
+    "olmo": "[2024-04-17 09:42:{t:02d}] INFO [olmo.train:816, rank=0] [step={n}/99]\n    train/CrossEntropyLoss=11.2",
+    "stamps": "2024-07-10 14:26:{t:02d} INFO -- tflops=188.0,step={n},loss=5.4,tgs (tokens/gpu/second)=4096.0,fwd=1.7",
+}
+
+
+@pytest.mark.parametrize("form", WORDS)
+def test_a_trainer_without_a_form_is_read_by_its_words_and_which_is_said(form: str) -> None:
+    text = "Loading shards: 100%|####| 4/4 [00:05<00:00,  1.30s/it]\n"
+    text += "".join(f"{WORDS[form].format(n=n, t=2 * n)}\n" for n in range(1, 12))
+    (run,) = _parse_log(text, "log")
+    assert run.measured.step_s == pytest.approx(2)
+    assert run.title == "unknown trainer"
+    assert " from " in run.notes[-1]
+    assert run.measured.no_number == ()
+    assert not run.measured.printed_mfu > 0.5
+
+
+# Trainers whose steps last 2 s; c counts batches of 64.
+FORMS = {
+    "open_clip": "Train Epoch: 0 [ {c}/9 (6%)] Loss: 0.9 (0.9) Data (t): 0.158 Batch (t): 2.000, 36.0876/s LR: 0.1",
+    "ESPnet": "INFO: 1epoch:train:1-{n}batch: iter_time=0.001, forward_time=0.5, loss=1.3, train_time=2.000",
+    "icefall": "2023-05-01 13:03:{t:02d},309 Epoch 1, batch {n}, loss[loss=2.4, over 4.0 frames], tot_loss[loss=2.6]",
+    "verl (reinforcement learning)": "(pid=7) step:{n} - actor/lr:0.1 - timing_s/gen:1.5 - timing_s/step:2.0\n"
+    "Training Progress:   2%|#  | {n}/99 [01:41:02<62:31:21, 4.33s/it]",
+    "DeepSpeed": "[2022-03-11 02:06:{t:02d},985] 0/{n}, SamplesPerSec=83.4, MemAllocated=0.2GB, MaxMemAllocated=9GB",
+    "Lightning": "Epoch 0:  97% {n}/99 [13:00<00:24,  0.50it/s, loss=0.158, v_num=0]",
+    "torchtune": "INFO:torchtune.utils:Learning\n[t|0]:1|{n}|Loss: 2.79:   1%|#  | {n}/101 [00:20<34:51, 2.00s/it]",
+}
+
+
+@pytest.mark.parametrize("title", FORMS)
+def test_a_trainer_is_known_by_its_lines_and_counts_steps_whatever_it_counts(title: str) -> None:
+    (run,) = _parse_log("".join(f"{FORMS[title].format(n=n, t=2 * n, c=64 * n)}\n" for n in range(1, 12)), "log")
+    assert (run.title, run.measured.step_s) == (title, pytest.approx(2))
+    assert run.iteration.tolist() == list(range(1, 12))
+    assert ("rollouts" in "".join(run.notes)) == ("reinforcement" in title)
+
+
+def test_a_bar_may_swap_its_unit_and_a_callback_s_tokens_and_memory_are_of_its_step() -> None:
+    seen = "{{'loss': 7.1, 'num_input_tokens_seen': {}, "
+    seen += "'total_peak_memory_allocated_MB': 2048.0, 'step_tokens_per_second': 9.5}}\n"
+    bars = [f"  1%|# | {n}/99 [00:20<34:51, {'1.25it/s' if n % 2 else '1.25s/it'}]\n" for n in range(9)]
+    (alone,) = _parse_log("".join(seen.format(4096 * n) for n in range(1, 9)), "log")
+    (beside,) = _parse_log("".join(bar + seen.format(4096 * n) for n, bar in enumerate(bars)), "log")
+    assert alone.iteration.tolist() == beside.iteration.tolist() == list(range(1, 9))  # nothing is done at 0 of 99
+    assert beside.step_s.tolist() == pytest.approx([0.8, 1.25] * 4)
+    for run in (alone, beside):
+        assert (run.measured.tokens_per_s, run.measured.allocated_bytes) == pytest.approx((9.5, 2**31))
+
+
+def test_stamps_that_contradict_a_rate_are_said() -> None:
+    line = "2020-07-17 06:58:{:02d} | epoch 001: loss=13.5, wps=9.6, ups={}, num_updates={}00\n"
+    notes = {
+        ups: _parse_log("".join(line.format(n, ups, n) for n in range(1, 9)), "log")[0].notes for ups in (0.02, 90)
+    }
+    assert "do not trust it" in notes[0.02][-1]
+    assert "do not trust it" not in notes[90][-1]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["Step {n}/9 : RUN make, 2.0 s", "loss {n} of 2.0 s", "2024-07-10 14:26:{n:02d} step {n} of the installation"],
+)
+def test_numbered_lines_without_a_loss_and_losses_without_a_number_are_no_log(line: str) -> None:
+    with pytest.raises(InputError, match="no line of a training step"):
+        _parse_log("".join(f"{line.format(n=n)}\n" for n in range(1, 30)), "log")
+
+
+def test_a_clock_of_whole_seconds_tells_a_step_of_a_fraction() -> None:
+    text = "".join(f"17:{n * 3.4 // 60:02.0f}:{int(n * 3.4) % 60:02d} step: {n}, loss: 2\n" for n in range(1, 60))
+    (run,) = _parse_log(text, "log")
+    assert run.measured.usual_step_s == pytest.approx(3.4, rel=0.01)
+
+
+def test_steps_that_are_not_printed_count_as_usual_ones() -> None:
+    """Every tenth step is printed, each tenth of these with an evaluation: one of 100 steps takes 50 s more."""
+    text = "tokens per iteration will be: 8,192\n"
+    text += "".join(f"{n} | loss 5.7 | {2000 + 50_000 * (n % 100 == 0)}.00ms\n" for n in range(10, 510, 10))
+    (run,) = _parse_log(text, "log")
+    assert run.measured.tokens_per_s == pytest.approx(8192 / 2.5, rel=0.03)
+    assert run.measured.paused_s / run.measured.wall_s == pytest.approx(0.2, abs=0.02)
+
+
+@pytest.mark.parametrize("last", [1, 4])
+def test_gradients_that_are_nan_to_the_end_are_said_and_one_that_fp16_skips_is_not(last: int) -> None:
+    lines = megatron().splitlines()
+    lines = [
+        line.replace("grad norm: ", "grad norm: nan x") if n >= len(lines) - last else line
+        for n, line in enumerate(lines)
+    ]
+    (run,) = _parse_log("\n".join(lines), "log")
+    assert bool(run.events) == (last > 1)
+
+
+def test_a_run_that_overflows_until_its_trainer_gives_up_says_both() -> None:
+    rows = "".join(
+        f"{BAR.format(n, '3.1s/it')}[INFO] OVERFLOW! Rank 0 Skipping step. Reducing to 1\n" for n in range(1, 9)
+    )
+    (run,) = _parse_log(f"{rows}Traceback (most recent call last):\nException: loss scale at its least\n", "log")
+    assert run.measured.skipped == 8
+    assert "stopped after step 8 with an error: Exception: loss scale" in run.events[0]

@@ -127,3 +127,22 @@ def test_an_export_with_odd_values_is_answered_or_refused(tmp_path: Path, sartor
         assert done.code in (0, 2), (case, done.out[-500:])
         assert "NaN" not in done.out
         assert "Infinity" not in done.out
+
+
+@pytest.mark.parametrize(
+    ("kind", "memory", "words"), [(1, 0, "pinned memory"), (1, 1, "stream of its own"), (8, 2, "")]
+)
+def test_copies_of_an_export_have_their_direction_and_memory(
+    kind: int, memory: int, words: str, tmp_path: Path
+) -> None:
+    path = export([bf16(RAGGED)], tmp_path / "t.sqlite")
+    with closing(sqlite3.connect(path)) as database:
+        columns = "deviceId INT, streamId INT, correlationId INT, globalPid INT, copyKind INT, srcKind INT, dstKind INT"
+        database.execute(f'CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start INT, "end" INT, {columns})')
+        (end,) = database.execute('SELECT max("end") FROM CUPTI_ACTIVITY_KIND_KERNEL').fetchone()
+        row = (end - 1_000, end + 20_000_000, 0, 7, -1, 1000 << 24, kind, memory, 2)
+        database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+        database.execute('UPDATE NVTX_EVENTS SET "end" = ? WHERE text LIKE "iteration%" AND "end" > ?', (end + 1, end))
+        database.commit()
+    copies = next((each for each in found(path).losses if each.kind.value == "copies"), None)
+    assert words in copies.fix if copies else not words

@@ -124,6 +124,14 @@ def test_casts_that_stand_alone_are_lost_and_casts_in_a_chain_are_part_of_it() -
     assert part(chain, PartKind.UNFUSED).seconds == pytest.approx(1 * MS)
 
 
+def test_a_chain_that_mostly_casts_loses_its_casts() -> None:
+    size = ((8192, 4096),)
+    rows: list[Row] = [("aten::add", POINTWISE, 1.0, size), *[("aten::copy_", CAST, 1.0, size)] * 4]
+    found = found_in(LINEAR, *rows, LINEAR)
+    assert part(found, PartKind.CASTS).seconds == pytest.approx(4 * MS)
+    assert "one data type" in losses(found)[0].fix
+
+
 def test_neighbours_of_unrelated_sizes_are_no_chain_and_a_norm_with_its_sums_is_one() -> None:
     apart: tuple[Row, ...] = tuple(("aten::add_", POINTWISE, 1.0, ((prime,),)) for prime in (8191, 4093, 2039, 1021))
     assert part(found_in(LINEAR, *apart), PartKind.UNFUSED).seconds == 0

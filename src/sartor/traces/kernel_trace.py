@@ -18,12 +18,15 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sartor.step.measured_run import OperatorCalls
-from sartor.units import FloatArray, IntArray
+from sartor.units import BoolArray, FloatArray, IntArray
 
 T = TypeVar("T")
 
 LONGEST_NAME = 200
 """Characters of a frame's name that are kept."""
+PROFILER_STEP = "ProfilerStep#"
+ENGINE_STEP = re.compile(r"execute_context_(\d+)\(\d+\)_generation_\d+\((\d+)\)")
+"""vLLM's mark of a step: requests (tokens) that prefill, then those that decode."""
 LONG_CALL_S = 100e-6
 """A launch returns within some microseconds; calls that take longer than this hold the host up."""
 DEEPEST = 200
@@ -91,6 +94,8 @@ class KernelTrace:
     waits_for_events: bool = False
     """Whether a stream is told to wait for an event."""
     frames: _HostFrames
+    begun_s: float = float("nan")
+    """When the host's first recorded operator or call began; NaN without any."""
     reserved_bytes: float = 0.0
     """Largest amount that the allocator reserved; 0 if not recorded."""
     memory_bytes: float = 0.0
@@ -114,6 +119,15 @@ class KernelTrace:
         first = min(float(self.begin_s[self.step == with_kernels[0]].min()), float(ends[0]) - (right - left))
         edges: FloatArray = np.array([first, *ends])
         return edges
+
+    def named(self, pattern: re.Pattern[str]) -> BoolArray:
+        """The kernels whose own name matches."""
+        return np.array([pattern.search(name[:400]) is not None for name in self.names], dtype=bool)[self.name]
+
+    def launched_by(self, pattern: re.Pattern[str]) -> BoolArray:
+        """The kernels of operators whose collective or name matches."""
+        words = (f"{operator.collective} {operator.name}" for operator in self.operators)
+        return np.array([*(pattern.search(each) is not None for each in words), False])[self.operator]
 
     def operator_name(self, index: int) -> str:
         """The operator of a kernel, or the kernel's own name."""
@@ -179,6 +193,7 @@ def kernel_trace(path: str, recorded: Recorded) -> KernelTrace:
     ]
     launched = np.array([launch[0] for launch in launches])
     steps = sorted(set(recorded.steps), key=lambda mark: mark[1])
+    steps = [mark for mark in steps if mark[0].startswith(PROFILER_STEP)] or steps
     return KernelTrace(
         path=path,
         rank=recorded.rank,
@@ -197,6 +212,9 @@ def kernel_trace(path: str, recorded: Recorded) -> KernelTrace:
         waits=tuple(sorted(recorded.waits, key=lambda wait: wait[1])),
         waits_for_events=recorded.waits_for_events,
         frames=_frames(recorded),
+        begun_s=min([operator.begin_s for operator in recorded.operators.values()] + [*recorded.frame_begin_s])
+        if recorded.operators or recorded.frame_begin_s
+        else float("nan"),
         reserved_bytes=recorded.reserved_bytes,
         memory_bytes=recorded.memory_bytes,
     )
@@ -258,12 +276,12 @@ class KernelKind(Enum):
 OF_KERNEL = (
     (KernelKind.COLLECTIVE, r"nccl|rccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|sendrecv|deep_?ep|"
      r"(?:^|\W)(?:dispatch|combine|cached_notify|notify_dispatch)\b|nvshmem"),
-    (KernelKind.COPY, r"^memcpy|^memset"),
+    (KernelKind.COPY, r"^memcpy|^memset|^copy(?:host|device)to(?:host|device)|^fillbuffer"),
     (KernelKind.ATTENTION, r"flash_?(?:fwd|bwd|attn|attention)|fmha|attn|attention|sdpa"),
     (KernelKind.CONVOLUTION, r"conv(?!er)|winograd|[dw]grad2d|fprop|implicit_gemm|igemm_(?:fwd|bwd|wrw)|bwd_weight"),
     (KernelKind.MATMUL, r"(?<!fb)gemm|nvjet|cutlass|cijk_|xmma|cublas|wgmma|splitk|bmm_|matmul|_mm_"),
     (KernelKind.OPTIMIZER, r"multi_tensor_apply|(?<!h)adam|fused_optimizer|lamb_|sgd"),
-    (KernelKind.EMBEDDING, r"(?<!rotary)(?<!rotary_)embedding|indexselect"),
+    (KernelKind.EMBEDDING, r"(?<!rotary)(?<!rotary_)embedding|indexselect|indexing_backward"),
     (KernelKind.MEMORY_BOUND, r"elementwise|triton|reduce|norm|softmax|cat|copy|cast|transpose|fill|index|gather|"
      r"scatter|sort|scan|rope|rotary|permute|topk|dropout|gelu|silu|swiglu|quant|cross_entropy|nll|loss|unique|select|"
      r"pool|mapping|reshape|expand|dense_rep|tensorop|conver|upsample|dispatch_layout|finalizekernel"),

@@ -157,12 +157,10 @@ Chains = dict[str, tuple[int, float]]
 
 def unfused_chains(trace: KernelTrace, kinds: IntArray, owned_s: FloatArray) -> dict[ChainKind, Chains]:
     """The chains of consecutive eager kernels on a stream with the seconds beyond what fused kernels would take:
-    `PASSES` times the longest kernel; of a loss, which a fused kernel reads once, the longest; of casts alone, none."""
-    names, casts = (
-        np.array([pattern.search(name[:400]) is not None for name in trace.names], dtype=bool)
-        for pattern in (EAGER, CAST)
-    )
-    eager = names[trace.name] & (kinds == KINDS.index(KernelKind.MEMORY_BOUND)) & (owned_s > 0)
+    `PASSES` times the longest kernel; of a loss, which a fused kernel reads once, the longest; of chains that mostly
+    cast, all casts, which no kernel needs."""
+    casts = trace.named(CAST)
+    eager = trace.named(EAGER) & (kinds == KINDS.index(KernelKind.MEMORY_BOUND)) & (owned_s > 0)
     lost: dict[ChainKind, defaultdict[str, float]] = {kind: defaultdict(float) for kind in ChainKind}
     often: Counter[str] = Counter()
     for stream in np.unique(trace.stream):
@@ -171,9 +169,11 @@ def unfused_chains(trace: KernelTrace, kinds: IntArray, owned_s: FloatArray) -> 
         for chain in np.split(on, np.flatnonzero(breaks) + 1):
             if not eager[chain[0]]:
                 continue
-            kind = _chain_kind(trace, chain, casts)
-            passes = {ChainKind.LOSS: 1, ChainKind.CASTS: 0, ChainKind.OTHER: PASSES}[kind]
-            beyond = float(owned_s[chain].sum()) - passes * float(owned_s[chain].max())
+            cast_s = float(owned_s[chain[casts[chain]]].sum())
+            took_s = float(owned_s[chain].sum())
+            kind = _chain_kind(trace, chain, cast_s > took_s / 2)
+            passes = 1 if kind is ChainKind.LOSS else PASSES
+            beyond = cast_s if kind is ChainKind.CASTS else took_s - passes * float(owned_s[chain].max())
             if beyond > 0:
                 words = _words(trace, chain)
                 lost[kind][words] += beyond
@@ -198,13 +198,11 @@ def _share_sizes(trace: KernelTrace, on: IntArray) -> BoolArray:
     return np.array([share[pair] for pair in pairwise(numbers)], dtype=bool)
 
 
-def _chain_kind(trace: KernelTrace, chain: IntArray, casts: BoolArray) -> ChainKind:
-    if casts[trace.name[chain]].all():
-        return ChainKind.CASTS
+def _chain_kind(trace: KernelTrace, chain: IntArray, mostly_casts: bool) -> ChainKind:
     loses = any(
         LOSS.search(f"{trace.operator_name(int(i))} {trace.names[int(trace.name[i])][:300]}") for i in chain.tolist()
     )
-    return ChainKind.LOSS if loses else ChainKind.OTHER
+    return ChainKind.LOSS if loses else ChainKind.CASTS if mostly_casts else ChainKind.OTHER
 
 
 def _words(trace: KernelTrace, chain: IntArray) -> str:

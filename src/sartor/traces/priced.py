@@ -20,7 +20,7 @@ from sartor.hardware.gpu import Gpu, alignment_of
 from sartor.json_types import JsonDict
 from sartor.operators import Attention, Collective, CollectiveKind, DType, Gemm, Pass
 from sartor.step.measured_run import JobKind, PricedKernels
-from sartor.traces.kernel_trace import KINDS, HostOperator, KernelKind, KernelTrace
+from sartor.traces.kernel_trace import ENGINE_STEP, KINDS, HostOperator, KernelKind, KernelTrace
 from sartor.traces.patterns import BATCHED, UnfusedAttention
 from sartor.traces.timeline import TraceTimeline
 from sartor.units import BoolArray, FloatArray, IntArray, round_up
@@ -171,17 +171,12 @@ def _operator(seen: HostOperator, kernel: str, gpu: Gpu) -> Gemm | Attention | N
 
 def _dtype_in(seen: HostOperator | None, kernel: str) -> DType | None:
     """Data type of an operator's kernel: a narrow one that the kernel's name states, else that of the operator's first
-    input, else by the name."""
-    dtype = _dtype_of(kernel)
+    input, else by the name (Nsight Systems records no types)."""
+    dtype = next((dtype for dtype, pattern in OF_KERNEL if re.search(pattern, kernel)), None)
     if dtype not in NARROW_TYPES and seen is not None and seen.dtype:
         dtype = DTYPES.get(seen.dtype.rpartition("::")[2])
-    is_tf32 = dtype is DType.FP32 and re.search(r"tf32|tensorop_s|s1688|s16816", kernel)
+    is_tf32 = "tf32" in kernel or (dtype is DType.FP32 and re.search(r"tensorop_s|s1688|s16816", kernel))
     return DType.TF32 if is_tf32 else dtype
-
-
-def _dtype_of(kernel: str) -> DType | None:
-    """Data type by the kernel's name, for profilers that don't record input types (Nsight Systems)."""
-    return next((dtype for dtype, pattern in OF_KERNEL if re.search(pattern, kernel)), None)
 
 
 def _gemm(seen: HostOperator, dtype: DType) -> Gemm | None:
@@ -284,16 +279,22 @@ def job_kind(trace: KernelTrace, kinds: IntArray, line: TraceTimeline) -> JobKin
         trained=trained,
         rank=rank,
         four_bits=any(FOUR_BITS.search(name) for name in names),
+        tokens=_decoded(trace) if not trains else 0,
     )
+
+
+def _decoded(trace: KernelTrace) -> int:
+    """Tokens that the median marked step decodes; 0 if a step has no engine's mark, or prefills."""
+    marks = [ENGINE_STEP.match(name) for name, *_ in trace.steps]
+    tokens = [int(mark[2]) for mark in marks if mark and mark[1] == "0"]
+    return int(np.median(tokens)) if tokens and len(tokens) == len(marks) else 0
 
 
 def _trained(trace: KernelTrace, kinds: IntArray, line: TraceTimeline) -> tuple[str, int]:
     """Which weights are trained, and the rank of adapters. Forward and input gradients have the tokens as rows; weight
     gradients sum over the tokens."""
     linear = (kinds == KINDS.index(KernelKind.MATMUL)) & (line.owned_s > 0)
-    names = [operator.name for operator in trace.operators]
-    batched = np.array([BATCHED.search(name) is not None for name in names] + [False], dtype=bool)
-    linear &= ~batched[trace.operator]
+    linear &= ~trace.launched_by(BATCHED)
     gemms = {
         number: _gemm(trace.operators[number], DType.BF16)
         for number in set(trace.operator[linear].tolist())
@@ -321,18 +322,14 @@ def _trained(trace: KernelTrace, kinds: IntArray, line: TraceTimeline) -> tuple[
     return ("adapters", max(ranks, key=lambda side: ranks[side])) if ranks and gradients else ("none", 0)
 
 
-COLLECTIVES = (
-    ("reduce_scatter", CollectiveKind.REDUCE_SCATTER),
-    ("reducescatter", CollectiveKind.REDUCE_SCATTER),
-    ("all_gather", CollectiveKind.ALL_GATHER),
-    ("allgather", CollectiveKind.ALL_GATHER),
-    ("all_reduce", CollectiveKind.ALL_REDUCE),
-    ("allreduce", CollectiveKind.ALL_REDUCE),
-    ("all_to_all", CollectiveKind.ALL_TO_ALL),
-    ("alltoall", CollectiveKind.ALL_TO_ALL),
-    ("send", CollectiveKind.SEND_RECV),
-    ("recv", CollectiveKind.SEND_RECV),
-)
+COLLECTIVES = {
+    "reducescatter": CollectiveKind.REDUCE_SCATTER,
+    "allgather": CollectiveKind.ALL_GATHER,
+    "allreduce": CollectiveKind.ALL_REDUCE,
+    "alltoall": CollectiveKind.ALL_TO_ALL,
+    "send": CollectiveKind.SEND_RECV,
+    "recv": CollectiveKind.SEND_RECV,
+}
 
 
 def collective_seconds(trace: KernelTrace, index: IntArray, gpu: Gpu, cluster: Cluster | None) -> FloatArray:
@@ -340,7 +337,7 @@ def collective_seconds(trace: KernelTrace, index: IntArray, gpu: Gpu, cluster: C
     seconds_of: dict[Collective | None, float] = {None: math.nan}
     seconds = np.full(index.size, np.nan)
     for row, i in enumerate(index):
-        op = _collective(trace, int(i))
+        op = collective_of(trace, int(i))
         if op not in seconds_of and op is not None:
             try:
                 seconds_of[op] = float(collective_cost(op, gpu, load_calibration(gpu), cluster).time_s)
@@ -350,13 +347,14 @@ def collective_seconds(trace: KernelTrace, index: IntArray, gpu: Gpu, cluster: C
     return seconds
 
 
-def _collective(trace: KernelTrace, index: int) -> Collective | None:
+def collective_of(trace: KernelTrace, index: int) -> Collective | None:
+    """What a kernel sends; None if kind, size or group are not known."""
     number = int(trace.operator[index])
     if number < 0:
         return None
     seen = trace.operators[number]
-    words = f"{seen.collective} {trace.names[int(trace.name[index])]}".lower()
-    kind = next((kind for word, kind in COLLECTIVES if word in words), None)
+    words = f"{seen.collective} {trace.names[int(trace.name[index])]}".lower().replace("_", "")
+    kind = next((kind for word, kind in COLLECTIVES.items() if word in words), None)
     size = seen.elements * WIDTHS.get(seen.dtype.rpartition("::")[2], 0)
     group = seen.group_size or trace.world_size or 0
     if kind is None or size <= 0 or group < 2:

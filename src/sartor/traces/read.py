@@ -32,7 +32,9 @@ from sartor.errors import InputError
 from sartor.interrupts import report
 from sartor.json_types import JsonDict
 from sartor.traces.kernel_trace import (
+    ENGINE_STEP,
     KINDS,
+    PROFILER_STEP,
     HostOperator,
     KernelKind,
     KernelTrace,
@@ -210,18 +212,10 @@ def _properties(text: str, recorded: Recorded) -> None:
 
 
 def _beside(text: str, name: str) -> object:
-    position = text.find(f'"{name}"')
-    if position < 0:
-        return None
-    try:
-        return json.JSONDecoder().raw_decode(text, text.index(":", position) + 1 + _blank(text, position))[0]
-    except ValueError:
-        return None
-
-
-def _blank(text: str, position: int) -> int:
-    after = text[text.index(":", position) + 1 :]
-    return len(after) - len(after.lstrip())
+    match = re.search(rf'"{name}"\s*:\s*', text)
+    with suppress(ValueError):
+        return json.JSONDecoder().raw_decode(text, match.end())[0] if match else None
+    return None
 
 
 def _keep(event: JsonDict, recorded: Recorded) -> None:
@@ -246,7 +240,7 @@ def _keep(event: JsonDict, recorded: Recorded) -> None:
         if number not in recorded.operators:
             recorded.threads.append(_thread(event))
         recorded.operators[number] = _operator(name, args, begin_s, begin_s + took_s, recorded)
-    elif cat == "user_annotation" and name.startswith("ProfilerStep#"):
+    elif cat == "user_annotation" and (name.startswith(PROFILER_STEP) or ENGINE_STEP.match(name)):
         recorded.steps.append((name, begin_s, begin_s + took_s))
     elif cat in ("python_function", "user_annotation"):
         recorded.add_frame(name, begin_s, begin_s + took_s)
@@ -272,8 +266,7 @@ def _operator(name: str, args: JsonDict, begin_s: float, end_s: float, recorded:
 
 
 def _first_type(types: object) -> str:
-    words = [word for word in types if isinstance(word, str) and word] if isinstance(types, list) else []
-    return words[0] if words else ""
+    return next((word for word in types if isinstance(word, str) and word), "") if isinstance(types, list) else ""
 
 
 def _int(value: object) -> int:
@@ -288,11 +281,10 @@ def _thread(event: JsonDict) -> object:
 
 def _float(value: object) -> float:
     """A number of microseconds; 0 if it is not a number."""
-    try:
+    with suppress(ValueError, OverflowError):
         number = float(value) if isinstance(value, int | float | str) else 0.0
-    except (ValueError, OverflowError):
-        return 0.0
-    return number if abs(number) < MOST else 0.0
+        return number if abs(number) < MOST else 0.0
+    return 0.0
 
 
 SQLITE = b"SQLite format 3\x00"
@@ -300,6 +292,8 @@ NANO = 1e-9
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 HOST = ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER")
 COPIES = {"CUPTI_ACTIVITY_KIND_MEMCPY": "Memcpy", "CUPTI_ACTIVITY_KIND_MEMSET": "Memset"}
+DIRECTIONS = {1: " HtoD", 2: " DtoH", 8: " DtoD", 10: " PtoP"}
+"""CUPTI's kinds of copies (cupti_activity.h); memory of kind 0 is pageable (Nsight's ENUM_CUDA_MEM_KIND)."""
 PROCESS = 24
 """Number of low bits of a global thread id below the process id."""
 RANGE = re.compile(r"^([\w:.~<>]+)(?:, (?:seq|op_id) = -?\d+)*(?:, sizes = (\[.*?\]\]|\[\]))?")
@@ -307,6 +301,9 @@ STEP = re.compile(r"(?i)^[\w .:/#-]{0,30}?\b(?:profiler)?_?(?:step|iter|iteratio
 LIST = re.compile(r"\[([\d, ]*)\]")
 LONGEST = 10_000
 """Only this many characters of a range's text are read."""
+
+
+_Rows = Callable[[str, tuple[str, ...]], Iterator[tuple[object, ...]]]
 
 
 def _read_nsight(path: Path, field: str) -> tuple[KernelTrace, ...]:
@@ -323,35 +320,33 @@ def _read_nsight(path: Path, field: str) -> tuple[KernelTrace, ...]:
 
 
 def _ranks(database: sqlite3.Connection) -> list[Recorded]:
-    tables = _columns(database)
-    names = _names(database, tables)
+    rows: _Rows = partial(_rows, database, _columns(database))
+    names = {number: text[:LONGEST] for number, text in rows("StringIds", ("id", "value")) if isinstance(text, str)}
     recorded: dict[tuple[int, int], Recorded] = {}
     for table, fixed in ((KERNELS, ""), *COPIES.items()):
-        for begin, end, name, process, device, correlation, stream in _device_rows(database, tables, table):
+        for begin, end, name, process, device, correlation, stream, copy, *memories in _device_rows(rows, table):
             rank = recorded.setdefault((process >> PROCESS, device), Recorded())
-            words = fixed or names.get(name, "")
+            words = (
+                f"{fixed}{DIRECTIONS.get(copy, '')}{' (Pageable)' * (0 in memories)}" if fixed else names.get(name, "")
+            )
             rank.kernels.append((NANO * begin, NANO * (end - begin), words, stream, correlation, -1))
     recorded = {
         where: rank for where, rank in sorted(recorded.items()) if any(words for _, _, words, *_ in rank.kernels)
     }
     by_process: dict[int, list[Recorded]] = {}
     for number, ((process, device), rank) in enumerate(recorded.items()):
-        rank.gpu = _gpu(database, tables, device)
+        rank.gpu = _gpu(rows, device)
         rank.rank, rank.world_size = (number, len(recorded)) if len(recorded) > 1 else (None, None)
         by_process.setdefault(process, []).append(rank)
-    _host(database, tables, names, by_process)
-    _ranges(database, tables, names, by_process)
+    _host(rows, names, by_process)
+    _ranges(rows, names, by_process)
     return list(recorded.values())
 
 
 def _columns(database: sqlite3.Connection) -> dict[str, frozenset[str]]:
     names = (KERNELS, *HOST, *COPIES, "NVTX_EVENTS", "StringIds", "TARGET_INFO_GPU")
-    columns = {}
-    for table in names:
-        rows = database.execute(f"PRAGMA table_info({table})").fetchall()
-        if rows:
-            columns[table] = frozenset(str(row[1]) for row in rows)
-    return columns
+    columns = {table: database.execute(f"PRAGMA table_info({table})").fetchall() for table in names}
+    return {table: frozenset(str(row[1]) for row in rows) for table, rows in columns.items() if rows}
 
 
 def _rows(
@@ -368,31 +363,21 @@ def _whole(value: object, default: int = 0) -> int:
     return value if isinstance(value, int) else default
 
 
-def _names(database: sqlite3.Connection, tables: dict[str, frozenset[str]]) -> dict[object, str]:
-    rows = _rows(database, tables, "StringIds", ("id", "value"))
-    return {number: text[:LONGEST] for number, text in rows if isinstance(text, str)}
-
-
-def _device_rows(
-    database: sqlite3.Connection, tables: dict[str, frozenset[str]], table: str
-) -> Iterator[tuple[int, int, object, int, int, int, int]]:
-    """begin, end, name id, process, device, correlation, stream"""
+def _device_rows(rows: _Rows, table: str) -> Iterator[tuple[int, int, object, int, int, int, int, int, int, int]]:
+    """begin, end, name id, process, device, correlation, stream; of a copy its kind and those of its memories, else
+    -1"""
     columns = ("start", "end", "demangledName|shortName", "globalPid", "deviceId", "correlationId", "streamId")
-    for begin, end, name, *rest in _rows(database, tables, table, columns):
+    for begin, end, name, *rest in rows(table, (*columns, "copyKind", "srcKind", "dstKind")):
         if isinstance(begin, int) and isinstance(end, int):
-            process, device, correlation, stream = (_whole(value) for value in rest)
-            yield begin, end, name, process, device, correlation, stream
+            process, device, correlation, stream = (_whole(value) for value in rest[:4])
+            copy, source, target = (_whole(value, -1) for value in rest[4:])
+            yield begin, end, name, process, device, correlation, stream, copy, source, target
 
 
-def _host(
-    database: sqlite3.Connection,
-    tables: dict[str, frozenset[str]],
-    names: dict[object, str],
-    ranks: dict[int, list[Recorded]],
-) -> None:
+def _host(rows: _Rows, names: dict[object, str], ranks: dict[int, list[Recorded]]) -> None:
     """Record launches, and the calls in which the host waited."""
     for table in HOST:
-        for row in _rows(database, tables, table, ("start", "end", "nameId", "globalTid", "correlationId")):
+        for row in rows(table, ("start", "end", "nameId", "globalTid", "correlationId")):
             begin, end, name, thread, correlation = row
             if not isinstance(begin, int) or not isinstance(end, int):
                 continue
@@ -402,15 +387,10 @@ def _host(
                 rank.add_call(words, NANO * begin, NANO * end)
 
 
-def _ranges(
-    database: sqlite3.Connection,
-    tables: dict[str, frozenset[str]],
-    names: dict[object, str],
-    ranks: dict[int, list[Recorded]],
-) -> None:
+def _ranges(rows: _Rows, names: dict[object, str], ranks: dict[int, list[Recorded]]) -> None:
     """NVTX ranges: operators with their sizes, and steps."""
-    rows = _rows(database, tables, "NVTX_EVENTS", ("start", "end", "text", "textId", "globalTid"))
-    for number, (begin, end, text, text_id, thread) in enumerate(rows):
+    columns = ("start", "end", "text", "textId", "globalTid")
+    for number, (begin, end, text, text_id, thread) in enumerate(rows("NVTX_EVENTS", columns)):
         words = text[:LONGEST] if isinstance(text, str) and text else names.get(text_id, "")
         if not isinstance(begin, int) or not isinstance(end, int) or not words:
             continue
@@ -439,11 +419,7 @@ def _nsight_operator(words: str, begin_s: float, end_s: float) -> HostOperator:
     )
 
 
-def _gpu(database: sqlite3.Connection, tables: dict[str, frozenset[str]], device: int) -> str:
+def _gpu(rows: _Rows, device: int) -> str:
     """Name of a device by its number, or of all if they are the same."""
-    named = {
-        _whole(number, -1): str(name) for number, name in _rows(database, tables, "TARGET_INFO_GPU", ("id", "name"))
-    }
-    if len(set(named.values())) == 1:
-        return next(iter(named.values()))
-    return named.get(device, "")
+    named = {_whole(number, -1): str(name) for number, name in rows("TARGET_INFO_GPU", ("id", "name"))}
+    return next(iter(named.values())) if len(set(named.values())) == 1 else named.get(device, "")

@@ -13,6 +13,7 @@ from then on the kernel waits for another stream or an event, or simply takes a 
 from __future__ import annotations
 
 import heapq
+import re
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,7 +21,15 @@ from itertools import pairwise
 import numpy as np
 
 from sartor.step.measured_run import PartKind, Stretch, TracePart
-from sartor.traces.kernel_trace import KINDS, KernelKind, KernelTrace, last_span, short_kernel
+from sartor.traces.kernel_trace import (
+    KINDS,
+    LEAST_STEPS,
+    OPTIMIZER_STEP,
+    KernelKind,
+    KernelTrace,
+    last_span,
+    short_kernel,
+)
 from sartor.units import BoolArray, FloatArray, IntArray, format_seconds, format_share
 
 WAITING = (KINDS.index(KernelKind.COLLECTIVE), KINDS.index(KernelKind.COPY))
@@ -33,7 +42,8 @@ FINE = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceTimeline:
-    """A span of a device, divided: ``owned_s`` of every kernel of the trace and ``idle_s`` add up to it exactly."""
+    """A span of a device, divided: ``owned_s`` of every kernel of the trace, ``idle_s`` and ``saving_s`` add up to it
+    exactly."""
 
     begin_s: float
     end_s: float
@@ -45,10 +55,12 @@ class TraceTimeline:
     """Begin of every step in the span; empty where none is marked."""
     starts: bool
     """Whether the first recorded step is part of the span."""
+    saving_s: float
+    """Seconds in which a checkpoint is saved and nothing runs but copies; they belong to no step."""
 
     @property
     def span_s(self) -> float:
-        return self.end_s - self.begin_s
+        return self.end_s - self.begin_s - self.saving_s
 
     @property
     def idle_s(self) -> float:
@@ -58,24 +70,29 @@ class TraceTimeline:
 def timeline(trace: KernelTrace, kinds: IntArray) -> TraceTimeline:
     """Timeline of the steady steps of a trace: all but the first if there are at least three; the whole trace if no
     step is marked."""
-    edges, starts = _steady_edges(trace)
-    begin, end = (float(edges[0]), float(edges[-1])) if edges.size else _whole_span(trace)
+    edges = trace.step_edges_s
+    starts = 0 < edges.size <= LEAST_STEPS
+    edges = edges if starts else edges[1:]
+    begin, end = map(float, edges[[0, -1]] if edges.size else (trace.begin_s.min(), trace.end_s.max()))
     inside = np.flatnonzero((trace.end_s > begin) & (trace.begin_s < end))
     owned = np.zeros(trace.begin_s.size)
     gaps: list[tuple[float, float]] = []
     waits = np.isin(kinds, WAITING)
     running: list[tuple[bool, int]] = []
-    moments = sorted(
-        {begin, end, *np.clip(trace.begin_s[inside], begin, end), *np.clip(trace.end_s[inside], begin, end)}
-    )
+    saves, saving_s = _saves(trace), 0.0
+    edges_s = np.concatenate([trace.begin_s[inside], trace.end_s[inside], saves.ravel(), [begin, end]])
+    moments = np.unique(np.clip(edges_s, begin, end))
+    is_saving = (last_span(saves, (moments[1:] + moments[:-1]) / 2) >= 0).tolist()
     position = 0
-    for left, right in pairwise(moments):
+    for (left, right), saved in zip(pairwise(moments.tolist()), is_saving, strict=True):
         while position < inside.size and trace.begin_s[inside[position]] <= left:
             heapq.heappush(running, (bool(waits[inside[position]]), int(inside[position])))
             position += 1
         while running and trace.end_s[running[0][1]] <= left:
             heapq.heappop(running)
-        if running:
+        if saved and (not running or kinds[running[0][1]] == WAITING[1]):
+            saving_s += right - left
+        elif running:
             owned[running[0][1]] += right - left
         elif gaps and gaps[-1][1] == left:
             gaps[-1] = gaps[-1][0], right
@@ -90,7 +107,25 @@ def timeline(trace: KernelTrace, kinds: IntArray) -> TraceTimeline:
         num_steps=max(edges.size - 1, 1),
         edges_s=edges[:-1],
         starts=starts,
+        saving_s=saving_s,
     )
+
+
+SAVES = re.compile(
+    r"save_?(?:checkpoint|model|pretrained|state)|distributed/checkpoint/.*: \w*save|serialization\.py\(\d+\): save"
+)
+"""Host functions and ranges that save a checkpoint; torch/utils/checkpoint.py recomputes."""
+
+
+def _saves(trace: KernelTrace) -> FloatArray:
+    """Begin and end of the host's savings of checkpoints, merged [n, 2]."""
+    frames = trace.frames
+    saves = np.array([SAVES.search(name) is not None for name in frames.names], dtype=bool)
+    index = np.flatnonzero(saves[frames.name]) if saves.any() else np.array([], dtype=np.int64)
+    begin, end = frames.begin_s[index], np.maximum.accumulate(frames.end_s[index])
+    first = np.flatnonzero(np.append(True, begin[1:] > end[:-1])[: index.size])
+    spans: FloatArray = np.stack([begin[first], end[np.append(first[1:], index.size)[: first.size] - 1]], axis=1)
+    return spans
 
 
 def typical_step(trace: KernelTrace, kinds: IntArray, line: TraceTimeline) -> tuple[Stretch, ...]:
@@ -128,16 +163,6 @@ def _stretch(trace: KernelTrace, lane: str, kind: str, members: list[int], begin
         end_s=min(float(right_s.max()), end) - begin,
         kernels=longest if len(members) == 1 else f"{len(members)} kernels, the longest {longest}",
     )
-
-
-def _steady_edges(trace: KernelTrace) -> tuple[FloatArray, bool]:
-    """Edges of the steady steps, empty if none is marked, and whether the first recorded step is among them."""
-    edges = trace.step_edges_s
-    return (edges[1:], False) if edges.size > 3 else (edges, bool(edges.size))
-
-
-def _whole_span(trace: KernelTrace) -> tuple[float, float]:
-    return float(trace.begin_s.min()), float(trace.end_s.max())
 
 
 # -------------------------------------------------------------------------------------------------------------- gaps
@@ -185,6 +210,12 @@ REMEDIES = {
     "launch); drop that dependency or start its work earlier. Launching faster gains nothing",
     PartKind.KERNEL_START: "run fewer, larger kernels: fuse them (torch.compile) or use a larger batch",
 }
+SIZED = re.compile(r"nonzero|unique|masked_select|bincount|repeat_interleave")
+"""Operators that wait for the device, as the size of what they give depends on its data."""
+SIZES = (
+    "the host waits for sizes that depend on data: masks, sorting or padding have fixed ones; of experts that run one "
+    "after another, one grouped product for all (torch._grouped_mm, MegaBlocks)"
+)
 UNKNOWN_WAIT = (
     "what the kernels named wait for is not recorded: the trace has no wait for an event (cudaStreamWaitEvent), and "
     "the whole device is idle meanwhile. Profile every stream and the runtime's calls to learn it"
@@ -198,6 +229,21 @@ UNRECORDED = "profile the CPU's activities too: without launches the trace does 
 ALLOCATION = (
     "stop allocating within the step: no torch.cuda.empty_cache(), and PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 )
+FUSED_OPTIMIZER = "update all parameters in one kernel: AdamW(..., fused=True), or at least foreach=True"
+FUSED_CLIPPING = (
+    "gradient clipping runs kernels for each parameter: clip all at once, clip_grad_norm_(..., foreach=True), or let a "
+    "fused optimizer scale the gradients; no .item() of each norm"
+)
+CHECKPOINT = (
+    "save in the background (torch.distributed.checkpoint.async_save, from a copy in pinned memory), less often, or "
+    "profile steps without it"
+)
+ENGINE = (
+    "let the engine prepare the next step while the device computes (vLLM: --async-scheduling); sample on the device"
+)
+"""Of a host that is slow between the steps of an engine."""
+GARBAGE = "collect garbage at fixed steps, on all ranks at once: gc.disable(), then gc.collect() every thousand steps"
+COLLECTS = re.compile(r"\bgc\b|garbage_?collect")
 SMALL = (
     "the kernels are too small for the host to keep up: CUDA graphs, torch.compile(mode='reduce-overhead'), fused "
     "kernels or a larger batch"
@@ -218,6 +264,8 @@ class _Gaps:
     """Index of the host's long or waiting call (-1: none)."""
     recorded: BoolArray
     """Whether the launch is in the trace."""
+    clips: BoolArray
+    """Whether the kernel that ends it is of a loop that clips gradients."""
 
     @property
     def waiting_s(self) -> FloatArray:
@@ -226,9 +274,10 @@ class _Gaps:
         return seconds
 
 
-def idle_parts(trace: KernelTrace, line: TraceTimeline) -> tuple[TracePart, ...]:
-    """The time in which nothing runs by its cause; their seconds add up to ``idle_s`` per step."""
-    gaps = _gaps_of(trace, line)
+def idle_parts(trace: KernelTrace, line: TraceTimeline, clips: BoolArray, *, engine: bool) -> tuple[TracePart, ...]:
+    """The time in which nothing runs by its cause; their seconds add up to ``idle_s`` per step. Saving a checkpoint is
+    beside it. ``clips``: kernels of a loop that clips gradients. ``engine``: the engine of the steps decodes."""
+    gaps = _gaps_of(trace, line, clips)
     kinds = _host_kinds(trace, line, gaps)
     seconds = {kind: np.where(kinds == i, gaps.host_s, 0.0) for i, kind in enumerate(HOST_KINDS)}
     long = gaps.waiting_s > START_S
@@ -240,11 +289,24 @@ def idle_parts(trace: KernelTrace, line: TraceTimeline) -> tuple[TracePart, ...]
         total_s = (float(column.sum()) + (rest_s if kind is PartKind.KERNEL_START else 0.0)) / line.num_steps
         evidence = _evidence(trace, line, gaps, kind, column) if column.any() else ()
         fix = _remedy(trace, line, gaps, kind, column) if column.any() else ""
-        parts.append(TracePart(kind=kind, seconds=total_s, evidence=evidence, fix=fix, gain_s=total_s))
+        fix = GARBAGE if COLLECTS.search(" ".join(evidence[1:2])) else fix
+        if engine and fix == REMEDIES[kind] and kind in (PartKind.LEAD_IN, PartKind.STALL, PartKind.SYNC):
+            fix = ENGINE
+        elif kind is PartKind.STALL and len(evidence) > 1 and fix == REMEDIES[kind]:
+            fix = fix.replace("there (the place named)", f"there ({evidence[1].rpartition(': ')[0]})")
+        gain_s = total_s
+        if kind is PartKind.LEAD_IN and not trace.steps and trace.begun_s < line.begin_s:  # beside the only step
+            gain_s, fix = line.begin_s - trace.begun_s, f"{START_UP}; else {REMEDIES[kind]}"
+            evidence = (f"{format_seconds(gain_s)} before the first kernel, left out of the step above",)
+        parts.append(TracePart(kind=kind, seconds=total_s, evidence=evidence, fix=fix, gain_s=gain_s))
+    if line.saving_s:
+        words = f"{format_seconds(line.saving_s)} within {line.num_steps} steps, left out of the step above"
+        gain_s = line.saving_s / line.num_steps
+        parts.append(TracePart(kind=PartKind.CHECKPOINT, seconds=0.0, evidence=(words,), fix=CHECKPOINT, gain_s=gain_s))
     return tuple(parts)
 
 
-def _gaps_of(trace: KernelTrace, line: TraceTimeline) -> _Gaps:
+def _gaps_of(trace: KernelTrace, line: TraceTimeline, clips: BoolArray) -> _Gaps:
     begin, end = np.array(line.gaps).reshape(-1, 2).T
     after = np.minimum(np.searchsorted(trace.begin_s, end - CLOCK_S), trace.begin_s.size - 1)
     launched = trace.launched_s[after]
@@ -263,6 +325,7 @@ def _gaps_of(trace: KernelTrace, line: TraceTimeline) -> _Gaps:
         after=after,
         call=np.where(stuck, held, call),
         recorded=recorded,
+        clips=clips[after],
     )
 
 
@@ -272,6 +335,9 @@ def _host_kinds(trace: KernelTrace, line: TraceTimeline, gaps: _Gaps) -> IntArra
     near = CLOCK_S + 4 * float(np.spacing(line.end_s))
     edge = np.searchsorted(line.edges_s, gaps.begin_s - near)
     first = np.append(line.edges_s, np.inf)[edge] < gaps.end_s
+    marks = np.array([left for _, left, _ in trace.steps] + [-np.inf])
+    # Earlier than its mark, the host is still in the step before.
+    first &= gaps.begin_s + gaps.host_s / 2 >= marks[trace.step[gaps.after]]
     other = (gaps.host_s > 0) & ~loading & ~first
     names = np.array([any(word in name for word in BLOCKING) for name, *_ in trace.waits] + [False], dtype=bool)
     cases = [loading, first, _stalls(gaps, other, line), names[gaps.call]]
@@ -333,7 +399,15 @@ def _place(trace: KernelTrace, gaps: _Gaps, index: int, kind: PartKind) -> str:
     call = int(gaps.call[index])
     place = _frame_at(trace, float(gaps.begin_s[index] + (0 if call >= 0 else gaps.host_s[index] / 2)))
     if call >= 0:
-        return f"{trace.waits[call][0]}{' in ' if place else ''}{place}"
+        middle_s = float(gaps.begin_s[index] + gaps.host_s[index] / 2)
+        later = _frame_at(trace, middle_s) if trace.waits[call][2] < middle_s else ""
+        if later and later != place:
+            return f"{later} after {trace.waits[call][0]}"
+        before = max(after - 1, 0)
+        place = (
+            f" in {place}" if place else f" after {trace.operator_name(before)}" if trace.operator[before] >= 0 else ""
+        )
+        return f"{trace.waits[call][0]}{place}"
     return place or (f"before {kernel}" if kind in (PartKind.STALL, PartKind.LEAD_IN) else "")
 
 
@@ -342,11 +416,22 @@ def _remedy(trace: KernelTrace, line: TraceTimeline, gaps: _Gaps, kind: PartKind
     total = float(seconds.sum())
     if kind in HOST_KINDS and float(seconds[~gaps.recorded].sum()) > total / 2:
         return UNRECORDED
+    if float(seconds[gaps.clips].sum()) > total / 2:
+        return FUSED_CLIPPING
     if kind is PartKind.LEAD_IN and line.starts and float(seconds[0]) > total / 2:
         return f"{START_UP}; else {REMEDIES[kind]}"
     allocates = np.array([any(word in name for word in ALLOCATING) for name, *_ in trace.waits] + [False], dtype=bool)
-    if kind in (PartKind.HOST_GAP, PartKind.STALL) and float(seconds[allocates[gaps.call]].sum()) > total / 2:
+    if (
+        kind in (PartKind.HOST_GAP, PartKind.STALL, PartKind.LEAD_IN)
+        and float(seconds[allocates[gaps.call]].sum()) > total / 2
+    ):
         return ALLOCATION
+    sized = trace.launched_by(SIZED)[np.maximum(gaps.after - 1, 0)]
+    if kind is PartKind.SYNC and float(seconds[sized].sum()) > total / 2:
+        return SIZES
+    in_optimizer = trace.frames.around(trace.launched_s[gaps.after], OPTIMIZER_STEP) >= 0
+    if kind is PartKind.HOST_GAP and float(seconds[in_optimizer].sum()) > total / 2:
+        return f"these launches are the optimizer's: {FUSED_OPTIMIZER}"
     if kind is PartKind.HOST_GAP and float(seconds[seconds > LONG_S].sum()) > total / 2:
         return LONG_GAPS
     if kind is PartKind.STREAM_WAIT and not trace.waits_for_events:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 
-from sartor.step.measured_run import MeasuredRun, step_series
-from sartor.units import BoolArray, FloatArray, IntArray, format_seconds
+from sartor.json_types import JsonMap
+from sartor.step.measured_run import SLOW, MeasuredRun, Pause, step_series
+from sartor.units import BoolArray, FloatArray, IntArray
 
 SLOWER = 0.05
 """A leading step this much slower than the median of the later half is warm-up (compilation, allocator, data)."""
 WARM_UP, LONGEST = 0.5, 50
 """Largest share of a log, and most steps, that count as warm-up (published logs have 1 or 2). A run that becomes faster
 later has changed its speed: its steps count, except the first."""
+UNKNOWN = "unknown trainer"
+"""Title of a log that is read by its words alone."""
 LEAST_HALVES = 8
 """Steady steps from which a change of speed is looked for."""
 LEAST_AFTER = 2
@@ -41,18 +46,41 @@ class RunLog:
     """Peak memory of allocated tensors on the device that prints."""
     reserved_bytes: FloatArray
     """Peak memory reserved by the allocator."""
+    mfu: FloatArray
+    """As the trainer prints it, a share."""
+    loss: FloatArray
+    clock_s: FloatArray
+    """When the line was printed, since some time."""
     facts: Mapping[str, int | str] = field(default_factory=dict)
     """Facts about plan and job in the log, by the names of ``--fix`` and of the options."""
     arguments: Mapping[str, str] = field(default_factory=dict)
     """The dump of Megatron's arguments, if there is one."""
+    config: JsonMap = field(default_factory=dict)
+    """The model's configuration, if the log prints it."""
     units: tuple[str, ...] = ()
     """Sentences that explain this trainer's numbers."""
     prints_tokens: bool = False
     """Whether tokens per step are the log's own, not what its batch and length make."""
     printed: int = 0
     """Steps in the file, those of other batch sizes included."""
-    no_number: int = 0
-    """Of them, steps whose loss is not a number."""
+    no_number: tuple[int, ...] = ()
+    """Those whose loss is not a number."""
+    skipped: int = 0
+    """Steps whose update was skipped."""
+    causes: Mapping[int, str] = field(default_factory=dict)
+    """What the lines behind a step say that the run does there (``checkpoint``), by the step's number."""
+    times: str = ""
+    """What a printed time is of: ``mean`` since the line before, ``smoothed``, ``whole`` run, or else of a step."""
+    ranks_s: Mapping[int, float] = field(default_factory=dict)
+    """Median step of each rank that prints its own."""
+    rank_skew: float = float("nan")
+    """Compute of the slowest rank over that of the fastest, minus 1, by the trainer's timers."""
+    whole_losses: tuple[float, ...] | None = None
+    """The losses before the one line that stands for a whole run."""
+    loaded: int | None = None
+    """Step of the checkpoint that the run loads."""
+    events: tuple[str, ...] = ()
+    """What ended the run before its time, and how it resumes the one before, in sentences."""
     index: int = 0
     num_runs: int = 1
     """Number of runs in the file; ``index`` counts from 0."""
@@ -61,11 +89,12 @@ class RunLog:
         """The run with facts from another source added, and the columns that follow from them."""
         all_facts = {**self.facts, **{name: value for name, value in facts.items() if value is not None}}
         batch, seq, devices = (_number(all_facts, name) for name in ("global_batch_size", "seq_len", "num_devices"))
-        tokens = _filled(self.tokens_per_s, self.device_tokens_per_s * devices)
-        step_s = _filled(self.step_s, batch / self.samples_per_s)
-        tokens = _filled(tokens, _number(all_facts, "tokens_per_step") / step_s)
-        step_s = _filled(step_s, batch * seq / tokens)
-        tokens = _filled(tokens, batch * seq / step_s)
+        tokens = filled(self.tokens_per_s, self.device_tokens_per_s * devices)
+        step_s = filled(self.step_s, batch / self.samples_per_s)
+        per_step = _number(all_facts, "tokens_per_step")
+        tokens = filled(tokens, per_step / step_s)
+        step_s = filled(filled(step_s, per_step / tokens), batch * seq / tokens)
+        tokens = filled(tokens, batch * seq / step_s)
         return replace(self, facts=all_facts, step_s=step_s, tokens_per_s=tokens)
 
     def only(self, steps: BoolArray) -> RunLog:
@@ -78,54 +107,21 @@ class RunLog:
         return replace(self, iteration=self.iteration[steps], **columns)
 
     @property
-    def others(self) -> int:
-        """Steps left out because their batch is not the run's last (batch ramp-up)."""
-        return max(self.printed - self.iteration.size, 0)
-
-    @property
     def notes(self) -> tuple[str, ...]:
         """What to know about the steps, in sentences."""
         sentences = []
-        if self.others:
+        if (left_out := self.printed - self.iteration.size) > 0:
             batch = self.facts.get("global_batch_size", "its last size")
             sentences.append(
-                f"{self.others} of {self.printed} steps had another batch and are left out: it ramps up to {batch}"
+                f"{left_out} of {self.printed} steps had another batch and are left out: it ramps up to {batch}"
             )
-        if self.no_number:
-            sentences.append(
-                f"{self.no_number} of {self.printed} steps have a loss that is not a number: what they compute may "
-                "take another time"
-            )
-        return (*sentences, *self._uneven())
-
-    @property
-    def stalls(self) -> str:
-        """How often slow steps come that count, and how long they take; empty if there are none."""
-        times = self.steady(self.step_s)
-        series = step_series(times) if times.size else None
-        if series is None or not series.counts:
-            return ""
-        often = f"1 step in {series.period} takes"
-        if not series.period:
-            often = f"{int(series.slow.sum())} of {times.size} steps take"
-        return f"{often} {format_seconds(series.slow_s)}, the others {format_seconds(series.middle_s)}"
-
-    def _uneven(self) -> Iterator[str]:
-        """How the steady steps differ from one another, in sentences."""
-        times = self.steady(self.step_s)
-        if not times.size:
-            return
-        series = step_series(times)
-        count = int(series.slow.sum())
-        if count and not series.counts:
-            took = f"{'one step' if count == 1 else f'{count} steps'} of {format_seconds(series.slow_s)}"
-            yield f"{took} (a checkpoint or an evaluation?) left out: {count} of {times.size} is too few to count"
-        if self._halves:
-            first, second = self._halves
-            yield (
-                f"the run changes its speed: the first half of its steps takes {format_seconds(first)}, the second "
-                f"{format_seconds(second)} (medians)"
-            )
+        if self.title == UNKNOWN:
+            sentences.append(f"the trainer is not known, its lines are read by their words: {'; '.join(self.units)}")
+            if 0 < np.diff(self.clock_s).sum() < CLOCKED * (np.diff(self.iteration) * self.step_s[1:]).sum():
+                sentences.append(CONTRADICTED)
+        if "reinforcement learning" in self.title:
+            sentences.append("a step of reinforcement learning is mostly rollouts; predictions are of training alone")
+        return tuple(sentences)
 
     def number(self, fact: str) -> int | None:
         """A whole-number fact; None if the log does not give it."""
@@ -181,6 +177,40 @@ class RunLog:
         return (first, second) if min(moved) > threshold or max(moved) < -threshold else None
 
     @property
+    def _drift(self) -> float:
+        """The last third of the usual steps over the first, minus 1; 0 within their noise, or if the middle third does
+        not lie between them."""
+        times = self.steady(self.step_s)
+        if times.size < LEAST_HALVES:
+            return 0.0
+        thirds = np.array_split(times, 3)
+        first, middle, last = map(_median, thirds)
+        noise = 3 * max(map(_spread, thirds)) / np.sqrt(thirds[0].size)
+        moves = min(first, last) * (1 - noise) <= middle <= max(first, last) * (1 + noise)
+        return last / first - 1 if moves and abs(last / first - 1) > max(LEAST_DRIFT, 2 * noise) else 0.0
+
+    @property
+    def _unseen(self) -> float:
+        """Steps between two printed ones of which the log says nothing."""
+        strides = np.diff(self.iteration)
+        return max(_median(strides) - 1, 0.0) if strides.size and not self.times else 0.0
+
+    def _intervals(self) -> tuple[IntArray, FloatArray, FloatArray, float]:
+        """Between the printed steady steps: the step before, seconds, and number of steps; and how coarse the seconds
+        are. By the clock of the lines, else by the times they print."""
+        first = max(self.warm_up - 1, 0)
+        before, steps = self.iteration[first:-1], np.diff(self.iteration[first:]).astype(float)
+        passed, printed = np.diff(self.clock_s[first:]), self.step_s[first + 1 :] * np.ones(steps.size)
+        whole = printed * steps
+        clocked = passed.size and np.isfinite(passed).all() and passed.sum() > CLOCKED * np.nansum(whole)
+        if not clocked:  # of steps that are not printed, no more is known than of the usual one
+            steps = np.ones(steps.size) if self.times == "smoothed" else steps
+            passed = whole if self.times == "mean" else printed + (steps - 1) * _median(self.steady(self.step_s))
+        coarse = float(bool(clocked) and not np.any(self.clock_s[first:] % 1))
+        timed = np.isfinite(passed) & (passed >= 0) & (steps > 0)
+        return before[timed], passed[timed], steps[timed], coarse
+
+    @property
     def measured(self) -> MeasuredRun:
         """Medians over the steady steps, or means where many steps are slow, and peak memory."""
         times = self.steady(self.step_s)
@@ -189,26 +219,101 @@ class RunLog:
         else:
             series = step_series(times)
             mean = series.counts or self._halves is not None
-        typical = _harmonic if mean else _median
+        unseen = self._unseen
+        typical = partial(_mean_rate, unseen=unseen) if mean else _median
+        losses = self.loss[np.isfinite(self.loss)] if self.whole_losses is None else np.array(self.whole_losses)
+        counts_flops = np.isfinite(self.flops_per_s).any()
         return MeasuredRun(
-            step_s=float(np.mean(times)) if mean else _median(times),
-            is_mean=mean,
+            step_s=_mean_step(times, unseen) if mean else _median(times),
+            is_mean=mean or self.times == "whole",
+            is_whole=self.times == "whole",
             usual_s=series.middle_s if series else float("nan"),
-            stall_s=series.stall_s if series else 0.0,
+            stall_s=series.stall_s / (1 + unseen) if series else 0.0,
             spread=_spread(times[~series.slow]) if series else 0.0,
             num_steps=int(times.size),
             warm_up=self.warm_up,
+            p90_s=float(np.quantile(times, 0.9)) if times.size and self.times != "smoothed" else float("nan"),
+            drift=self._drift,
+            work_drift=_moved(self.steady((self.flops_per_s if counts_flops else self.tokens_per_s) * self.step_s)),
+            memory_drift=_moved(self.steady(filled(self.reserved_bytes, self.allocated_bytes))),
+            events=self.events,
+            **self._paused(),
+            losses=tuple(losses[[0, -1]].tolist()) if losses.size > 1 else (),
+            jumps=tuple(self.iteration[_jumps(self.loss)].tolist()),
+            last_step=int(self.iteration[-1]),
+            no_number=self.no_number,
+            skipped=self.skipped,
+            rank_skew=self.rank_skew,
+            slow_rank=_slow(self.ranks_s),
             tokens_per_s=typical(self.steady(self.tokens_per_s)),
+            device_tokens_per_s=typical(self.steady(self.device_tokens_per_s)),
             flops_per_s=typical(self.steady(self.flops_per_s)),
+            printed_mfu=typical(self.steady(self.mfu)),
             allocated_bytes=_highest(self.allocated_bytes),
             reserved_bytes=_highest(self.reserved_bytes),
         )
 
+    def _paused(self) -> dict[str, Any]:
+        """The pauses between steps, and the time and steps among which they are."""
+        before, passed, steps, coarse = self._intervals()
+        if not passed.size:
+            return {}
+        rate = passed / steps
+        trend = _trend(rate) if self._drift else np.ones(rate.size)  # steps that get slower are no pauses
+        level = rate / trend
+        slow = step_series(level, np.maximum(SLOW * _median(level), 2 * coarse / trend) / steps).slow
+        usual_s = steps * trend
+        excess = passed - usual_s * float(passed[~slow].sum() / usual_s[~slow].sum())
+        slow &= excess > 0
+        return {
+            "wall_s": float(passed.sum()),
+            "wall_steps": int(steps.sum()),
+            "pauses": tuple(
+                Pause(iteration=int(before[i]), seconds=float(excess[i]), cause=self.causes.get(int(before[i]), ""))
+                for i in np.flatnonzero(slow)
+            ),
+        }
+
 
 COLUMNS = (
     *("step_s", "tokens_per_s", "device_tokens_per_s", "samples_per_s"),
-    *("flops_per_s", "allocated_bytes", "reserved_bytes"),
+    *("flops_per_s", "allocated_bytes", "reserved_bytes", "mfu", "loss", "clock_s"),
 )
+LEAST_DRIFT = 0.02
+"""Least change of usual steps over a run that is called a drift: launches of the same run differ by about 1%."""
+CONTRADICTED = (
+    "by the time stamps of its lines, its steps take less than half of the time that is read: do not trust it"
+)
+CLOCKED = 0.5
+"""A clock that passes less than this share of the printed times is of other lines."""
+BEFORE, RISE, DEVIATIONS = 8, 0.2, 8.0
+"""A loss jumps that is above the median of the ``BEFORE`` steps before it by this share, and by so many of their
+standard deviations."""
+SLOW_RANK = 1.05
+"""A rank is slow whose median step is longer than that of all ranks by this factor."""
+
+
+def _jumps(loss: FloatArray) -> IntArray:
+    """Printed steps at which the loss jumps, the first of each jump."""
+    if loss.size <= BEFORE:
+        return np.zeros(0, dtype=int)
+    before = np.lib.stride_tricks.sliding_window_view(loss, BEFORE)[:-1]
+    middle = np.median(before, axis=1)
+    spread = 1.4826 * np.median(np.abs(before - middle[:, None]), axis=1)
+    high = loss[BEFORE:] - middle > np.maximum(RISE * np.abs(middle), DEVIATIONS * spread)
+    return BEFORE + np.flatnonzero(high & ~np.concatenate(([False], high[:-1])))
+
+
+def _slow(ranks_s: Mapping[int, float]) -> int | None:
+    """The slowest rank, if it is slower than the others."""
+    if len(ranks_s) < LEAST_RANKS:
+        return None
+    rank = max(ranks_s, key=lambda rank: ranks_s[rank])
+    return rank if ranks_s[rank] > SLOW_RANK * _median(np.array([*ranks_s.values()])) else None
+
+
+LEAST_RANKS = 3
+"""Ranks that must print their own step for one to be called slow."""
 
 
 def _spread(times: FloatArray) -> float:
@@ -219,9 +324,29 @@ def _spread(times: FloatArray) -> float:
     return float(1.4826 * np.median(np.abs(times - middle)) / middle)
 
 
-def _filled(values: FloatArray, others: FloatArray) -> FloatArray:
-    filled: FloatArray = np.where(np.isnan(values), others, values)
-    return filled
+def _trend(rate: FloatArray) -> FloatArray:
+    """Median of the ``NEIGHBOURS`` around each value."""
+    width = min(NEIGHBOURS, 2 * ((rate.size - 1) // 2) + 1)
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(rate, width // 2, mode="reflect"), width)
+    medians: FloatArray = np.median(windows, axis=1)
+    return medians
+
+
+NEIGHBOURS = 9
+"""Printed steps whose median is the pace at the middle one, in a run that changes its speed: four pauses don't move
+it, and it follows a run that slows by a tenth in as many lines within 1%."""
+
+
+def _moved(values: FloatArray) -> float:
+    """The last third over the first, minus 1."""
+    thirds = np.array_split(values, 3)
+    return _median(thirds[2]) / _median(thirds[0]) - 1
+
+
+def filled(values: FloatArray, others: FloatArray) -> FloatArray:
+    """The values, and the others where they are not known."""
+    both: FloatArray = np.where(np.isnan(values), others, values)
+    return both
 
 
 def _number(facts: Mapping[str, int | str], name: str) -> float:
@@ -237,9 +362,14 @@ def _median(values: FloatArray) -> float:
     return float(np.median(values)) if values.size else float("nan")
 
 
-def _harmonic(rates: FloatArray) -> float:
+def _mean_step(times: FloatArray, unseen: float) -> float:
+    """The mean step, if beside every printed one there are so many usual ones that are not."""
+    return (float(np.mean(times)) + unseen * _median(times)) / (1 + unseen)
+
+
+def _mean_rate(rates: FloatArray, unseen: float) -> float:
     """The rate over the whole time, of steps with the same work."""
-    return float(1 / np.mean(1 / rates)) if rates.size else float("nan")
+    return 1 / _mean_step(1 / rates, unseen) if rates.size else float("nan")
 
 
 def _highest(values: FloatArray) -> float:
