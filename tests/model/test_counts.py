@@ -15,7 +15,6 @@ from sartor.errors import InputError
 from sartor.model.counts import (
     AttentionSquare,
     count_params,
-    format_layer_runs,
     forward_matmul_flops,
     layer_params,
     layer_runs,
@@ -99,7 +98,7 @@ def test_layers_and_what_is_outside_add_up_to_the_total() -> None:
     shape = decoder()
     inside = sum(count * params for count, params in layer_runs(shape.main))
     assert count_params(shape).total == inside + 64 + 2 * 1000 * 64
-    assert format_layer_runs(shape.main) == f"3x{layer_params(shape.main.runs[0].layer, 64)}"
+    assert layer_runs(shape.main) == ((3, layer_params(shape.main.runs[0].layer, 64)),)
 
 
 def test_runs_are_written_in_the_order_of_the_layers() -> None:
@@ -108,7 +107,7 @@ def test_runs_are_written_in_the_order_of_the_layers() -> None:
     wide = replace(narrow, ffn=DenseFfn(ffn_hidden_size=256))
     runs = (LayerRun(layer=narrow, count=2, positions=(0, 2)), LayerRun(layer=wide, count=1, positions=(1,)))
     a, b = layer_params(narrow, 64), layer_params(wide, 64)
-    assert format_layer_runs(replace(shape.main, runs=runs)) == f"1x{a};1x{b};1x{a}"
+    assert layer_runs(replace(shape.main, runs=runs)) == ((1, a), (1, b), (1, a))
 
 
 def test_active_parameters_leave_the_experts_out_that_a_token_does_not_choose() -> None:

@@ -41,6 +41,8 @@ PUBLISHED = {
 
 # Models of the published co-design search and of measured runs that the reference table does not have.
 BEYOND_THE_TABLE = {
+    "Llama 3 8B",
+    "Llama 3 70B",
     "OPT 350M",
     "Megatron BERT",
     "Megatron GPT2-XL",

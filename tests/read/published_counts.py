@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sartor.errors import InputError
-from sartor.model.counts import count_params, format_layer_runs, forward_matmul_flops
+from sartor.model.counts import count_params, forward_matmul_flops, layer_runs
 from sartor.model.workload import ModelReading
 from sartor.read.huggingface import read_model
 
 COLUMNS: dict[str, Callable[[ModelReading, int], str]] = {
     "expected_params": lambda m, _: str(count_params(m.shape).total),
     "text_params": lambda m, _: str(count_params(m.shape).text),
-    "layer_params_runs": lambda m, _: format_layer_runs(m.shape.main),
+    "layer_params_runs": lambda m, _: ";".join(f"{n}x{params}" for n, params in layer_runs(m.shape.main)),
     "active_params": lambda m, _: str(count_params(m.shape).active),
     "routed_linear_flops": lambda m, s: str(forward_matmul_flops(m.shape, 1, s).linear),
     "attention_flops": lambda m, s: str(forward_matmul_flops(m.shape, 1, s).attention),

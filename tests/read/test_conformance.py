@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sartor.model.counts import count_params, format_layer_runs, forward_matmul_flops
+from sartor.model.counts import count_params, forward_matmul_flops, layer_runs
 from sartor.read.huggingface import ModelReading, read_model
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -27,7 +27,7 @@ def _counted(reading: ModelReading, seq_len: int) -> dict[str, str]:
     return {
         "params": str(counts.total),
         "text_params": str(counts.text),
-        "layer_params_runs": format_layer_runs(shape.main),
+        "layer_params_runs": ";".join(f"{count}x{params}" for count, params in layer_runs(shape.main)),
         "active_params": str(counts.active),
         "linear_flops": str(flops.linear),
         "attention_flops": str(flops.attention),

@@ -107,6 +107,19 @@ def test_a_field_that_cannot_be_a_size_changes_no_verdict(more: dict[str, Any]) 
     assert read_model({"model_type": "llama", **SIZES, **more}).exact
 
 
+@pytest.mark.parametrize(
+    ("more", "modules"),
+    [({}, 3), ({"use_mtp": True, "mtp_transformer_layers": 1}, 3), ({"use_mtp": False}, 0)],
+)
+def test_prediction_modules_in_the_words_of_minimax_are_read(more: dict[str, Any], modules: int) -> None:
+    reading = read_model({"model_type": "llama", **SIZES, "num_mtp_modules": 3, **more})
+    plain = read_model({"model_type": "llama", **SIZES})
+    assert reading.exact
+    assert reading.shape.mtp_layers == modules
+    assert reading.num_params == plain.num_params
+    assert read_model({"model_type": "llama", **SIZES, "num_mtp_modules": 3, "mtp_transformer_layers": 2}).unread_sizes
+
+
 def test_a_size_that_repeats_one_that_was_read_is_no_new_one() -> None:
     reading = read_model({"model_type": "llama", **SIZES, "text_hidden_size": 2048})
     assert reading.exact

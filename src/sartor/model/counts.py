@@ -133,11 +133,6 @@ def layer_runs(stack: Stack) -> tuple[tuple[int, int], ...]:
     return tuple(out)
 
 
-def format_layer_runs(stack: Stack) -> str:
-    """`layer_runs` as text: ``3x583483392;58x11507286016``."""
-    return ";".join(f"{count}x{params}" for count, params in layer_runs(stack))
-
-
 def forward_matmul_flops(
     shape: TransformerShape,
     batch: Ints,

@@ -333,6 +333,8 @@ class Trainer:
     plain_fp8: Recipe = Recipe.FP8_DELAYED
     """What ``fp8`` means."""
     usual_context_parallel: ContextParallel = ContextParallel.RING
+    usual_axes: tuple[tuple[str, int], ...] = ()
+    """Axes of the plan as its own defaults have them, beside degrees of 1."""
     drops_out: bool = False
     """Dropout defaults to 0.1 for models like GPT-3."""
 

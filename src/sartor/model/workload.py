@@ -423,6 +423,11 @@ class ModelReading:
         """The sizes that were not read and what that means; "" if all were."""
         return unread_words(self.unread_sizes) if self.unread_sizes else ""
 
+    def known(self, fits: bool) -> bool | None:
+        """Whether the model fits, where without the sizes that were not read it does or does not: with any, a model
+        that would fit without them may not."""
+        return None if fits and self.unread_sizes else fits
+
     @property
     def params(self) -> ParamCounts:
         return count_params(self.shape)
@@ -442,5 +447,10 @@ class ModelReading:
 
 def unread_words(sizes: Sequence[str]) -> str:
     """``moe_latent_size=1024 is not read: the parameter count is unknown``."""
+    return f"{not_read(sizes)}: the parameter count is unknown"
+
+
+def not_read(sizes: Sequence[str]) -> str:
+    """``moe_latent_size=1024 is not read``."""
     shown = ", ".join(sizes[:5]) + (f" and {len(sizes) - 5} more" if len(sizes) > 5 else "")
-    return f"{shown} {'is' if len(sizes) == 1 else 'are'} not read: the parameter count is unknown"
+    return f"{shown} {'is' if len(sizes) == 1 else 'are'} not read"

@@ -283,7 +283,7 @@ def near_sizes(shape: TransformerShape, division: Division) -> list[dict[str, in
     name, value, degree, fields = division.field, int(division.value), int(division.degree), shape.fields()
     if any(np.ndim(fields.get(size, 1)) for size in (name, "num_heads", "num_kv_heads")):
         return []  # one answer for many shapes: degrees alone
-    if fields.get(name) != value:
+    if fields.get(name) != value or degree > 2 * value:  # a model more than twice as wide is another model
         return []
     if name == "num_kv_heads":
         groups = np.array(divisors(int(fields["num_heads"])))

@@ -227,7 +227,8 @@ def assemble(
 
 def _mtp_layers(f: Fields) -> int:
     """Multi-token-prediction modules in the file; no main-model count includes them."""
-    value = f.given("num_nextn_predict_layers", f.given("num_mtp_layers"))
+    modules, used = f.given("num_mtp_modules"), f.given("use_mtp", True)  # as MiniMax-M2 says it
+    value = f.given("num_nextn_predict_layers", f.given("num_mtp_layers", modules if used else 0))
     return value if isinstance(value, int) and 0 < value < 1000 else 0
 
 

@@ -167,6 +167,10 @@ def longcat_flash(f: Fields) -> TransformerShape:
     num, idle = f.size("n_routed_experts"), f.optional_size("zero_expert_num", least=0) or 0
     top_k, width = f.size("moe_topk"), f.size("expert_ffn_hidden_size", "moe_intermediate_size")
     check_experts(f, num + idle, top_k, "moe_topk")
+    if idle:
+        billions = idle * 2 * width * sizes.hidden * sizes.layers / 1e9
+        text = f"zero_expert_num={idle}: their gate and up weights are counted, as the published class makes them"
+        f.ledger.assume(f"{text}; checkpoints without them have {billions:,.0f}B less")
     # Zero experts' weights spread over the real experts, so that the share of active experts applies to them too.
     whole = idle * 2 * width % num == 0
     vectors = (Vectors(name="zero_experts", per_hidden=idle * 2 * width // num),)
