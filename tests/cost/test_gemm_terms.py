@@ -422,9 +422,11 @@ def test_operands_are_narrowed_and_copied_before_the_product() -> None:
 
 def test_caches_hold_activations_weights_and_results_up_to_their_size() -> None:
     """0.5 of 0.8 MB of activations are warm. Weights of 1.28 MB just fit, a MB of 2.56 MB of results stays in L2 at
-    3.84 TB/s: 0.3 + 1.5 x 1.56 MB at 2 TB/s; else 0.3 + 1.28 + 1.5 x 2.56 MB."""
+    3.84 TB/s: 0.3 + 1.5 x 1.56 MB at 2 TB/s, and 1.28 more where weights are cold; else 0.3 + 1.28 + 1.5 x 2.56 MB."""
     c = replace(TILES, l2_share=0.01, weight_copies=39.0625, out_part=0.02)
     assert best_of(LOOP, c)["memory_s"] == pytest.approx(1.32 + (1.28 + 1) / 3.84, rel=1e-12)
+    cold = best_of(LOOP, replace(c, weight_copies=0.0))
+    assert cold["memory_s"] == pytest.approx(1.32 + 1.28 / 2 + 1 / 3.84, rel=1e-12)
     bare = replace(c, weight_copies=0.0, out_part=0.0)
     assert best_of(LOOP, bare)["memory_s"] == pytest.approx(2.71, rel=1e-12)
     turned = replace(TILES, copies=200 / 4.64, turned_share=0.4)

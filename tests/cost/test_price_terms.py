@@ -18,6 +18,7 @@ from sartor.cost.correction.coefficients import (
     GemmCoefficients,
     GroupedCoefficients,
     MemoryBoundCoefficients,
+    StreamLaw,
     TorchStreams,
 )
 from sartor.cost.gpu.gemm import FRESH_BYTES, _packed_bytes
@@ -37,6 +38,7 @@ from sartor.operators import (
     Collective,
     CollectiveKind,
     CollectiveLibrary,
+    DType,
     Gemm,
     GroupedGemm,
     Layout,
@@ -65,11 +67,11 @@ ONE_SHOT_S = 4.2e-6 + 7 * 7e-8
 """Launch and seven peers."""
 
 
-def engine_s(size: float, *, eager: bool = False, eager_s: float = 0.0) -> float:
+def engine_s(size: float, *, n: int = 8, eager: bool = False, eager_s: float = 0.0) -> float:
     op = Collective(
         name="all_reduce",
         kind=CollectiveKind.ALL_REDUCE,
-        group_size=8,
+        group_size=n,
         message_bytes=size,
         library=CollectiveLibrary.CUSTOM,
         eager=eager,
@@ -92,6 +94,7 @@ def test_an_engines_all_reduce_started_by_the_host_copies_its_buffer_and_has_a_l
     copied_s = 2 * MIB / (0.87 * 4e12)
     assert engine_s(MIB, eager=True) == pytest.approx(engine_s(MIB) + copied_s, rel=1e-9)
     assert engine_s(MIB, eager=True, eager_s=9e-5) == pytest.approx(9e-5, rel=1e-9)
+    assert engine_s(MIB, n=1, eager=True, eager_s=9e-5) == 0.0
 
 
 def test_above_eight_mib_an_engine_uses_the_ring() -> None:
@@ -182,13 +185,34 @@ def test_a_small_all_reduce_between_chips_goes_whole_along_a_tree() -> None:
     rate, hop_s = (float(value) for value in TPU.reach(8))
     for size, steps, sent in ((1024, 6, 6), (64 * MIB, 14, 7 / 4)):
         op = Collective(name="all_reduce", kind=CollectiveKind.ALL_REDUCE, group_size=8, message_bytes=size)
-        assert link_time_s(op, TPU) == pytest.approx(steps * hop_s + sent * size / rate, rel=1e-9)
+        expected = steps * hop_s + sent * size / rate
+        assert link_time_s(op, TPU) == pytest.approx(expected, rel=1e-9)
+        both = link_time_s(replace(op, message_bytes=np.array([size, size])), TPU)
+        assert both == pytest.approx([expected, expected], rel=1e-9)
+    alone = Collective(name="send", kind=CollectiveKind.SEND_RECV, group_size=1, message_bytes=1024)
+    assert link_time_s(alone, TPU) == 0
 
 
 def test_an_all_reduce_over_two_whole_axes_of_a_torus_uses_all_links_and_goes_half_round_each_twice() -> None:
     tier = LinkTier(name="torus", span=16, bytes_per_s=100e9, latency_s=1e-6, kind="ici", torus_axes=2)
     part, rate, hops = torus_terms(CollectiveKind.ALL_REDUCE, np.array(16.0), np.array(1.0), tier, 16)
     assert (float(part), float(rate), float(hops)) == pytest.approx((2 * 15 / 16, 100e9, 2 * (2 * 4 / 2)))
+    part, rate, hops = torus_terms(CollectiveKind.ALL_TO_ALL, np.array(16.0), np.array(1.0), tier, 16)
+    assert (float(part), float(rate), float(hops)) == pytest.approx((15 / 16 * 2, 100e9, 4))
+
+
+def test_a_torus_without_a_size_is_as_large_as_the_group_with_its_gaps() -> None:
+    """4 members 4 apart are one of two axes of 16 chips, 4 long and closed: half the links, and 2 hops for each way."""
+    tier = LinkTier(name="torus", span=16, bytes_per_s=100e9, latency_s=1e-6, kind="ici", torus_axes=2)
+    part, rate, hops = torus_terms(CollectiveKind.ALL_REDUCE, np.array(4.0), np.array(4.0), tier, 0)
+    assert (float(part), float(rate), float(hops)) == pytest.approx((2 * 3 / 4, 50e9, 2 * 2))
+
+
+def test_an_axis_of_a_torus_that_a_group_covers_in_part_adds_half_its_links() -> None:
+    """8 of 4 x 4: a whole axis and half of another, 3/4 of the links; two axes of the root of 8 are 3 hops each way."""
+    tier = LinkTier(name="torus", span=16, bytes_per_s=100e9, latency_s=1e-6, kind="ici", torus_axes=2)
+    part, rate, hops = torus_terms(CollectiveKind.ALL_REDUCE, np.array(8.0), np.array(1.0), tier, 16)
+    assert (float(part), float(rate), float(hops)) == pytest.approx((2 * 7 / 8, 75e9, 2 * 3))
 
 
 # ------------------------------------------------------------------------------------------- streams and experts
@@ -203,6 +227,7 @@ def test_several_kernels_that_the_host_waits_for_read_their_bytes_each() -> None
     cost = memory_bound_cost(op, GPU, calibration, eager=True)
     read_s = 1e8 / (0.5 * 4e12)
     assert (cost.time_s, cost.memory_s) == pytest.approx((3 * (3e-6 + read_s), 3 * read_s), rel=1e-9)
+    assert cost.overhead_s == pytest.approx(9e-6, rel=1e-9)
 
 
 def test_a_models_kernels_take_their_own_time_or_that_of_the_hosts_calls() -> None:
@@ -214,6 +239,55 @@ def test_a_models_kernels_take_their_own_time_or_that_of_the_hosts_calls() -> No
         op = MemoryBound(name="add", kind=MemoryBoundKind.RESIDUAL, rows=8, cols=8, bytes_moved=size, kernels=3)
         cost = launched_cost(op, GPU, calibration)
         assert (cost.time_s, cost.overhead_s) == pytest.approx((time_s, overhead_s), rel=1e-9)
+
+
+def test_the_hosts_call_of_a_measured_kernel_or_kind_is_its_own() -> None:
+    """A residual's call takes 3 us beyond the simplest one's 25; a gelu's is timed for each type; a cast's takes 25."""
+    measured = MemoryBoundCoefficients(
+        eager_launch_s=25e-6,
+        host_kinds=(("residual", 0.5, 3e-6, 0.1),),
+        eager_kinds=(("gelu", 2.0, 40e-6, 3e-6, 0.5, 0.1), ("gelu", 4.0, 60e-6, 3e-6, 0.5, 0.1)),
+    )
+    calibration = replace(CALIBRATION, memory_bound=measured, torch_streams=None)
+    add = MemoryBound(name="add", kind=MemoryBoundKind.RESIDUAL, rows=8, cols=8, bytes_moved=1.0)
+    gelu = replace(add, kind=MemoryBoundKind.ACTIVATION, kernel="gelu")
+    plain = replace(add, kind=MemoryBoundKind.CAST)
+    for op, time_s in (add, 28e-6), (gelu, 40e-6), (replace(gelu, dtype=DType.FP32), 60e-6), (plain, 25e-6):
+        assert launched_cost(op, GPU, calibration).time_s == pytest.approx(time_s, rel=1e-9)
+    assert memory_bound_cost(add, GPU, calibration, eager=True).overhead_s == pytest.approx(28e-6, rel=1e-9)
+
+
+def torch_law(*names: str, cycles: float = 0.0) -> TorchStreams:
+    """Launches that take no time, and a second read that comes from memory."""
+    kinds = tuple((name, cycles * (1 + place), 0.0, 0.0, 0.1) for place, name in enumerate(names))
+    return TorchStreams(hbm_share=0.8, launch_s=0.0, again_from=1e-6, again_span=1e-6, kinds=kinds)
+
+
+def test_a_torch_cross_entropy_moves_a_row_four_times_where_l2_has_lost_it() -> None:
+    """Twice the least, and twice more what L2 no longer holds: four times 3.2 MB at 0.8 x 4 TB/s."""
+    op = MemoryBound(name="loss", kind=MemoryBoundKind.CROSS_ENTROPY, rows=10**6, cols=50_000, bytes_moved=3.2e6)
+    cost = torch_stream_cost(replace(op, kernel="cross_entropy"), GPU, torch_law("plain", "cross_entropy"), fused=False)
+    assert cost.memory_s == pytest.approx(4e-6, rel=1e-9)
+
+
+def test_a_chain_of_torch_kernels_works_as_plain_ones_do_and_an_unknown_one_as_itself() -> None:
+    law = torch_law("plain", "gelu", "other", cycles=4.0)
+    op = MemoryBound(name="x", kind=MemoryBoundKind.ACTIVATION, rows=1000, cols=2000, bytes_moved=0.0, kernels=2)
+    for kind, kernels, cycles in (
+        (MemoryBoundKind.ACTIVATION, 2, 4.0), (MemoryBoundKind.ACTIVATION, 1, 8.0), (MemoryBoundKind.ROUTING, 2, 12.0)
+    ):  # fmt: skip
+        cost = torch_stream_cost(replace(op, kind=kind, kernels=kernels), GPU, law, fused=False)
+        assert cost.memory_s == pytest.approx(cycles * 2e6 / (GPU.num_sms * GPU.highest_clock_hz), rel=1e-9)
+
+
+def test_the_host_calls_the_two_kernels_of_torchs_gated_activation_or_the_one_of_others() -> None:
+    measured = MemoryBoundCoefficients(eager_launch_s=25e-6)
+    op = MemoryBound(name="gate", kind=MemoryBoundKind.ACTIVATION, rows=8, cols=8, bytes_moved=1.0)
+    for kernels, time_s in ("torch", 50e-6), ("vllm", 25e-6):
+        law = torch_law("plain", "silu_and_mul")
+        calibration = replace(CALIBRATION, memory_bound=measured, torch_streams=law, kernels=kernels)
+        cost = launched_cost(replace(op, kernel="silu_and_mul"), GPU, calibration)
+        assert cost.time_s == pytest.approx(time_s, rel=1e-9)
 
 
 def test_a_torch_kernel_takes_the_root_of_the_squares_of_its_bytes_and_its_cycles() -> None:
@@ -230,6 +304,18 @@ def test_a_torch_kernel_takes_the_root_of_the_squares_of_its_bytes_and_its_cycle
     assert cost.overhead_s == pytest.approx(2e-6 + 1e-6, rel=1e-9)
 
 
+@pytest.mark.parametrize(("size", "time_s"), [(1e6, 50e-6), (4e8, 139e-6)])
+def test_a_kernel_that_the_host_waits_for_starts_before_its_call_is_over(size: float, time_s: float) -> None:
+    """Two calls of 25 us, the first with 11 to go when its kernel starts. 400 MB at 0.8 x 4 TB/s take 125 us: 25 - 11
+    + 125 in all; 1 MB ends before the calls do."""
+    called = StreamLaw(hbm_share=1.0, gddr_share=1.0, l2_part=0.0, l2_bytes_per_cycle=1.0, hidden_s=11e-6)
+    measured = MemoryBoundCoefficients(eager_launch_s=25e-6, called=called)
+    calibration = replace(CALIBRATION, memory_bound=measured, torch_streams=torch_law("plain"), kernels="torch")
+    op = MemoryBound(name="add", kind=MemoryBoundKind.RESIDUAL, rows=8, cols=8, bytes_moved=size, kernels=2)
+    cost = memory_bound_cost(op, GPU, calibration, eager=True)
+    assert (cost.time_s, cost.overhead_s) == pytest.approx((time_s, 50e-6), rel=1e-9)
+
+
 def test_a_gated_activation_of_torch_is_two_kernels_that_move_five_thirds() -> None:
     """silu reads and writes, the product reads two and writes: five for three."""
     law = TorchStreams(
@@ -244,6 +330,21 @@ def test_a_gated_activation_of_torch_is_two_kernels_that_move_five_thirds() -> N
     cost = torch_stream_cost(op, GPU, law, fused=False)
     assert cost.memory_s == pytest.approx(sqrt(memory_s**2 + cycles_s**2), rel=1e-9)
     assert cost.overhead_s == pytest.approx(2 * 2e-6 + 1e-6, rel=1e-9)
+    calibration = replace(CALIBRATION, torch_streams=law)
+    in_torch, fused = (memory_bound_cost(op, GPU, replace(calibration, kernels=name)) for name in ("torch", "vllm"))
+    assert (in_torch.memory_s, in_torch.log_sigma) == (cost.memory_s, 0.1)
+    cycles_s = (4 * 1000 * 2000 + 100 * 1000) / (GPU.num_sms * GPU.highest_clock_hz)
+    assert fused.memory_s == pytest.approx(sqrt((1.2e7 / (0.8 * 4e12)) ** 2 + cycles_s**2), rel=1e-9)
+    assert fused.log_sigma == 0.25
+
+
+@pytest.mark.parametrize(("cols", "cycles"), [(2048, 4.0), (2049, 8.0)])
+def test_a_row_of_softmax_has_a_warp_up_to_2048_columns_and_then_a_block(cols: int, cycles: float) -> None:
+    kinds = (("softmax", 4.0, 0.0, 0.0, 0.1), ("softmax_wide", 8.0, 0.0, 0.0, 0.1), ("plain", 1.0, 0.0, 0.0, 0.1))
+    law = TorchStreams(hbm_share=0.8, launch_s=0.0, again_from=0.5, again_span=1.0, kinds=kinds)
+    op = MemoryBound(name="softmax", kind=MemoryBoundKind.SOFTMAX, rows=1000, cols=cols, bytes_moved=0.0)
+    busy_s = cycles * 1000 * cols / (GPU.num_sms * GPU.highest_clock_hz)
+    assert torch_stream_cost(op, GPU, law, fused=False).time_s == pytest.approx(busy_s, rel=1e-9)
 
 
 def test_experts_read_their_weights_and_rows_write_results_and_a_share_of_masked_rows() -> None:

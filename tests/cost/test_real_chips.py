@@ -10,7 +10,6 @@ import pytest
 
 import sartor
 from sartor.cost.chip.operator_latency import _operator_time_s, operator_floor, operator_latencies
-from sartor.cost.chip.vector_core import attention_cost
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.price import price
 from sartor.errors import InputError
@@ -94,15 +93,6 @@ def test_an_operator_starts_after_the_one_before_it() -> None:
     sent = Collective(name="sum", kind=CollectiveKind.ALL_GATHER, message_bytes=1e8, group_size=4)
     assert _operator_time_s(sent, late) == _operator_time_s(sent, chip)
     assert timing_fields(late) != timing_fields(chip)
-
-
-def test_softmax_runs_beside_the_products_of_attention_as_far_as_the_chip_says() -> None:
-    chip = load_accelerator("tpu_v4_lanes")
-    times = [float(_operator_time_s(ATTENTION, replace(chip, softmax_overlap=share))) for share in (1.0, 0.5, 0.0)]
-    cost = attention_cost(ATTENTION, chip)
-    assert times[0] == pytest.approx(max(cost.tensor_s, cost.vector_s))
-    assert times[2] == pytest.approx(cost.tensor_s + cost.vector_s)
-    assert times[1] == pytest.approx((times[0] + times[2]) / 2)
 
 
 JOBS = {"gpt2-xl": (1024, 4), "bert-large": (512, 16), "llama-2-7b": (4096, 1), "llama-3.1-70b": (8192, 1)}

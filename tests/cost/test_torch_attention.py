@@ -12,7 +12,7 @@ from tests.cost.cost_samples import LAB, lab_module
 
 from sartor import api
 from sartor.bench.cases import BenchCase, StackRun, StepPart
-from sartor.bench.records_file import case_of, predict, read_rows
+from sartor.bench.records_file import predict, read_rows
 from sartor.cost.correction.calibration import BACKWARD, TORCH, UNALIGNED, Calibration, Clock, load_calibration
 from sartor.cost.correction.coefficients import AttentionCoefficients, coefficients
 from sartor.cost.cost import Z80, Cost, Source
@@ -145,7 +145,7 @@ def test_a_layer_with_heads_of_100_is_as_much_slower_as_was_measured_without_a_f
     layers = {}
     for row in read_rows(LAB / "records" / gpu / "study-models.csv"):
         if row["model"].startswith("openllama"):
-            predicted = predict(case_of(row), load_gpu(gpu), None)
+            predicted = predict(lab_module("timed_cases").case_of(row), load_gpu(gpu), None)
             assert predicted is not None
             layers[int(row["head_dim"])] = (float(predicted.time_s), float(row["latency_us"]) * 1e-6)
     (odd, odd_measured), (even, even_measured) = layers[100], layers[192]

@@ -13,7 +13,7 @@ import pytest
 from tests.cost.cost_samples import LAB, lab_module
 
 from sartor.bench.cases import BenchCase, StackRun, StepPart
-from sartor.bench.records_file import _stack_graph, case_of, predict, read_rows, row_key
+from sartor.bench.records_file import _stack_graph, predict, read_rows, row_key
 from sartor.cost.correction.calibration import TORCH, Clock, load_calibration
 from sartor.cost.correction.calibration_file import load_own_calibration
 from sartor.cost.correction.coefficients import TorchStreams, coefficients
@@ -192,7 +192,7 @@ def test_steps_that_the_host_launched_kernel_by_kernel_do_not_wait_for_each(gpu:
     known = load_calibration(device).with_kernels(TORCH)
     rows = [row for file in sorted((LAB / "records" / gpu).glob("*.csv")) for row in read_rows(file)]
     steps = [row for row in rows if row["table"] == "layer_and_model" and row["timer"] == "events"]
-    cases = {case.key: case for case in map(case_of, steps)}
+    cases = {case.key: case for case in map(lab_module("timed_cases").case_of, steps)}
     ratio = []
     for key, case in cases.items():
         measured = np.median([float(row["latency_us"]) * 1e-6 for row in steps if row_key(row) == key])

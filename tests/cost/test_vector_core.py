@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from accelerators import TPU, accelerators
@@ -21,7 +21,7 @@ from sartor.cost.chip.operator_latency import (
 )
 from sartor.cost.chip.vector_core import EXPONENTIAL, attention_cost, attention_products, vector_cost, vector_work
 from sartor.cost.collective.links import link_time_s
-from sartor.hardware.accelerator import Accelerator
+from sartor.hardware.accelerator import ARRAY_FIELDS, Accelerator
 from sartor.operators import (
     Attention,
     Collective,
@@ -110,6 +110,22 @@ def test_attention_obeys_the_roofline_and_uses_more_cores(op: Attention, a: Acce
     assert attention_cost(op, replace(a, num_tensor_cores=a.num_tensor_cores + more)).time_s <= time
     assert attention_cost(op, replace(a, num_vector_cores=a.num_vector_cores + more)).time_s <= time
     assert attention_cost(op, replace(a, global_buffer_bytes=2 * a.global_buffer_bytes)).time_s <= time
+
+
+DIES = replace(TPU, num_dies=4, die_to_die_bytes_per_s=1e9)
+HEADS = Attention(
+    name="a", batch=8, num_heads=8, num_kv_heads=8, seq_q=512, seq_kv=512, head_dim=64, v_head_dim=64, causal=True
+)
+
+
+@example(HEADS, DIES, replace(DIES, num_io_dies=4))
+@given(st.one_of(attentions(), streaming()), accelerators(), accelerators())
+def test_each_of_many_chips_is_priced_as_it_is_alone(op: Operator, a: Accelerator, b: Accelerator) -> None:
+    """A search bounds chips together, of one die and of several on I/O dies, and evaluates each alone."""
+    rows = {name: (getattr(a, name), getattr(b, name)) for name in ARRAY_FIELDS}
+    both = replace(a, **{name: np.array(values) for name, values in rows.items() if values[0] != values[1]})
+    alone = [_operator_time_s(op, replace(a, **{name: row[i] for name, row in rows.items()})) for i in (0, 1)]
+    assert np.broadcast_to(_operator_time_s(op, both), 2).tolist() == alone
 
 
 @given(attentions())
@@ -290,3 +306,14 @@ def test_attention_by_hand_reads_keys_and_values_once_for_each_block_of_queries(
         assert cost.memory_s == pytest.approx((op.bytes_moved + again) / 1228.8e9, rel=1e-12)
     # 3 x 4 x 256 x 128 pairs on 2 x 128 lanes are 1,536 rounds of 6 cycles and an exponential.
     assert cost.vector_s == pytest.approx(1536 * (6 + EXPONENTIAL) / chip.clock_hz, rel=1e-12)
+
+
+def test_softmax_runs_beside_the_products_of_attention_as_far_as_the_chip_says() -> None:
+    op = Attention(
+        name="a", batch=1, num_heads=16, num_kv_heads=16, seq_q=2048, seq_kv=2048, head_dim=128, v_head_dim=128
+    )
+    times = [float(_operator_time_s(op, replace(FAST_MEMORY, softmax_overlap=share))) for share in (1.0, 0.5, 0.0)]
+    cost = attention_cost(op, FAST_MEMORY)
+    assert times[0] == pytest.approx(max(cost.tensor_s, cost.vector_s))
+    assert times[2] == pytest.approx(cost.tensor_s + cost.vector_s)
+    assert times[1] == pytest.approx((times[0] + times[2]) / 2)

@@ -11,7 +11,7 @@ import pytest
 from design_samples import QUESTIONS, every_option, question, small_space
 from sartor.cost.chip.ownership import package_usd
 from sartor.designs.bounds import joules_per_token
-from sartor.designs.candidates import DesignStatus, Ranked, alone, candidates_of
+from sartor.designs.candidates import DesignStatus, Ranked, candidates_of, priced
 from sartor.designs.point import Point, ScheduleStore, evaluate_option, evaluate_point
 from sartor.designs.question import Budgets, DesignCosts, DesignModel, DesignQuestion, Objective, expert_widths_of
 from sartor.designs.search import search_design
@@ -31,7 +31,7 @@ def all_points(asked: DesignQuestion, space: AcceleratorSpace) -> list[Ranked]:
         for hbm in candidates.hbm_bytes[:, i].tolist()
         if hbm > 0
     ]
-    return [alone(asked, evaluate_point(asked, point, store)) for point in points]
+    return [priced(asked, evaluate_point(asked, point, store)) for point in points]
 
 
 def best_of(asked: DesignQuestion, space: AcceleratorSpace) -> float:

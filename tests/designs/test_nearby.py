@@ -9,7 +9,7 @@ import pytest
 from design_samples import question, small_space
 from sartor.designs.baselines import point_on
 from sartor.designs.bounds import lower_models
-from sartor.designs.candidates import JointResult, alone, candidates_of
+from sartor.designs.candidates import JointResult, candidates_of, priced
 from sartor.designs.point import evaluate_point
 from sartor.designs.question import Budgets, Objective
 from sartor.designs.search import search_design
@@ -43,7 +43,7 @@ def test_a_range_holds_the_neighbours_on_its_axis_within_one_percent_of_the_best
     assert set(found.near_best) == {"num_vector_cores", "global_buffer_mib"}
     candidates, _ = candidates_of(ASKED, SPACE)
     for other in map(candidates.accelerator, range(len(candidates))):
-        rate = alone(ASKED, evaluate_point(ASKED, point_on(ASKED, models, other, hbm))).objective
+        rate = priced(ASKED, evaluate_point(ASKED, point_on(ASKED, models, other, hbm))).objective
         if other.num_vector_cores == chip.num_vector_cores:
             low, high = found.near_best["global_buffer_mib"]
             assert (low <= other.global_buffer_bytes / 2**20 <= high) == (rate >= (1 - PLATEAU) * best.objective)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from design_samples import QUESTIONS, SPACES, every_option, question, small_space
-from sartor.designs.candidates import Ranked, alone, candidates_of
+from sartor.designs.candidates import Ranked, candidates_of, priced
 from sartor.designs.front import METRICS, pareto_front, value_of
 from sartor.designs.point import Point, ScheduleStore, evaluate_point
 from sartor.designs.question import Budgets
@@ -27,7 +27,7 @@ def everything() -> list[Ranked]:
         for i in range(len(candidates))
         for hbm in candidates.hbm_bytes[:, i]
     ]
-    ranked = [alone(asked, evaluate_point(asked, point, store)) for point in points]
+    ranked = [priced(asked, evaluate_point(asked, point, store)) for point in points]
     return [each for each in ranked if each.objective > 0]
 
 

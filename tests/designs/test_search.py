@@ -50,9 +50,9 @@ def test_the_search_finds_what_trying_everything_finds(objective: Objective) -> 
 
 
 @pytest.mark.parametrize("quarter", range(4))
-def test_random_spaces_are_searched_exactly(quarter: int) -> None:
+def test_random_spaces_are_searched_exactly(quarter: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spaces (a hundred in the long run, of every objective here too), whose every chip, memory and plan is
-    evaluated."""
+    evaluated; every other one in fine boxes, as a large space is."""
     for seed in range(25 * quarter, 25 * quarter + times(8, 25)):
         draw = np.random.default_rng(seed)
         axes = {
@@ -77,6 +77,7 @@ def test_random_spaces_are_searched_exactly(quarter: int) -> None:
         drawn = {key: draw.choice(v, 1 + (key in several), replace=False).tolist() for key, v in axes.items()}
         space = small_space(**drawn, area_model="die", node_nm=7, hbm_gb=[float(draw.choice([0.02, 0.05, 0.2]))])
         asked = question(objective=list(Objective)[seed % len(Objective)], microbatch_sizes=(int(draw.choice([1, 4])),))
+        monkeypatch.setattr(search, "FINE", seed % 2 << 62)
         result, most = search_design(asked, space), best_of_all(asked, space)
         assert (result.best.objective if result.best else 0.0) == pytest.approx(most, rel=1e-9), seed
 
@@ -113,7 +114,8 @@ def test_a_scouted_chip_of_a_search_cut_short_is_counted(monkeypatch: pytest.Mon
     monkeypatch.setattr(search.SearchState, "until_proved", out_of_time)
     result = search_design(QUESTIONS[1], SPACES[1])
     assert result.best is not None
-    assert (result.evaluated, result.ranked) == (1, (result.best,))
+    assert result.evaluated == len(result.ranked) == 2
+    assert result.ranked[0] == result.best
     assert result.evaluated + result.pruned + result.left_out + result.waiting == result.num_points
 
 
@@ -136,7 +138,8 @@ def test_a_box_is_bounded_by_no_less_than_any_chip_in_it(kind: int) -> None:
     varied |= {"num_dies": [1, 2], "die_to_die_gb_per_s": [1, 100]}
     space = small_space(**varied, global_buffer_mib=[1, 2], scale_up_devices=[2, 8], scale_out_gb_per_s=[10, 50])
     asked, (candidates, _) = QUESTIONS[kind], candidates_of(QUESTIONS[kind], space)
-    boxes = [(members, taken(best, b)) for group, best in candidates.boxes() for b, members in enumerate(group)]
+    members_of_boxes, chips = candidates.boxes()
+    boxes = [(members, chips.accelerator(b)) for b, members in enumerate(members_of_boxes)]
     assert sorted(np.concatenate([members for members, _ in boxes])) == list(range(len(candidates)))
     for model in lower_models(asked):
         for parts in model.parts.values():
@@ -427,3 +430,20 @@ def test_every_chip_with_a_memory_is_counted_once() -> None:
         assert sum(counts) == found.num_points
     assert (most.left_out, most.waiting, nothing.left_out, late.waiting) == (0, 0, 4, 4)
     assert tight.left_out == 2
+
+
+@pytest.mark.parametrize("kind", [1, 2, "plans"])
+def test_fine_boxes_with_second_bounds_of_their_own_change_no_answer(
+    kind: int | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a space of millions is searched: boxes differ in memories, buffers and links alone, and are bounded twice."""
+    varied = {"num_stacks": [2, 4], "num_links": [2, 6], "tensor_core_sram_kib": [4, 16], "memory": ["hbm2", "hbm3"]}
+    space, asked = small_space(**varied, num_tensor_cores=[1, 4], global_buffer_mib=[1, 2]), QUESTIONS[kind]
+    plain = search_design(asked, space)
+    monkeypatch.setattr(search, "FINE", 0)
+    monkeypatch.setattr(search, "SHARPENED", 2)
+    fine = search_design(asked, space)
+    assert plain.best is not None
+    assert fine.best is not None
+    assert fine.best.objective == pytest.approx(plain.best.objective, rel=1e-9)
+    assert fine.status is plain.status is DesignStatus.OPTIMAL

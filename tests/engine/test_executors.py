@@ -213,7 +213,7 @@ def test_dask_workers_give_the_same_answer_though_one_is_killed(
             worker.kill()
 
     found = run_design(ASKED, SPACE, executor=address, study=path, on_progress=kill)
-    assert worker.wait(timeout=10) != 0
+    assert worker.wait(timeout=60) != 0
     assert facts(found) == facts(expected)
     record = read_study(path)
     assert record.sessions[0].executor == address

@@ -18,7 +18,7 @@ import pytest
 
 from design_samples import TWO, every_option, question, small_space
 from effort import LONG, times
-from sartor.designs.candidates import DesignStatus, JointResult, Ranked, alone, candidates_of
+from sartor.designs.candidates import DesignStatus, JointResult, Ranked, candidates_of, priced
 from sartor.designs.point import Point, ScheduleStore, evaluate_point
 from sartor.designs.question import Budgets, DesignQuestion, Objective
 from sartor.designs.search import run_here, search_design
@@ -52,7 +52,7 @@ def every_point(name: str) -> tuple[Ranked, ...]:
         for h in candidates.hbm_bytes[:, i].tolist()
         if h > 0
     ]
-    return tuple(alone(asked, evaluate_point(asked, point, store)) for point in points)
+    return tuple(priced(asked, evaluate_point(asked, point, store)) for point in points)
 
 
 def best_of(name: str) -> float:

@@ -292,7 +292,7 @@ def test_a_full_disk_ends_the_search_in_words_and_loses_nothing(
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (170_000, hard))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (165_000, hard))
         with pytest.raises(InputError, match="the disk is full or a limit is reached"):
             search(path, first)
     finally:

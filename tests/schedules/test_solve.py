@@ -227,7 +227,7 @@ def test_ctrl_c_before_the_search_has_begun_is_heard_when_it_has() -> None:
 @pytest.mark.parametrize(
     ("origin", "command"),
     [
-        ("", "pip install 'sartor[web]'"),
+        ("", "pip install 'anyio>=4.4' starlette"),
         ('{"url": "file:///src/sartor", "dir_info": {"editable": true}}', "pip install -e '/src/sartor[web]'"),
         ('{"url": "file:///src/sartor", "dir_info": {}}', "pip install 'sartor[web] @ file:///src/sartor'"),
     ],
@@ -235,5 +235,7 @@ def test_ctrl_c_before_the_search_has_begun_is_heard_when_it_has() -> None:
 def test_a_missing_extra_is_installed_from_where_this_copy_came(
     origin: str, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metadata, "distribution", lambda _: SimpleNamespace(read_text=lambda name: origin or None))
+    wanted = ["numpy", "anyio>=4.4; extra == 'web'", 'starlette; extra == "web"', "pyarrow; extra == 'data'"]
+    copy = SimpleNamespace(read_text=lambda name: origin or None, requires=wanted)
+    monkeypatch.setattr(metadata, "distribution", lambda _: copy)
     assert install_command("web") == command

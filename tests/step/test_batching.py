@@ -108,7 +108,7 @@ def test_where_weights_do_not_fit_times_are_infinite_and_a_wider_split_is_named(
     for answer in (512, 1):
         found = steady_state(small, replace(LOAD, concurrency=1, output_len=answer))
         assert (found.tpot_s, found.ttft_s, found.output_tokens_per_s) == (np.inf, np.inf, 0)
-    assert would_fit(small, 1280) == {"tp": 4}
+    assert would_fit(small, 1280) == {"tp": 2}
 
 
 def test_a_benchmark_that_begins_all_at_once_sees_later_first_tokens() -> None:
@@ -396,3 +396,17 @@ def test_the_tail_of_a_queue_is_that_of_a_simulated_one(busy: float) -> None:
     queue = Waits(mean_s=np.array([busy / (2 * (1 - busy))]), lump_s=np.ones(1))
     for share in (0.9, 0.95, 0.99, 0.999):
         assert queue.mean_s + queue.beyond_mean_s(share) == pytest.approx(np.quantile(waits, share), rel=0.08)
+
+
+def test_stages_add_memory_and_throughput_and_take_no_time_from_one_sequence() -> None:
+    """One sequence passes all stages, and is sent between them; many run in as many batches as stages."""
+    staged = replace(LLAMA, pp=2)
+    few = Load(concurrency=np.array([1, 2, 64, 256]), input_len=512, output_len=512)
+    alone, together = steady_state(LLAMA, few), steady_state(staged, few)
+    sent = np.asarray(together.step_s)[0] - np.asarray(alone.step_s)[0]
+    assert 0 < sent < 1e-3
+    faster = np.asarray(together.output_tokens_per_s) / np.asarray(alone.output_tokens_per_s)
+    assert (faster[2:] > 1).all()
+    assert (faster < 2).all()
+    assert capacity(staged, 512, 512) > 2 * capacity(LLAMA, 512, 512)
+    assert staged.num_devices == 2 * LLAMA.num_devices

@@ -372,12 +372,7 @@ def _pair_body(pair: Pair) -> JsonDict:
         "table": pair.case.table,
         **words,
         **dict(pair.case.tags),
-        "predicted_s": pair.predicted_s,
-        "low_s": pair.low_s,
-        "high_s": pair.high_s,
-        "source": pair.source,
-        "measured_s": pair.measured_s,
-        "ratio": pair.ratio,
+        **picked(pair, "predicted_s", "low_s", "high_s", "source", "measured_s", "ratio"),
     }
 
 

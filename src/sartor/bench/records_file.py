@@ -1,13 +1,11 @@
-"""Records of timed cases: the file that grows while a suite runs, cases read back from its rows, and what the cost
-model predicts for them.
+"""Records of timed cases: the file that grows while a suite runs, and what the cost model predicts for the cases.
 
 Rows are appended whole, one at a time, so that an interrupted run can be resumed.
 
 CSV is written row by row. Parquet is written at the end from a CSV beside it (``NAME.parquet.part.csv``); an
 interrupted run leaves this CSV and the next run continues it.
 
-A recorded row is read back as the case that was timed, so that today's model can predict it. An operator is priced
-alone, at the clock of its mode; a stack is lowered by ``sartor.model.lower`` and priced.
+An operator is priced alone, at the clock of its mode; a stack is lowered by ``sartor.model.lower`` and priced.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from sartor.bench.cases import IDENTITY, BenchCase, ClockMode, StackRun, StepPart, Work, key_of
+from sartor.bench.cases import IDENTITY, BenchCase, ClockMode, StackRun, StepPart, key_of
 from sartor.bench.timing import COLUMNS, NOISY, DeviceFacts, device_columns
 from sartor.bounded import read_csv
 from sartor.cost.correction.calibration import TORCH, Calibration, Clock, load_calibration
@@ -44,7 +42,6 @@ from sartor.operators import (
     DType,
     Gemm,
     GroupedGemm,
-    Layout,
     MemoryBound,
     MemoryBoundKind,
     Operator,
@@ -53,7 +50,6 @@ from sartor.operators import (
     Pass,
     Role,
 )
-from sartor.records.rows import MEMORY_BOUND, dtype_of
 
 AGREE = 0.15
 """If two timings of a case differ by more, it is timed again."""
@@ -200,90 +196,6 @@ def _line(values: Sequence[Any]) -> bytes:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerow(values)
     return text.getvalue().encode()
-
-
-def case_of(row: JsonMap) -> BenchCase:
-    """The case of a row of ``sartor measure``, with the same key. Of a memory-bound kernel a row has the bytes, not how
-    many launches moved them. Raises ``KeyError`` for a table without cases here (collectives)."""
-    work = _WORK[row["table"]](row, dtype_of(row["dtype"]))
-    return BenchCase(
-        work=work, kernel=row["kernel"], mode=ClockMode(row["mode"]), resident=str(row["resident"]) not in ("0", "")
-    )
-
-
-def _whole(row: JsonMap, *names: str) -> dict[str, Any]:
-    return {name: int(float(row[name])) for name in names}
-
-
-def _gemm(row: JsonMap, dtype: DType) -> Work:
-    return Gemm(name="gemm", **_whole(row, "batch", "m", "n", "k"), dtype=dtype, layout=Layout(row["layout"]))
-
-
-def _grouped(row: JsonMap, dtype: DType) -> Work:
-    groups, rows = _whole(row, "batch", "m").values()
-    layout, pass_ = Layout(row["layout"]), Pass(row["pass"])
-    sizes = _whole(row, "n", "k")
-    return GroupedGemm(name="grouped", groups=groups, rows=rows, **sizes, dtype=dtype, layout=layout, pass_=pass_)
-
-
-def _attention(row: JsonMap, dtype: DType) -> Work:
-    heads, kv_heads, head_dim = _whole(row, "heads", "kv_heads", "head_dim").values()
-    return Attention(
-        name="attention",
-        **_whole(row, "batch", "seq_q", "seq_kv", "window"),
-        num_heads=heads,
-        num_kv_heads=kv_heads,
-        head_dim=head_dim,
-        v_head_dim=head_dim,
-        causal=str(row["causal"]) == "True",
-        dtype=dtype,
-        pass_=Pass(row["pass"]),
-    )
-
-
-def _memory_bound(row: JsonMap, dtype: DType) -> Work:
-    word, kind = str(row["op"]), MEMORY_BOUND.get(str(row["op"]), MemoryBoundKind.RESIDUAL)
-    steps, sizes = kind is MemoryBoundKind.OPTIMIZER, _whole(row, "rows", "cols")
-    return MemoryBound(
-        name=word,
-        kind=kind,
-        kernel="" if word == kind.value else word,
-        rows=sizes["rows"],
-        cols=sizes["cols"],
-        bytes_moved=float(row["bytes"]),
-        dtype=dtype,
-        pass_=Pass.OPTIMIZER if steps else Pass(row["pass"]),
-    )
-
-
-def _stack(row: JsonMap, dtype: DType) -> Work:
-    sizes = _whole(row, "batch", "heads", "kv_heads", "head_dim", "layers", "hidden", "ffn", "vocab", "seq", "seq_kv")
-    return StackRun(
-        name=row["model"],
-        hidden_size=sizes["hidden"],
-        num_heads=sizes["heads"],
-        num_kv_heads=sizes["kv_heads"],
-        head_dim=sizes["head_dim"],
-        ffn_hidden_size=sizes["ffn"],
-        gated=str(row["gated"]) == "1",
-        causal=str(row["causal"]) == "True",
-        num_layers=sizes["layers"],
-        vocab_size=sizes["vocab"],
-        batch=sizes["batch"],
-        seq_len=sizes["seq"],
-        context_len=sizes["seq_kv"],
-        part=StepPart(row["phase"]),
-        dtype=dtype,
-    )
-
-
-_WORK = {
-    "gemm": _gemm,
-    "grouped_gemm": _grouped,
-    "attention": _attention,
-    "memory_bound": _memory_bound,
-    "layer_and_model": _stack,
-}
 
 
 EAGER = Kernels(fused=False, accumulates=False)

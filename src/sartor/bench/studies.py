@@ -20,7 +20,7 @@ from sartor.bench.records_file import Pair, pairs
 from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
 from sartor.hardware.gpu import Gpu
-from sartor.json_types import JsonDict, JsonMap
+from sartor.json_types import JsonDict, JsonMap, picked, plain
 from sartor.model.shape import TransformerShape
 from sartor.model.zoo import load_model
 from sartor.operators import Attention, DType, Gemm, Layout, Pass
@@ -308,13 +308,8 @@ def _arm(arm: Arm, by_key: Mapping[tuple[str, ...], Pair]) -> ArmResult:
 def _against(result: ArmResult, base: ArmResult | None) -> ArmResult:
     if base is None:
         return result
-    return ArmResult(
-        arm=result.arm,
-        predicted_s=result.predicted_s,
-        low_s=result.low_s,
-        high_s=result.high_s,
-        measured_s=result.measured_s,
-        source=result.source,
+    return replace(
+        result,
         predicted_speedup=base.predicted_s / result.predicted_s * (result.arm.work / base.arm.work),
         measured_speedup=base.measured_s / result.measured_s * (result.arm.work / base.arm.work),
     )
@@ -352,21 +347,12 @@ def _same_direction(results: Sequence[ArmResult]) -> float | None:
 
 
 def _arm_body(result: ArmResult) -> JsonDict:
-    values = {
-        "predicted_s": result.predicted_s,
-        "low_s": result.low_s,
-        "high_s": result.high_s,
-        "measured_s": result.measured_s,
-        "predicted_speedup": result.predicted_speedup,
-        "measured_speedup": result.measured_speedup,
-        "points_apart": result.points,
-    }
+    times = ("predicted_s", "low_s", "high_s", "measured_s", "predicted_speedup", "measured_speedup")
     return {
         "arm": result.arm.name,
-        "group": result.arm.group,
-        "x": result.arm.x,
-        "is_baseline": result.arm.is_baseline,
-        **{name: value if np.isfinite(value) else None for name, value in values.items()},
+        **picked(result.arm, "group", "x", "is_baseline"),
+        **picked(result, *times),
+        "points_apart": plain(result.points),
         "source": result.source,
         "work": result.arm.work,
         "parts": [{"table": case.table, **case.columns, "count": count} for case, count in result.arm.parts],

@@ -31,7 +31,7 @@ from sartor.cost.cost import Z80
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
-from sartor.json_types import JsonDict, JsonMap
+from sartor.json_types import JsonDict, JsonMap, picked
 from sartor.operators import DType
 from sartor.records.strangers import LEAST_OF_DEVICE
 from sartor.units import FloatArray
@@ -343,17 +343,11 @@ def as_body(calibration: CalibrationFit, path: str | None) -> JsonDict:
         "source": calibration.source,
         "date": calibration.date or None,
         "made_with": dict(calibration.made_with),
-        "start": calibration.start,
-        "over": calibration.over,
+        **picked(calibration, "start", "over"),
         "own_rows": sum(weight != 0 for weight in calibration.own_rows.weights) if calibration.own_rows else 0,
-        "rows": calibration.rows,
-        "shapes": calibration.shapes,
-        "samples": calibration.samples,
+        **picked(calibration, "rows", "shapes", "samples"),
         "left_out": [{"reason": reason, "rows": count} for reason, count in calibration.left_out.items()],
-        "fit": dict(calibration.fit),
-        "held_out": dict(calibration.held_out),
-        "before": dict(calibration.before),
-        "catalogue": dict(calibration.catalogue),
+        **picked(calibration, "fit", "held_out", "before", "catalogue"),
         "streams": [
             {"section": name, "rows": fit.rows, "before": fit.before, "fit": fit.after}
             for name, fit in calibration.streams.items()

@@ -37,12 +37,6 @@ def choose(products: Products, count: int) -> Index:
     return pool[_herded(_places(products.part(pool)), count)]
 
 
-def choose_at_random(products: Products, count: int, seed: int) -> Index:
-    """Indices of ``count`` GEMMs drawn uniformly."""
-    drawn = np.random.default_rng(seed).permutation(len(products))
-    return drawn[:count].astype(np.int64)
-
-
 REACH = 1.0
 """Length scale of the similarity, in standard deviations; half of it gave the same held-out error."""
 

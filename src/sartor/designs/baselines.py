@@ -15,7 +15,7 @@ import numpy as np
 
 from sartor.cost.chip.operator_latency import SCALE_OUT
 from sartor.designs.bounds import LoweredModel, bare_problem, lower_models, part_seconds, placed_rates
-from sartor.designs.candidates import Baseline, Keep, Ranked, afresh, alone
+from sartor.designs.candidates import Baseline, Keep, Ranked, afresh, priced
 from sartor.designs.parts import CopySplit, ModelParts, parts_of
 from sartor.designs.point import (
     Evaluation,
@@ -165,7 +165,7 @@ def searched(
 
     def on(hbm_bytes: float) -> Ranked | None:
         point = point_on(question, models, chip.accelerator, hbm_bytes)
-        return alone(question, evaluate_point(question, point, store))
+        return priced(question, evaluate_point(question, point, store))
 
     return _at_its_memories(question, chip, "searched", on, "no placement fits", keep, "placement alone")
 
@@ -243,7 +243,7 @@ def expert_point(
     if any(outcome is None for outcome in outcomes):
         return None
     rates = tuple(outcome.sequences_per_s if outcome else 0.0 for outcome in outcomes)
-    return alone(question, Evaluation(point=point, outcomes=tuple(outcomes), bounds=rates))
+    return priced(question, Evaluation(point=point, outcomes=tuple(outcomes), bounds=rates))
 
 
 def _expert_outcome(question: DesignQuestion, point: Point, m: int, store: ScheduleStore) -> ModelOutcome | None:

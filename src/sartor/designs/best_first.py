@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 
 import numpy as np
@@ -224,9 +224,7 @@ class BestFirst(ABC):
         )
 
     def _add(self, spot: Spot, evaluation: Evaluation) -> None:
-        number, _ = spot
-        local = replace(evaluation, point=replace(evaluation.point, index=self.chip(number)))
-        ranked = replace(priced(self.shaped(number), self.candidates, local), evaluation=evaluation)
+        ranked = priced(self.shaped(spot[0]), evaluation)
         before = self.ranked.get(spot)
         if before is None or ranked.objective >= before.objective:
             self.ranked[spot] = ranked

@@ -6,7 +6,7 @@ protocol of a store (`Keep`) for whatever else is computed once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
@@ -14,14 +14,16 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from sartor.cost.chip.area import die_area, published_area_mm2
-from sartor.cost.chip.operator_latency import PACKAGE, SCALE_OUT, distinct_rows
+from sartor.cost.chip.operator_latency import PACKAGE, SCALE_OUT
 from sartor.cost.chip.ownership import dies_usd, electricity_usd, excess, faults, package_usd, power
 from sartor.designs.point import Evaluation
 from sartor.designs.question import EQUAL, AreaModel, DesignQuestion, Objective
-from sartor.designs.space import AcceleratorSpace, taken
+from sartor.designs.space import AcceleratorSpace, column, taken
 from sartor.hardware.accelerator import ARRAY_FIELDS, Accelerator
 from sartor.interrupts import point
-from sartor.units import GIGA, MIB, Array, Floats, Ints, format_bytes
+from sartor.units import GIGA, MIB, Array, Floats, IntArray, Ints, format_bytes
+
+T = TypeVar("T")
 
 
 class DesignStatus(StrEnum):
@@ -53,6 +55,15 @@ class Ranked:
     """Price of die and memory, the divisor of throughput per dollar; no package, test, margin, host or power supply."""
     ownership_usd: float = 0.0
     """``usd`` plus package and electricity over the years of use at peak power; no test, margin, host or network."""
+
+
+def best_of(points: Iterable[tuple[float, float, int, T]]) -> T | None:
+    """The best of points (objective, area, number, point) with an objective: of equals, the smallest die, then the
+    first number. None if there are none."""
+    known = [entry for entry in points if entry[0] > 0]
+    top = max((objective for objective, *_ in known), default=0.0)
+    equals = (entry for entry in known if entry[0] >= top * (1 - EQUAL))
+    return min(equals, key=lambda entry: entry[1:3], default=(0, 0, 0, None))[-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,17 +123,12 @@ class JointResult:
     """By model, why the best beats the TPUv4-like point (`designs.why.Reason`), if baselines were requested."""
     tightest: str = ""
     interrupted: bool = False
-    scouted: bool = False
-    """Whether the best was only looked at ahead of the search, which no study holds yet."""
     assumptions: tuple[str, ...] = field(default=())
 
     @property
     def waiting(self) -> int:
         """Points that were neither evaluated nor ruled out."""
         return max(self.num_points - self.left_out - self.evaluated - self.pruned, 0)
-
-
-T = TypeVar("T")
 
 
 class Keep(Protocol):
@@ -143,23 +149,19 @@ def afresh(key: str, make: Callable[[], T]) -> T:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """All candidates of a space as flat arrays: group and place of each, area, power and price."""
+    """All candidates of a space within all budgets: group and place of each, memories, divisors of the objective."""
 
     groups: tuple[Accelerator, ...]
-    group: Array
-    place: Array
-    area_mm2: Array
-    power_w: Array
-    die_usd: Array
+    group: IntArray
+    place: IntArray
     hbm_bytes: Array
     """[memories, candidates]; 0: no such memory within the budget."""
     divisor: Array
     """[memories, candidates]: divisor of the objective (area, power, price of all devices); 1 for throughput itself."""
 
-    @property
-    def least_divisor(self) -> Array:
-        """[candidates]"""
-        return np.asarray(self.divisor.min(axis=0))
+    def least_divisor(self, index: Array | slice = slice(None)) -> Array:
+        """[index], or [candidates]"""
+        return np.asarray(self.divisor[:, index].min(axis=0))
 
     def __len__(self) -> int:
         return len(self.group)
@@ -167,15 +169,21 @@ class Candidates:
     def accelerator(self, index: int) -> Accelerator:
         return taken(self.groups[self.group[index]], int(self.place[index]))
 
+    def column(self, name: str) -> Array:
+        """A field of every candidate."""
+        values = np.zeros(len(self))
+        for g, a in enumerate(self.groups):
+            where = self.group == g
+            values[where] = column(getattr(a, name), a.shape, self.place[where])
+        return values
+
     def only(self, index: Array) -> Candidates:
         """Only these candidates, renumbered."""
         groups = tuple(self.of_groups(index))
         group, place = np.zeros((2, len(index)), dtype=np.int64)
         for g, (where, _) in enumerate(groups):
             group[where], place[where] = g, np.arange(len(where))
-        columns = {
-            name: getattr(self, name)[..., index] for name in ("area_mm2", "power_w", "die_usd", "hbm_bytes", "divisor")
-        }
+        columns = {name: getattr(self, name)[:, index] for name in ("hbm_bytes", "divisor")}
         return Candidates(groups=tuple(accelerator for _, accelerator in groups), group=group, place=place, **columns)
 
     def memories(self, c: int) -> Iterator[int]:
@@ -192,10 +200,23 @@ class Candidates:
             where = np.flatnonzero(self.group[index] == g)
             yield where, taken(self.groups[g], self.place[index][where])
 
-    def boxes(self) -> tuple[tuple[tuple[Array, ...], Accelerator], ...]:
-        """For each group, boxes of candidates with the same arrays and clock: their positions, and chips (one per box)
-        that are nowhere worse than any in it."""
-        return tuple(_boxes(where, a) for where, a in self.of_groups(np.arange(len(self))))
+    def boxes(self, *, fine: bool = False) -> tuple[list[Array], Candidates]:
+        """Boxes of candidates with the same arrays and clock (and lanes, if ``fine``): their positions, and chips (one
+        per box) that are nowhere worse than any in it."""
+        boxes, chips, fields = list[Array](), list[Accelerator](), (*_BOX, *_FINE) if fine else _BOX
+        for g, a in enumerate(self.groups):
+            if len(where := np.flatnonzero(self.group == g)):
+                members, best = _boxes(where, a, self.place[where], fields)
+                boxes += members
+                chips.append(best)
+        counts = [int(np.prod(best.shape)) for best in chips]
+        return boxes, Candidates(
+            groups=tuple(chips),
+            group=np.repeat(np.arange(len(chips)), counts),
+            place=np.concatenate([np.arange(count) for count in counts]),
+            hbm_bytes=np.array([[self.hbm_bytes[:, box].max() for box in boxes]]),
+            divisor=np.array([[self.divisor[:, box].min() for box in boxes]]),
+        )
 
 
 _BOX = (
@@ -203,60 +224,79 @@ _BOX = (
     *PACKAGE,
 )
 """Fields equal within a box: those that decide most, and those of which more is not better."""
+_FINE = ("num_vector_cores", "vector_lanes")
+"""Fields equal within a fine box too: it differs in memories, buffers and links alone."""
 
 
-def _boxes(where: Array, a: Accelerator) -> tuple[tuple[Array, ...], Accelerator]:
-    columns = {name: np.broadcast_to(getattr(a, name), a.shape) for name in ARRAY_FIELDS if np.ndim(getattr(a, name))}
-    if not columns:
-        return (where,), a
-    _, box = distinct_rows([columns[name] for name in _BOX if name in columns] or [np.zeros(a.shape)])
+def _boxes(where: Array, a: Accelerator, place: IntArray, fields: tuple[str, ...]) -> tuple[list[Array], Accelerator]:
+    box = np.zeros(len(where), dtype=np.int64)
+    for name in fields:
+        values, number = np.unique(getattr(a, name), return_inverse=True)
+        if len(values) > 1:
+            box = box * len(values) + column(number.reshape(np.shape(getattr(a, name))), a.shape, place)
     order = np.argsort(box, kind="stable")
     starts = np.flatnonzero(np.diff(box[order], prepend=-1))
-    best = {name: np.maximum.reduceat(column[order], starts) for name, column in columns.items()}
-    return tuple(np.split(where[order], starts[1:])), replace(a, **best)  # type: ignore[arg-type]
+    fields_with_arrays = (name for name in ARRAY_FIELDS if np.ndim(getattr(a, name)))
+    best = {
+        name: np.maximum.reduceat(column(getattr(a, name), a.shape, place[order]), starts)
+        for name in fields_with_arrays
+    }
+    return np.split(where[order], starts[1:]), replace(a, **best)  # type: ignore[arg-type]
 
 
 def candidates_of(question: DesignQuestion, space: AcceleratorSpace) -> tuple[Candidates, str]:
     """The candidates within all budgets, and if there are none, a sentence on the tightest constraint."""
-    columns: dict[str, list[Array]] = {}
-    for g, group in enumerate(space.groups):
-        count = int(np.prod(group.shape, dtype=np.int64))
-        memories = space.hbm_bytes or (np.nan,)
-        area, watts = _area_of(question, group), np.broadcast_to(power(group).tdp_w, group.shape)
-        hbm = np.stack([np.broadcast_to(group.hbm_bytes if np.isnan(h) else h, group.shape) for h in memories])
-        usd = np.broadcast_to(dies_usd(group, area, question.costs.wafer_usd), group.shape)
-        group_columns = {
-            "group": np.full(count, g),
-            "place": np.arange(count),
-            "area": area,
-            "power": watts,
-            "usd": usd,
-        }
-        group_columns["stacks"] = np.broadcast_to(group.num_stacks, group.shape)
-        group_columns["excess"] = space_excess(question, space, group)
-        for name, value in {**group_columns, "hbm": hbm}.items():
-            columns.setdefault(name, []).append(np.asarray(value))
-    all_ = {name: np.concatenate(parts, axis=-1) for name, parts in columns.items()}
-    unbuildable = _nearest_unbuildable(space, all_)
-    all_ = {name: column[..., all_["excess"] <= 1] for name, column in all_.items()}
-    masks = _masks(question, space, all_)
-    keep = np.logical_and.reduce([mask for _, mask in masks])
-    hbm = np.where(all_["hbm"] <= (question.budgets.hbm_bytes or np.inf), all_["hbm"], 0.0)
-    usd = all_["usd"] + memory_usd(question, all_["hbm"])
-    owned = _ownership_usd(question, all_["area"], all_["power"], usd, all_["stacks"])
-    divisor = _divisor_of(question, all_["area"], all_["power"], usd, owned)
-    divisor = np.broadcast_to(divisor, all_["hbm"].shape)
-    candidates = Candidates(
-        groups=space.groups,
-        group=all_["group"][keep],
-        place=all_["place"][keep],
-        area_mm2=all_["area"][keep],
-        power_w=all_["power"][keep],
-        die_usd=all_["usd"][keep],
-        hbm_bytes=hbm[:, keep],
-        divisor=divisor[:, keep],
-    )
-    return candidates, "" if keep.any() else unbuildable or _tightest(masks, question, space, all_)
+    parts = [_within_budgets(question, space, *chunk) for chunk in space.chunks()]
+    columns = {name: np.concatenate([part.pop(name) for part in parts], axis=-1) for name in list(parts[0])}
+    if question.objective not in PER:
+        columns["divisor"] = np.broadcast_to(1.0, columns["hbm_bytes"].shape)
+    candidates = Candidates(groups=space.groups, **columns)
+    return candidates, "" if len(candidates) else _why_none(question, space)
+
+
+def _within_budgets(
+    question: DesignQuestion, space: AcceleratorSpace, group: int, places: IntArray, chips: Accelerator
+) -> dict[str, Array]:
+    """The columns of `Candidates` for those of a chunk that can be built and are within all budgets."""
+    priced_columns = _priced_columns(question, space, chips)
+    masks = _masks(_limits(question, space), priced_columns)
+    keep = np.logical_and.reduce([priced_columns["excess"] <= 1, *masks.values()])
+    hbm, area, watts = (priced_columns[name][..., keep] for name in ("hbm", "area", "power"))
+    columns: dict[str, Array] = {
+        "group": np.full(int(keep.sum()), group, dtype=np.int16),
+        "place": places[keep].astype(np.int32),
+        "hbm_bytes": np.where(hbm <= (question.budgets.hbm_bytes or np.inf), hbm, 0.0),
+    }
+    if question.objective in PER:
+        usd = priced_columns["usd"][keep] + memory_usd(question, hbm)
+        owned = _ownership_usd(question, area, watts, usd, np.broadcast_to(chips.num_stacks, keep.shape)[keep])
+        columns["divisor"] = np.broadcast_to(_divisor_of(question, area, watts, usd, owned), hbm.shape)
+    return columns
+
+
+def _priced_columns(question: DesignQuestion, space: AcceleratorSpace, chips: Accelerator) -> dict[str, Array]:
+    """Area, power, price, memories and `excess` of the chips of a chunk."""
+    area, watts, usd = prices(question, chips)
+    memories = space.hbm_bytes or (chips.hbm_bytes,)
+    hbm = np.stack([np.broadcast_to(size, chips.shape or (1,)) for size in memories])
+    excess_columns = np.broadcast_to(space_excess(question, space, chips), chips.shape or (1,))
+    return {"area": area, "power": watts, "usd": usd, "excess": excess_columns, "hbm": hbm}
+
+
+def all_prices(question: DesignQuestion, candidates: Candidates) -> Array:
+    """`prices` of all candidates [3, candidates]."""
+    columns = np.zeros((3, len(candidates)))
+    for where, a in candidates.of_groups(np.arange(len(candidates))):
+        columns[:, where] = prices(question, a)
+    return columns
+
+
+def prices(question: DesignQuestion, a: Accelerator) -> tuple[Array, Array, Array]:
+    """Area [mm2] by the question's model, peak power [W] and price of the dies [USD] of every candidate."""
+    published = question.costs.area is AreaModel.PUBLISHED
+    area = np.broadcast_to(published_area_mm2(a) if published else die_area(a).total_mm2, a.shape or (1,))
+    usd = dies_usd(a, area, question.costs.wafer_usd)
+    return area, np.broadcast_to(power(a).tdp_w, area.shape), np.broadcast_to(usd, area.shape)
 
 
 def space_excess(question: DesignQuestion, space: AcceleratorSpace, group: Accelerator) -> Array:
@@ -267,25 +307,12 @@ def space_excess(question: DesignQuestion, space: AcceleratorSpace, group: Accel
     return np.asarray(excess(group, surely=space.num_kept > 1))
 
 
-def priced(question: DesignQuestion, candidates: Candidates, evaluation: Evaluation) -> Ranked:
-    """An evaluation of a candidate with its objective and its price."""
-    i = evaluation.point.index
-    area, watts, die_usd = (float(x[i]) for x in (candidates.area_mm2, candidates.power_w, candidates.die_usd))
-    return _ranked(question, evaluation, area, watts, die_usd)
-
-
-def alone(question: DesignQuestion, evaluation: Evaluation) -> Ranked:
-    """The same for an accelerator that belongs to no space."""
-    a = evaluation.point.accelerator
-    area = float(_area_of(question, a))
-    die_usd = float(dies_usd(a, area, question.costs.wafer_usd))
-    return _ranked(question, evaluation, area, float(power(a).tdp_w), die_usd)
-
-
-def _ranked(question: DesignQuestion, evaluation: Evaluation, area: float, watts: float, die_usd: float) -> Ranked:
-    point = evaluation.point
+def priced(question: DesignQuestion, evaluation: Evaluation) -> Ranked:
+    """An evaluation with its objective and its price."""
+    point, evaluated = evaluation.point, evaluation.point.accelerator
+    area, watts, die_usd = (float(column[0]) for column in prices(question, evaluated))
     usd = die_usd + float(memory_usd(question, point.hbm_bytes))
-    owned = float(_ownership_usd(question, area, watts, usd, point.accelerator.num_stacks))
+    owned = float(_ownership_usd(question, area, watts, usd, evaluated.num_stacks))
     divisor = float(_divisor_of(question, area, watts, usd, owned))
     return Ranked(
         evaluation=evaluation,
@@ -299,15 +326,13 @@ def _ranked(question: DesignQuestion, evaluation: Evaluation, area: float, watts
     )
 
 
-def _divisor_of(question: DesignQuestion, area_mm2: Any, power_w: Any, usd: Any, owned_usd: Any) -> Any:
-    """The divisor of the objective: of all devices, from the area, power or price of one."""
-    per = {
-        Objective.PER_MM2: area_mm2,
-        Objective.PER_WATT: power_w,
-        Objective.PER_DOLLAR: usd,
-        Objective.PER_OWNERSHIP_DOLLAR: owned_usd,
-    }
-    return per[question.objective] * question.num_devices if question.objective in per else 1.0
+PER = (Objective.PER_MM2, Objective.PER_WATT, Objective.PER_DOLLAR, Objective.PER_OWNERSHIP_DOLLAR)
+"""Objectives that are throughput over what all devices take; `_divisor_of` takes them in this order."""
+
+
+def _divisor_of(question: DesignQuestion, *takes: Any) -> Any:
+    """The divisor of the objective: of all devices, from the area, power, price or ownership of one."""
+    return takes[PER.index(question.objective)] * question.num_devices if question.objective in PER else 1.0
 
 
 def _ownership_usd(
@@ -323,61 +348,60 @@ def memory_usd(question: DesignQuestion, hbm_bytes: Floats) -> Floats:
     return question.costs.hbm_usd_per_gb * hbm_bytes / GIGA
 
 
-def _area_of(question: DesignQuestion, accelerator: Accelerator) -> Array:
-    """Area [mm2] of every candidate by the question's model."""
-    published = question.costs.area is AreaModel.PUBLISHED
-    area = published_area_mm2(accelerator) if published else die_area(accelerator).total_mm2
-    return np.broadcast_to(area, accelerator.shape)
-
-
-def _nearest_unbuildable(space: AcceleratorSpace, all_: dict[str, Array]) -> str:
-    """Why no candidate can be built, for the one that exceeds the limits least; empty if some can be built."""
-    if (all_["excess"] <= 1).any():
-        return ""
-    nearest = int(all_["excess"].argmin())
-    chip = taken(space.groups[all_["group"][nearest]], int(all_["place"][nearest]))
-    why = faults(chip, surely=space.num_kept > 1)
-    sentence = f"none of the {all_['excess'].size} candidates can be built; the nearest one: {'; '.join(why)}"
-    return f"{sentence} ({_in_words(space, all_, nearest)}); --no-plausibility prices them anyway"
-
-
-def _masks(question: DesignQuestion, space: AcceleratorSpace, all_: dict[str, Array]) -> list[tuple[str, Array]]:
-    limits, area = question.budgets, question.budgets.area_mm2 or np.inf
-    hbm = np.less_equal(all_["hbm"], (limits.hbm_bytes or np.inf) * (1 + EQUAL)).any(axis=0)
-    watts = np.less_equal(all_["power"], (limits.power_w or np.inf) * (1 + EQUAL))
-    inside = np.less_equal(all_["area"], min(area, _space_limit_mm2(question, space)) * (1 + EQUAL))
-    return [("area_mm2", np.asarray(inside)), ("power_w", np.asarray(watts)), ("hbm_bytes", np.asarray(hbm))]
-
-
-def _space_limit_mm2(question: DesignQuestion, space: AcceleratorSpace) -> float:
-    """The space's own limit, which holds for areas of its own model."""
-    return (space.area_limit_mm2 if question.costs.area is space.area_model else 0.0) or np.inf
-
-
-def _tightest(
-    masks: list[tuple[str, Array]], question: DesignQuestion, space: AcceleratorSpace, all_: dict[str, Array]
-) -> str:
-    """The constraint that the fewest candidates meet, and the point nearest to it."""
-    name, mask = min(masks, key=lambda named_mask: int(named_mask[1].sum()))
-    columns = {"area_mm2": all_["area"], "power_w": all_["power"], "hbm_bytes": all_["hbm"].min(axis=0)}
-    limits = {key: getattr(question.budgets, key) or np.inf for key in columns}
-    limits["area_mm2"] = min(limits["area_mm2"], _space_limit_mm2(question, space))
+def _why_none(question: DesignQuestion, space: AcceleratorSpace) -> str:
+    """Why no candidate is left: none can be built, or the constraint that the fewest meet; with the nearest one."""
+    limits, counts, buildable = _limits(question, space), dict.fromkeys(BUDGETS, 0), 0
+    least = dict[str, tuple[float, dict[str, float], Accelerator]]()
+    for _, _, chips in space.chunks():
+        columns = _priced_columns(question, space, chips)
+        can = columns["excess"] <= 1
+        takes = dict(zip(BUDGETS, (columns["area"], columns["power"], columns["hbm"].min(axis=0)), strict=True))
+        together = np.max([takes[name] / limits[name] for name in BUDGETS], axis=0)
+        ranks = {name: np.where(can, column, np.inf) for name, column in {**takes, "together": together}.items()}
+        for name, rank in {"excess": columns["excess"], **ranks}.items():
+            i = int(rank.argmin())
+            if rank[i] < least.get(name, (np.inf,))[0]:
+                least[name] = (float(rank[i]), {key: float(take[i]) for key, take in takes.items()}, taken(chips, i))
+        buildable += int(can.sum())
+        for name, mask in _masks(limits, columns).items():
+            counts[name] += int((mask & can).sum())
+    if not buildable:
+        chip = least["excess"][-1]
+        why = "; ".join(faults(chip, surely=space.num_kept > 1))
+        sentence = f"none of the {space.num_kept} candidates can be built; the nearest one: {why} ({_in_words(chip)})"
+        return f"{sentence}; --no-plausibility prices them anyway"
+    name = min(counts, key=lambda name: counts[name])
     limit = _amount(name, limits[name])
-    if not mask.any():
-        smallest = int(columns[name].argmin())
-        takes = f"the smallest of {mask.size} candidates takes {_amount(name, columns[name][smallest])}"
+    if not counts[name]:
+        smallest, _, chip = least[name]
+        takes_least = f"the smallest of {buildable} candidates takes {_amount(name, smallest)} ({_in_words(chip)})"
         is_space_limit = name == "area_mm2" and limits[name] == space.area_limit_mm2
-        return f"{'area_limit_mm2' if is_space_limit else name}={limit}: {takes} ({_in_words(space, all_, smallest)})"
-    inside = ", ".join(
-        f"{budget} {int(budget_mask.sum())}" for budget, budget_mask in masks if np.isfinite(limits[budget])
-    )
-    excess = np.max([columns[key] / limits[key] for key in columns], axis=0)
-    near = int(excess.argmin())
-    needs = " and ".join(f"{key}={_amount(key, columns[key][near])}" for key in columns if np.isfinite(limits[key]))
+        return f"{'area_limit_mm2' if is_space_limit else name}={limit}: {takes_least}"
+    limited = [name for name in BUDGETS if np.isfinite(limits[name])]
+    _, nearest, chip = least["together"]
     return (
-        f"{name}={limit}: no candidate is within all budgets at once (within each alone: {inside}); "
-        f"the nearest takes {needs} ({_in_words(space, all_, near)})"
+        f"{name}={limit}: no candidate is within all budgets at once (within each alone: "
+        f"{', '.join(f'{name} {counts[name]}' for name in limited)}); the nearest takes "
+        f"{' and '.join(f'{name}={_amount(name, nearest[name])}' for name in limited)} ({_in_words(chip)})"
     )
+
+
+BUDGETS = ("area_mm2", "power_w", "hbm_bytes")
+"""Budgets of one chip."""
+
+
+def _limits(question: DesignQuestion, space: AcceleratorSpace) -> dict[str, float]:
+    """The budgets, infinite where there is none. A space's own limit holds for areas of its own model."""
+    limits = {name: getattr(question.budgets, name) or np.inf for name in BUDGETS}
+    if space.area_limit_mm2 and question.costs.area is space.area_model:
+        limits["area_mm2"] = min(limits["area_mm2"], space.area_limit_mm2)
+    return limits
+
+
+def _masks(limits: dict[str, float], columns: dict[str, Array]) -> dict[str, Array]:
+    """By budget, which chips of a chunk are within it."""
+    takes = (columns["area"], columns["power"], columns["hbm"].min(axis=0))
+    return {name: np.asarray(column <= limits[name] * (1 + EQUAL)) for name, column in zip(BUDGETS, takes, strict=True)}
 
 
 def _amount(name: str, value: float) -> str:
@@ -386,9 +410,8 @@ def _amount(name: str, value: float) -> str:
     return shown + (f" ({format_bytes(float(value))})" if name == "hbm_bytes" else "")
 
 
-def _in_words(space: AcceleratorSpace, all_: dict[str, Array], index: int) -> str:
+def _in_words(a: Accelerator) -> str:
     """A candidate's cores and buffer."""
-    a = taken(space.groups[all_["group"][index]], int(all_["place"][index]))
     cores = f"num_tensor_cores={a.num_tensor_cores} of {a.array_rows} x {a.array_cols}"
     lanes = f"num_vector_cores={a.num_vector_cores} of {a.vector_lanes} lanes"
     return f"{cores}, {lanes}, global_buffer_mib={float(a.global_buffer_bytes) / MIB:g}"

@@ -23,6 +23,7 @@ from sartor.designs.candidates import (
     Keep,
     Ranked,
     afresh,
+    all_prices,
     candidates_of,
     memory_usd,
     priced,
@@ -160,11 +161,11 @@ class _FrontSearch:
 
     def _costs(self, name: str) -> Array:
         """[memories, candidates]"""
-        c = self.candidates
+        c, (area, watts, die_usd) = self.candidates, all_prices(self.question, self.candidates)
         columns = {
-            "area_mm2": c.area_mm2,
-            "power_w": c.power_w,
-            "usd": c.die_usd + memory_usd(self.question, c.hbm_bytes),
+            "area_mm2": area,
+            "power_w": watts,
+            "usd": die_usd + memory_usd(self.question, c.hbm_bytes),
             "hbm_bytes": c.hbm_bytes,
         }
         return np.broadcast_to(columns[name], c.hbm_bytes.shape)
@@ -249,7 +250,7 @@ class _FrontSearch:
         return ranked
 
     def _ranked(self, point: Point) -> Ranked:
-        return priced(self.question, self.candidates, evaluate_point(self.question, point, self.store))
+        return priced(self.question, evaluate_point(self.question, point, self.store))
 
     def front(self) -> tuple[Ranked, ...]:
         """Evaluated points that no other beats, without duplicates."""
@@ -370,7 +371,7 @@ def front_over(
     if why or not names:
         return ()
     results = []
-    for budgets in product(*(_budgets(candidates, axis, steps or STEPS[len(names)]) for axis in names)):
+    for budgets in product(*(_budgets(question, candidates, axis, steps or STEPS[len(names)]) for axis in names)):
         limits: JsonMap = dict(zip(names, budgets, strict=True))
         limited = replace(question, budgets=replace(question.budgets, **limits))
         result = search(limited, space, ", ".join(f"{axis} at most {value:.6g}" for axis, value in limits.items()))
@@ -390,12 +391,12 @@ def check_axes(axes: Sequence[str], allowed: Sequence[str] = AXES) -> list[str]:
     return list(dict.fromkeys(axes))
 
 
-def _budgets(candidates: Candidates, axis: str, steps: int) -> Iterator[float]:
+def _budgets(question: DesignQuestion, candidates: Candidates, axis: str, steps: int) -> Iterator[float]:
     if axis == "hbm_bytes":
         sizes = np.unique(candidates.hbm_bytes[candidates.hbm_bytes > 0])
         yield from sizes[np.unique(np.linspace(0, len(sizes) - 1, steps).round().astype(np.int64))].tolist()
         return
-    column = candidates.area_mm2 if axis == "area_mm2" else candidates.power_w
+    column = all_prices(question, candidates)[int(axis == "power_w")]
     yield from np.unique(np.linspace(float(column.min()), float(column.max()), steps)).tolist()
 
 

@@ -23,9 +23,20 @@ from typing import NamedTuple
 import numpy as np
 
 from sartor.cost.chip.ownership import energy_floor_j
-from sartor.designs.best_first import BestFirst, RunInTime
+from sartor.designs.best_first import BestFirst, RunInTime, Spot
 from sartor.designs.bounds import within_energy, work_rates
-from sartor.designs.candidates import Candidates, DesignStatus, JointResult, Progress, Ranked, candidates_of, priced
+from sartor.designs.candidates import (
+    Candidates,
+    DesignStatus,
+    JointResult,
+    Keep,
+    Progress,
+    Ranked,
+    afresh,
+    best_of,
+    candidates_of,
+    priced,
+)
 from sartor.designs.infeasible import LeastEnergy, least_energy, memory_constraint, tightest_constraint
 from sartor.designs.point import Option
 from sartor.designs.question import EQUAL, DesignModel, DesignQuestion, Objective
@@ -50,13 +61,15 @@ def search_design(
     on_progress: Callable[[Progress], None] | None = None,
     already_s: float = 0.0,
     floor: float = 0.0,
+    keep: Keep = afresh,
 ) -> JointResult:
     """The best point of ``space`` for ``question`` with its proof, or the best found and its gap at the limit.
 
     ``tolerance`` ends the search at that gap. ``floor`` is an objective reached elsewhere: if nothing exceeds it, the
     result has no best point, only an upper bound. ``run`` executes the tasks (see the executors of `engine.run`);
-    default: in this process, one after another. ``already_s`` is time spent before, added to the seconds. Ctrl-C ends
-    the search and returns the result so far. Raises ``InputError`` for an invalid question.
+    default: in this process, one after another. ``keep`` stores the chips looked at ahead of the bounds. ``already_s``
+    is time spent before, added to the seconds. Ctrl-C ends the search and returns the result so far. Raises
+    ``InputError`` for an invalid question.
     """
     deadline = time.perf_counter() + time_limit_s
     ask = partial(run or partial(run_here, deadline=deadline), question)
@@ -68,6 +81,7 @@ def search_design(
         start=time.perf_counter() - already_s,
         time_limit_s=time_limit_s,
         floor=floor,
+        store=keep,
     )
     interrupted = False
     try:
@@ -116,7 +130,7 @@ def run_in_time(
 def _result(state: SearchState, interrupted: bool, deadline: float) -> JointResult:
     question, space = state.question, state.space
     num_points = space.num_kept * max(len(space.hbm_bytes), 1)
-    left_out = num_points - int(np.count_nonzero(state.candidates.hbm_bytes))
+    left_out = num_points - state.num_points
     common = {
         "space_size": num_points * question.num_ways,
         "num_candidates": space.num_kept,
@@ -130,7 +144,9 @@ def _result(state: SearchState, interrupted: bool, deadline: float) -> JointResu
     if state.infeasible:
         nothing = {"best": None, "upper_bound": 0.0, "gap": 0.0, "evaluated": 0, "pruned": num_points - left_out}
         return JointResult(status=DesignStatus.INFEASIBLE, tightest=state.infeasible, **nothing, **common)  # type: ignore[arg-type]
-    best = state.best or state.scouted
+    ranked = {**state.ahead, **state.ranked}
+    best = best_of((r.objective, r.area_mm2, r.evaluation.point.index, r) for r in ranked.values())
+    best = best if best is not None and best.objective > state.floor else None
     upper, value = state.bound(), best.objective if best else state.value()
     if not value and not upper:
         nothing = {"best": None, "upper_bound": 0.0, "gap": 0.0, "evaluated": len(state.ranked)}
@@ -140,17 +156,15 @@ def _result(state: SearchState, interrupted: bool, deadline: float) -> JointResu
         why = tightest_constraint(question, lowered(question), memory, quickest_s, energy)
         return JointResult(status=DesignStatus.INFEASIBLE, tightest=why, **nothing, **common)  # type: ignore[arg-type]
     gap = (upper - value) / value if value else float("inf")
-    ranked = [*state.ranked.values(), *([best] if best and not state.best else [])]  # the scouted point counts too
     proved = upper <= value * (1 + EQUAL)
     return JointResult(
         status=DesignStatus.OPTIMAL if proved else DesignStatus.FEASIBLE if value else DesignStatus.UNKNOWN,
         best=best,
-        scouted=best is not None and not state.best,
         upper_bound=value if proved else upper,
         gap=0.0 if proved else gap,
         evaluated=len(ranked),
         pruned=min(state.pruned(), num_points - left_out - len(ranked)),
-        ranked=tuple(sorted(ranked, key=lambda entry: -entry.objective)),
+        ranked=tuple(sorted(ranked.values(), key=lambda entry: -entry.objective)),
         **common,  # type: ignore[arg-type]
     )
 
@@ -194,8 +208,14 @@ FIRST_CHUNK, CHUNK = 96, 1536
 """Candidates bounded at a time: a few first, to get an incumbent early."""
 WORK_CHUNK = 8192
 """Candidates per task of the first bound: some tenths of a second."""
+FINE = 1 << 20
+"""Candidates from which boxes are fine and get second bounds, before the bounds of their candidates."""
+SHARPENED = 4096
+"""Boxes that get a second bound at a time."""
 FIRST_BOXES = 8
 """Boxes of candidates that are opened first."""
+AHEAD = "ahead"
+"""Key under which a study keeps a chip that was evaluated ahead of the bounds, with its number."""
 SCOUTS = 3
 """Chips of these boxes that are evaluated at once, for a first incumbent."""
 LOOSE = 0.7
@@ -233,11 +253,14 @@ class SearchState(BestFirst):
     on_progress: Callable[[Progress], None] | None
     start: float
     time_limit_s: float
+    store: Keep = afresh
     rates: dict[int, Array] = field(default_factory=dict)
     """Second bounds [options, memories] of candidates with waiting points."""
     blunt: dict[int, Array] = field(default_factory=dict)
     """Mask [options] of such a candidate's options that still have their first bound."""
     bounded: int = 0
+    ahead: dict[Spot, Ranked] = field(default_factory=dict)
+    """Points evaluated ahead of the bounds."""
     scouted: Ranked | None = None
     """A point to beat, while nothing better is known."""
     trajectory: list[Progress] = field(default_factory=list)
@@ -245,13 +268,14 @@ class SearchState(BestFirst):
 
     def __post_init__(self) -> None:
         self.candidates, self.infeasible = candidates_of(self.question, self.space)
+        self.num_points = int(np.count_nonzero(self.candidates.hbm_bytes))
         self.now = time.perf_counter()
         self.loose = np.zeros((len(self.question.models), len(self.candidates)))
         self.loose_joint = np.zeros(len(self.candidates))
         self.falling = self.falling_boxes = np.zeros(0)
         self.order = np.zeros(0, dtype=np.int64)
         self.boxes: list[Array] = []
-        self.opened = 0
+        self.closed = self.opened = np.zeros(0, dtype=np.int64)
         if not self.infeasible:
             self.memory = float(self.candidates.hbm_bytes.max())
             self.every_option = tuple(_options(self.question))
@@ -259,7 +283,7 @@ class SearchState(BestFirst):
     # What is known
 
     def next_first(self) -> float:
-        return max(_first(self.falling[self.bounded :]), _first(self.falling_boxes[self.opened :]))
+        return max(_first(self.falling[self.bounded :]), _first(self.falling_boxes))
 
     def bound(self) -> float:
         """Upper bound on the objective of all points; inf before anything is known."""
@@ -280,30 +304,42 @@ class SearchState(BestFirst):
         """Number of points ruled out by bounds: not evaluated, not waiting, and not still to be bounded."""
         if not self.boxes:
             return 0
-        memories, points = len(self.candidates.hbm_bytes), int(np.count_nonzero(self.candidates.hbm_bytes))
+        memories = len(self.candidates.hbm_bytes)
         looked_at = len(self.ranked) + len(self.heap) + len(self.in_flight) - len(self.again)
-        return max(points - looked_at - self._later(self.enough()) * memories, 0)
+        return max(self.num_points - looked_at - self._later(self.enough()) * memories, 0)
 
     def _later(self, enough: float) -> int:
         """Candidates not bounded yet whose first bound, or that of their box, exceeds ``enough``."""
-        boxes = range(self.opened, len(self.boxes))
-        closed = sum(len(self.boxes[b]) for b in boxes if self.falling_boxes[b] > enough)
+        closed = int(self.box_sizes[self.closed][self.falling_boxes > enough].sum())
         return closed + int(np.count_nonzero(self.falling[self.bounded :] > enough))
 
     # The first bound
 
     def bound_boxes(self, run: RunInTime) -> None:
         """Order the boxes by the first bounds of chips that are nowhere worse than any in them."""
-        groups = self.candidates.boxes()
-        boxes = [box for members, _ in groups for box in members]
-        places = np.split(np.arange(len(boxes)), np.cumsum([len(members) for members, _ in groups])[:-1])
-        best = tuple(zip(places, (a for _, a in groups), strict=True))
+        fine = len(self.candidates) > FINE
+        boxes, self.box_chips = self.candidates.boxes(fine=fine)
+        best = tuple(self.box_chips.of_groups(np.arange(len(boxes))))
         (loose,) = run([WorkTask(start=-1, count=len(boxes), candidates=best, hbm_bytes=self.memory)])
-        divisor = np.array([self.candidates.least_divisor[box].min() for box in boxes])
-        joint = np.asarray(self.question.together(np.asarray(loose))) / divisor
-        order = _order(joint, FIRST_BOXES)
-        self.falling_boxes = _most_of_rest(joint[order])
-        self.boxes = [boxes[b] for b in order]
+        self.box_joint = np.asarray(self.question.together(np.asarray(loose))) / self.box_chips.least_divisor()
+        self.box_sizes = np.array([len(box) for box in boxes])
+        self.box_blunt = np.full(len(boxes), fine and self.question.budgets.energy_j_per_token is None)
+        self.closed = _order(self.box_joint, FIRST_BOXES)
+        self.falling_boxes = _most_of_rest(self.box_joint[self.closed])
+        self.boxes = boxes
+        self.report("bounds")
+
+    def _sharpen_boxes(self, run: RunInTime) -> None:
+        """Second bounds of the closed boxes with the best first ones, by their chips that are nowhere worse."""
+        due = self.closed[self.box_blunt[self.closed]][:SHARPENED]
+        step = len(self.question.recomputes)
+        tasks = [self._plan_task(row, due, self.box_chips) for row in range(0, len(self.every_option), step)]
+        rates = np.concatenate([np.asarray(result) for result in run(tasks)])
+        joint = np.asarray(self.question.together(self._best(rates))) / self.box_chips.divisor[:, due]
+        self.box_joint[due] = np.minimum(self.box_joint[due], joint.max(axis=0))
+        self.box_blunt[due] = False
+        self.closed = self.closed[np.lexsort((self.closed, -self.box_joint[self.closed]))]
+        self.falling_boxes = self.box_joint[self.closed]
         self.report("bounds")
 
     def answered(self) -> bool:
@@ -320,25 +356,29 @@ class SearchState(BestFirst):
 
     def scout(self, run: RunInTime, check: Callable[[], None], *, only_one: bool = False) -> None:
         """A first incumbent of a large space (of any, if ``only_one`` is wanted): the best of a few boxes by its first
-        bound, each model on the split with the largest second bound. Not stored: it is a value to beat, whose point is
-        evaluated again where it counts."""
+        bound, each model on the split with the largest second bound. It is a value to beat, whose point is evaluated
+        again where it counts."""
         if len(self.candidates) <= FIRST_CHUNK and not only_one:
             return
-        if not self.opened:
+        if not len(self.opened):
             self._open_next(run)
-        leaders = sorted((int(b[self.loose_joint[b].argmax()]) for b in self.boxes[: self.opened]), key=self._rank)
+        boxes = [self.boxes[b] for b in self.opened]
+        leaders = sorted((int(box[self.loose_joint[box].argmax()]) for box in boxes), key=self._rank)
         for i in leaders[: 1 if only_one else SCOUTS]:
-            likely = [self._likely(m, i, check) for m in range(len(self.question.models))]
             h = int(self.candidates.hbm_bytes[:, i].argmax())
-            point = replace(self._point(i, h, tuple(likely)), floor=())
-            result = run_task(self.question, PointTask(points=(point,)), check)
-            assert isinstance(result, EvaluatedPoints)
-            evaluation = replace(result.evaluations[0], point=replace(point, index=i))
-            ranked = priced(self.question, self.candidates, evaluation)
+            ranked = self.ahead[i, h] = self.store(f"{AHEAD} {i}", partial(self._looked_at, i, h, check))
             if ranked.objective > self.value():
-                self.scouted = replace(ranked, evaluation=result.evaluations[0])
+                self.scouted = ranked
                 self.floor = ranked.objective * (1 - 2 * EQUAL)  # so that it is found again
-                self.report("bounds")
+            self.report("bounds")
+
+    def _looked_at(self, i: int, h: int, check: Callable[[], None]) -> Ranked:
+        """A candidate with each model by its likely option."""
+        likely = [self._likely(m, i, check) for m in range(len(self.question.models))]
+        point = replace(self._point(i, h, tuple(likely)), floor=())
+        result = run_task(self.question, PointTask(points=(point,)), check)
+        assert isinstance(result, EvaluatedPoints)
+        return priced(self.question, result.evaluations[0])
 
     def _rank(self, number: int) -> tuple[float, int]:
         return -float(self.loose_joint[number]), number
@@ -363,9 +403,12 @@ class SearchState(BestFirst):
 
     def _open_next(self, run: RunInTime) -> None:
         """First bounds of the candidates in the next boxes, which join those to be bounded again."""
-        sizes = np.cumsum([len(box) for box in self.boxes[self.opened :]])
-        count = int(np.searchsorted(sizes, WORK_CHUNK * MOST_CHUNKS)) + 1 if self.opened else FIRST_BOXES
-        index = np.concatenate(self.boxes[self.opened : self.opened + count])
+        sizes = np.cumsum(self.box_sizes[self.closed])
+        count = int(np.searchsorted(sizes, WORK_CHUNK * MOST_CHUNKS)) + 1 if len(self.opened) else FIRST_BOXES
+        boxes = self.closed[:count]
+        if len(self.opened) and (blunt := self.box_blunt[boxes]).any():
+            boxes = boxes[: int(blunt.argmax())]
+        index = np.concatenate([self.boxes[b] for b in boxes])
         start, tasks = len(self.order), []
         for positions in np.split(index, range(WORK_CHUNK, len(index), WORK_CHUNK)):
             groups = tuple(self.candidates.of_groups(positions))
@@ -373,8 +416,10 @@ class SearchState(BestFirst):
             start += len(positions)
         self.loose[:, index] = np.concatenate([np.asarray(result) for result in run(tasks)], axis=1)
         joint = np.asarray(self.question.together(self.loose[:, index]))
-        self.loose_joint[index] = joint / self.candidates.least_divisor[index]
-        self.opened = min(self.opened + count, len(self.boxes))
+        of_boxes = np.repeat(self.box_joint[boxes], self.box_sizes[boxes])
+        self.loose_joint[index] = np.minimum(joint / self.candidates.least_divisor(index), of_boxes)
+        self.opened, self.closed = np.concatenate([self.opened, boxes]), self.closed[len(boxes) :]
+        self.falling_boxes = self.falling_boxes[len(boxes) :]
         rest = np.sort(np.concatenate([self.order[self.bounded :], index]))
         rest = rest[_order(self.loose_joint[rest], 0 if self.bounded else FIRST_CHUNK)]
         self.order = np.concatenate([self.order[: self.bounded], rest])
@@ -386,7 +431,7 @@ class SearchState(BestFirst):
     def bound_next(self, run: RunInTime) -> None:
         waits = self.bounded < len(self.order)
         if self.next_first() > _first(self.falling[self.bounded :]) and (self.rounds or not waits):
-            self._open_next(run)
+            (self._sharpen_boxes if self.box_blunt[self.closed[0]] else self._open_next)(run)
         else:
             chunks = self._next_chunks()
             self._keep(chunks, run([task for chunk in chunks for task in chunk.tasks]))
@@ -422,7 +467,7 @@ class SearchState(BestFirst):
                 parts = lowered(question)[m].parts[split]
                 work = work_rates(question, parts, accelerator, self.memory)
                 mine[where] = within_energy(question, m, parts, accelerator, work, energy_floor_j)
-            hopeful = self._with(loose, m, mine) / candidates.least_divisor[index] > self.enough()
+            hopeful = self._with(loose, m, mine) / candidates.least_divisor(index) > self.enough()
             worth = np.flatnonzero(hopeful & (mine > LOOSE * loose[m]))
             rates[row : row + num_recomputes] = mine
             if len(worth):
@@ -479,14 +524,15 @@ class SearchState(BestFirst):
                 out.append(_Sharper(slice(row, row + num_recomputes), self._plan_task(row, few)))
         return out
 
-    def _plan_task(self, row: int, index: Array) -> PlanTask:
-        """The second bound of candidates for the split of an option."""
+    def _plan_task(self, row: int, index: Array, of: Candidates | None = None) -> PlanTask:
+        """The second bound of candidates for the split of an option; of chips ``of`` boxes, which count below 0."""
+        chips = of or self.candidates
         return PlanTask(
             model=self.every_option[row].model,
             split=self.every_option[row].split,
-            index=index,
-            candidates=tuple(self.candidates.of_groups(index)),
-            hbm_bytes=self.candidates.hbm_bytes[:, index],
+            index=-1 - index if of else index,
+            candidates=tuple(chips.of_groups(index)),
+            hbm_bytes=chips.hbm_bytes[:, index],
         )
 
     def _sharpen(self, sharper: Sequence[_Sharper], results: Iterable[Result]) -> None:
@@ -521,7 +567,7 @@ class SearchState(BestFirst):
         self.now = now
         progress = Progress(
             seconds=now - self.start,
-            evaluated=len(self.ranked),
+            evaluated=len(self.ranked) + len(self.ahead.keys() - self.ranked.keys()),
             bound=self.bound(),
             incumbent=self.value(),
             waiting=len(self.heap),

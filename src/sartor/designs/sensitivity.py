@@ -16,10 +16,10 @@ import numpy as np
 from sartor.cost.chip.ownership import faults, too_hot
 from sartor.designs.baselines import point_on
 from sartor.designs.bounds import lower_models
-from sartor.designs.candidates import Candidates, JointResult, Ranked, alone, candidates_of, space_excess
+from sartor.designs.candidates import Candidates, JointResult, Ranked, candidates_of, priced, space_excess
 from sartor.designs.point import Option, ScheduleStore, evaluate_option, evaluate_point
 from sartor.designs.question import EQUAL, DesignQuestion, Objective
-from sartor.designs.space import AXES, AcceleratorSpace
+from sartor.designs.space import AXES, AcceleratorSpace, column
 from sartor.hardware.accelerator import Accelerator
 from sartor.hardware.accelerator_catalog import ratios_to_default, template_value, with_key
 from sartor.schedules.makespan import timing_fields
@@ -83,7 +83,7 @@ def _plateau(best: Ranked, ranked: Sequence[Ranked]) -> str:
 
 def left_out(question: DesignQuestion, space: AcceleratorSpace) -> Iterator[str]:
     """How many chips of the space are left out because they cannot be built."""
-    total = sum(int(np.sum(space_excess(question, space, group) > 1)) for group in space.groups)
+    total = sum(int(np.sum(space_excess(question, space, chips) > 1)) for _, _, chips in space.chunks())
     if total:
         chips = f"{total:,} of {space.num_kept:,} chips"
         yield f"{chips} are left out because they cannot be built (--no-plausibility prices them too)"
@@ -187,7 +187,7 @@ def nearby(question: DesignQuestion, space: AcceleratorSpace, result: JointResul
 
         def under(**changes: Any) -> Ranked:
             evaluation = evaluate_point(question, replace(point, **changes), store)
-            return alone(question, replace(evaluation, point=replace(evaluation.point, accelerator=chip)))
+            return priced(question, replace(evaluation, point=replace(evaluation.point, accelerator=chip)))
 
         same_options = tuple(
             o for o in point.options if any(x and _same(x.option, o) for x in best.evaluation.outcomes)
@@ -215,18 +215,22 @@ def _along(space: AcceleratorSpace, candidates: Candidates, best: Ranked) -> dic
     """By axis with several values, the candidates that differ from the best only on it; None: the best itself."""
     index = best.evaluation.point.index
     mine = np.flatnonzero(candidates.group == candidates.group[index])
-    group, place = candidates.groups[candidates.group[index]], candidates.place[mine]
+    group, chip = candidates.groups[candidates.group[index]], candidates.accelerator(index)
+    differs = np.zeros(len(mine), dtype=np.int8)
+    for field in (AXES[key][0] for key in space.axes):
+        differs += column(getattr(group, field), group.shape, candidates.place[mine]) != getattr(chip, field)
+    mine = mine[differs <= 1]
     columns = {
-        key: np.broadcast_to(getattr(group, AXES[key][0]), group.shape).reshape(-1)[place] / AXES[key][1]
+        key: column(getattr(group, AXES[key][0]), group.shape, candidates.place[mine]) / AXES[key][1]
         for key in space.axes
     }
     best_row = int(np.flatnonzero(mine == index)[0])
     neighbours = {}
-    for axis, column in columns.items():
+    for axis, values in columns.items():
         same = np.logical_and.reduce([c == c[best_row] for name, c in columns.items() if name != axis])
         if len(rows := np.flatnonzero(same)) > 1:
             chips = (None if i == best_row else candidates.accelerator(int(mine[i])) for i in rows)
-            neighbours[axis] = dict(zip(column[rows].tolist(), chips, strict=True))
+            neighbours[axis] = dict(zip(values[rows].tolist(), chips, strict=True))
     return neighbours
 
 

@@ -187,7 +187,7 @@ class _Family:
 
     def _bound(self) -> bool:
         """Compute bounds of all shapes of every model on every chip; False if time ran out."""
-        divisor = self.candidates.least_divisor[self.chips]
+        divisor = self.candidates.least_divisor(self.chips)
         pairs_or_none = [self._pairs(numbers, axes) for numbers, axes in zip(self.numbers, self.axes, strict=True)]
         pairs = [shape_pairs for shape_pairs in pairs_or_none if shape_pairs is not None]
         if len(pairs) < len(pairs_or_none):
@@ -323,7 +323,7 @@ class _Family:
     def _result(self, question: DesignQuestion) -> JointResult:
         best = self.as_it_is.best
         if self.best is not None:
-            best = priced(question, self.candidates, self._evaluation(self.best))
+            best = priced(question, self._evaluation(self.best))
         shapes, evaluated = prod(axes.num_shapes for axes in self.axes), self._evaluated()
         result = over_shapes(
             self.as_it_is, shapes, self.value, max(self.value, self.upper), evaluated, self.waiting * shapes

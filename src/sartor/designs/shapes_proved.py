@@ -122,7 +122,7 @@ class _ShapeQueue(BestFirst):
 
     def _joint(self, pairs: Array) -> Array:
         """Bounds [pairs] on the objective, with the memory that has the least divisor."""
-        divisor = self.candidates.least_divisor[self.pairs.chip[pairs]]
+        divisor = self.candidates.least_divisor(self.pairs.chip[pairs])
         return together(self.question, self.rows, self.pairs.rates[:, pairs]) / divisor
 
     # Second bounds
@@ -179,7 +179,7 @@ class _ShapeQueue(BestFirst):
             chip=chip.reshape(-1),
             rates=self.pairs.rates[:, pairs],
             blunt=self.pairs.blunt[:, pairs],
-            hopes=self.enough() * self.candidates.least_divisor[self.pairs.chip[pairs]],
+            hopes=self.enough() * self.candidates.least_divisor(self.pairs.chip[pairs]),
             every_row=every_row,
         )
 
@@ -387,7 +387,7 @@ class _Shapes:
 
     def _first_bounds(self) -> _Pairs:
         """Pairs of the other shapes that the first bound does not rule out."""
-        hopes = self.queue.enough() * self.candidates.least_divisor
+        hopes = self.queue.enough() * self.candidates.least_divisor()
         tasks: list[Task] = [
             FirstPairs(
                 start=start,
@@ -502,12 +502,7 @@ def undominated(question: DesignQuestion, candidates: Candidates) -> Array:
     indices = np.arange(len(candidates))
     if question.budgets.energy_j_per_token is not None:
         return indices
-    columns = {name: np.zeros(len(indices)) for name in ARRAY_FIELDS}
-    for g, group in enumerate(candidates.groups):
-        where = candidates.group == g
-        for name, column in columns.items():
-            values = np.broadcast_to(getattr(group, name), group.shape).reshape(-1)
-            column[where] = values[candidates.place[where]]
+    columns = {name: candidates.column(name) for name in ARRAY_FIELDS}
     alike = np.stack([candidates.group, *(column for name, column in columns.items() if name not in MORE)], axis=1)
     kind = np.unique(alike, axis=0, return_inverse=True)[1].reshape(-1)
     merits = np.stack([*(columns[name] for name in MORE), *-candidates.divisor, *candidates.hbm_bytes], axis=1)

@@ -7,7 +7,7 @@ A space is groups of candidates (one per memory generation and node, which chang
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -31,16 +31,20 @@ from sartor.hardware.accelerator import (
 from sartor.hardware.accelerator_catalog import NUMBERS, REQUIRED, WHOLE, accelerator_from
 from sartor.json_types import JsonDict
 from sartor.operators import DType
-from sartor.units import GIGA, MEGA, Array, Floats, Ints
+from sartor.units import GIGA, MEGA, Array, Floats, IntArray, Ints
 
 PUBLISHED = "phaze"
 PUBLISHED_HBM_BYTES = (32 * GIGA, 64 * GIGA, 80 * GIGA)
-MAX_CANDIDATES = 5_000_000
+MAX_CANDIDATES = 1 << 27
+"""Such a space takes about 2 GB."""
+CHUNK = 1 << 20
+"""Candidates priced at a time: 8 MB for each quantity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceleratorSpace:
-    """Candidates by groups; ``hbm_bytes`` are the memory sizes tried with each (empty: the size of its stacks).
+    """Candidates by groups, whose arrays broadcast together; ``hbm_bytes`` are the memory sizes tried with each (empty:
+    the size of its stacks).
 
     ``area_limit_mm2`` is the space's own limit (0: none); ``left_out`` is the number of points removed by its rules.
     """
@@ -68,6 +72,12 @@ class AcceleratorSpace:
     @property
     def num_kept(self) -> int:
         return sum(int(np.prod(group.shape, dtype=np.int64)) for group in self.groups)
+
+    def chunks(self) -> Iterator[tuple[int, IntArray, Accelerator]]:
+        """All candidates, at most `CHUNK` at a time: the number of their group, their places in it, and they."""
+        for g, group in enumerate(self.groups):
+            for places in np.split(np.arange(count := int(np.prod(group.shape))), range(CHUNK, count, CHUNK)):
+                yield g, places, taken(group, places)
 
 
 def published_space() -> AcceleratorSpace:
@@ -146,7 +156,10 @@ def space_from(table: Mapping[str, Any]) -> AcceleratorSpace:
     single = {
         key: float(_values(key, table[key])[0]) for key in NUMBERS if key in table and key not in (*AXES, *choices)
     }
-    mesh = dict(zip(axes, (x.ravel() for x in np.meshgrid(*axes.values(), indexing="ij")), strict=True))
+    several = [key for key, values in axes.items() if len(values) > 1]
+    mesh = axes | dict(
+        zip(several, np.meshgrid(*(axes[key] for key in several), indexing="ij", sparse=True), strict=True)
+    )
     mesh |= {LANES: mesh[TIED_LANES]} if tied else {}
     return AcceleratorSpace(
         name=str(table.get("name", "own")),
@@ -251,10 +264,18 @@ def _whole(values: Array, key: str) -> Array:
 
 def taken(accelerator: Accelerator, index: Ints) -> Accelerator:
     """Candidates ``index`` of an accelerator with arrays; an integer gives one accelerator of plain numbers."""
-    changed: dict[str, Any] = {}
+    shape, changed = accelerator.shape, dict[str, Any]()
     for name in ARRAY_FIELDS:
-        value = getattr(accelerator, name)
-        if np.ndim(value):
-            picked = np.broadcast_to(value, accelerator.shape)[index]
+        if np.ndim(value := getattr(accelerator, name)):
+            picked = column(value, shape, index)
             changed[name] = picked.item() if np.ndim(picked) == 0 else picked
     return replace(accelerator, **changed)
+
+
+def column(value: Floats, shape: tuple[int, ...], index: Ints) -> Array:
+    """The entries ``index`` of a value that broadcasts to ``shape``, counted as if it were flat."""
+    several = [axis for axis, size in enumerate(np.shape(value)[::-1], 1) if size > 1]  # from the last axis
+    inner = np.cumprod([1, *shape[::-1]], dtype=np.int64)
+    entry = np.asarray(value)[tuple(slice(None) if size > 1 else 0 for size in np.shape(value))]
+    where = tuple(index // inner[axis - 1] % shape[-axis] for axis in several[::-1])
+    return np.asarray(np.broadcast_to(entry[where], np.shape(index)))

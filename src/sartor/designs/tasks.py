@@ -123,7 +123,7 @@ class FirstPairs:
         joint = together(question, self.rows, rates)
         shape, chip = np.nonzero(joint > self.hopes)
         others = np.zeros((2 + len(self.rows), 1))
-        others[0] = np.where(joint > self.hopes, 0.0, joint / self.candidates.least_divisor).max(initial=0.0)
+        others[0] = np.where(joint > self.hopes, 0.0, joint / self.candidates.least_divisor()).max(initial=0.0)
         pairs = np.concatenate([[shape + self.start], [chip], rates[:, shape, chip]])
         return np.concatenate([others, pairs], axis=1)
 

@@ -64,6 +64,7 @@ def run_search(
         on_progress=told,
         already_s=already_s,
         floor=floor,
+        keep=afresh if search_store is None else search_store.keep,
     )
     if store is None or search_store is None:
         return result

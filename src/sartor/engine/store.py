@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sartor import interrupts
-from sartor.designs.candidates import Progress, alone
+from sartor.designs.candidates import Progress, priced
 from sartor.designs.point import Evaluation, Point
 from sartor.designs.question import DesignQuestion
 from sartor.designs.space import AcceleratorSpace
@@ -241,7 +241,7 @@ class SearchStore:
         schedules = [[name, *interval] for name, interval in result.schedules]
         rows = []
         for evaluation in result.evaluations:
-            ranked = alone(self.question, evaluation)
+            ranked = priced(self.question, evaluation)
             price = (ranked.objective, ranked.bound, ranked.area_mm2, ranked.power_w, ranked.die_usd)
             what = architecture_dict(evaluation.point.accelerator, evaluation.point.hbm_bytes)
             texts = (dumps(what), to_text(evaluation.outcomes), dumps(list(evaluation.bounds)), dumps(schedules))

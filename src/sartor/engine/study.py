@@ -17,12 +17,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sartor.designs.candidates import Baseline, Ranked
+from sartor.designs.candidates import Baseline, Ranked, best_of
 from sartor.designs.point import ModelOutcome
+from sartor.designs.search import AHEAD
 from sartor.engine.schema import EMPTY, architecture_dict, cannot, connect, from_text, is_locked, sound_rows
 from sartor.errors import InputError
 from sartor.files import check_writable, pyarrow, write_atomic
-from sartor.json_types import JsonDict, JsonMap
+from sartor.json_types import JsonDict, JsonMap, picked
 
 MAIN = "main"
 """Name of the main search; other searches of a study are named by their purpose."""
@@ -95,9 +96,8 @@ class StudyRecord:
 
     @property
     def incumbent(self) -> StudyPoint | None:
-        """The best point so far, the first of equals."""
-        best = max(self.points, key=lambda point: point.objective, default=None)
-        return best if best is not None and best.objective > 0 else None
+        """The best point so far (`best_of`)."""
+        return best_of((point.objective, point.area_mm2, point.candidate, point) for point in self.points)
 
     @property
     def ways(self) -> tuple[Baseline, ...]:
@@ -157,6 +157,11 @@ def _read(path: Path, connection: sqlite3.Connection, scope: str) -> StudyRecord
     meta = {row["key"]: row["value"] for row in rows("meta")}
     if "version" not in meta:
         raise InputError("study", str(path), "is damaged (meta: which version made it); restore it from a copy")
+    stored = tuple((row["key"], from_text(row["value"])) for row in rows("kept", mine))
+    ahead = (_as_point(value) for key, value in stored if key.startswith(AHEAD))
+    points = [_point(last.pop(key)) for key in list(last)]  # frees each row once its point is made
+    evaluated = {(point.candidate, point.hbm_bytes) for point in points}
+    points += [point for point in ahead if (point.candidate, point.hbm_bytes) not in evaluated]
     return StudyRecord(
         path=path,
         version=meta["version"],
@@ -164,12 +169,12 @@ def _read(path: Path, connection: sqlite3.Connection, scope: str) -> StudyRecord
         scopes=scopes,
         fingerprint=search["fingerprint"],
         question=json.loads(search["question"]),
-        points=tuple(_point(last.pop(key)) for key in list(last)),  # frees each row once its point is made
+        points=tuple(points),
         history=tuple(
             _StudyStep(**{key: value for key, value in row.items() if key != "search"}) for row in rows("history", mine)
         ),
         sessions=_sessions(path, rows("sessions")),
-        stored=tuple((row["key"], from_text(row["value"])) for row in rows("kept", mine)),
+        stored=stored,
     )
 
 
@@ -240,9 +245,10 @@ def _kept_rows(record: StudyRecord) -> list[JsonDict]:
     return [_ranked_row(part, ranked) for part, ranked in ranked_parts]
 
 
-def _ranked_row(part: str, ranked: Ranked) -> JsonDict:
+def _as_point(ranked: Ranked) -> StudyPoint:
+    """A stored value as a point of the study."""
     point = ranked.evaluation.point
-    like = StudyPoint(
+    return StudyPoint(
         **{name: getattr(ranked, name) for name in ("objective", "bound", "area_mm2", "power_w", "die_usd")},
         candidate=point.index,
         hbm_bytes=point.hbm_bytes,
@@ -251,19 +257,17 @@ def _ranked_row(part: str, ranked: Ranked) -> JsonDict:
         schedule_limit_s=point.schedule_limit_s,
         session=0,
     )
-    row = _row(part, like)
-    return row if point.index >= 0 else row | {"candidate": None}
+
+
+def _ranked_row(part: str, ranked: Ranked) -> JsonDict:
+    point = _as_point(ranked)
+    return _row(part, point) | ({"candidate": None} if point.candidate < 0 else {})
 
 
 def _row(part: str, point: StudyPoint) -> JsonDict:
     row: JsonDict = {
         "part": part,
-        "candidate": point.candidate,
-        "objective": point.objective,
-        "bound": point.bound,
-        "area_mm2": point.area_mm2,
-        "power_w": point.power_w,
-        "die_usd": point.die_usd,
+        **picked(point, "candidate", "objective", "bound", "area_mm2", "power_w", "die_usd"),
         **point.architecture,
     }
     for i, outcome in enumerate(point.outcomes, 1):

@@ -41,7 +41,7 @@ from sartor.hardware.catalog import (
     read_toml,
 )
 from sartor.hardware.gpu import Gpu
-from sartor.json_types import JsonDict, JsonMap
+from sartor.json_types import JsonDict, JsonMap, picked
 from sartor.operators import DType
 from sartor.units import GIB, GIGA, KIB, MEGA, MIB, MICRO
 
@@ -77,14 +77,8 @@ def accelerator_fields(a: Accelerator) -> JsonDict:
         "memory": a.memory.value,
         "stack_bytes": a.stack_bytes or a.memory.stack.bytes,
         "stack_bytes_per_s": a.stack_bytes_per_s or a.memory.stack.bytes_per_s,
-        "dtype": a.dtype.value,
-        "packed_dtype": a.packed_dtype and a.packed_dtype.value,
-        "dataflow": a.dataflow.value,
-        "hbm_bytes": a.hbm_bytes,
-        "hbm_bytes_per_s": a.hbm_bytes_per_s,
-        "peak_flops_per_s": a.peak_flops_per_s,
-        "global_buffer_bytes_per_s": a.global_buffer_bytes_per_s,
-        "network_bytes_per_s": a.network_bytes_per_s,
+        **picked(a, "dtype", "packed_dtype", "dataflow", "hbm_bytes", "hbm_bytes_per_s", "peak_flops_per_s"),
+        **picked(a, "global_buffer_bytes_per_s", "network_bytes_per_s"),
         "sources": {"memory": a.memory.stack.source, **a.sources},
     }
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from difflib import SequenceMatcher
 from functools import cache
 from itertools import pairwise
@@ -327,11 +327,11 @@ def alignment_of(gpu: Gpu, dtype: DType) -> Alignment:
     """The alignment of ``gpu`` for ``dtype``; unknown generations and types follow the 16- and 128-byte rule."""
     if gpu.matrix_tile:
         return _systolic(gpu, dtype, gpu.matrix_tile)
-    generations = (*_TABLE, *_SYSTOLIC)
+    generations = (*_guides(), *_SYSTOLIC)
     family = next((name for name in generations if gpu.generation.lower().startswith(name)), _family_by_vendor(gpu))
     if family in _SYSTOLIC:
         return _systolic(gpu, dtype, _SYSTOLIC[family])
-    return _TABLE.get(family, {}).get(dtype) or _by_bytes(dtype)
+    return _guides().get(family, {}).get(dtype) or _by_bytes(dtype)
 
 
 def flash_head_dims(gpu: Gpu) -> tuple[int, ...]:
@@ -358,73 +358,20 @@ def _by_bytes(dtype: DType) -> Alignment:
     )
 
 
-def _rows(
-    source: str, rows: Mapping[DType, tuple[int, int]], *, cliff: bool = True, graded: bool = True
-) -> dict[DType, Alignment]:
-    return {
-        dtype: Alignment(
-            minimum=low,
-            preferred=high,
-            cliff=cliff,
-            graded=graded,
-            scale_block=_BLOCKS.get(dtype, 1),
-            source=source,
-        )
-        for dtype, (low, high) in rows.items()
-    }
+@cache
+def _guides() -> Mapping[str, Mapping[DType, Alignment]]:
+    """What guides say of lengths, by generation; one whose name begins another's stands after it."""
+    guides: dict[str, dict[DType, Alignment]] = {}
+    for row in packaged_toml("hardware", "alignment.toml")["guide"]:
+        family = guides.setdefault(row["generation"], {})
+        about = {name: row[name] for name in ("source", "cliff", "graded") if name in row}
+        family |= {dtype: replace(rule, **about) for dtype, rule in guides.get(row.get("like", ""), {}).items()}
+        for name, (low, high) in row.get("multiples", {}).items():
+            dtype = DType(name)
+            family[dtype] = Alignment(minimum=low, preferred=high, scale_block=_BLOCKS.get(dtype, 1), **about)
+    return guides
 
 
-_FC_GUIDE = "NVIDIA Linear/Fully-Connected Layers User's Guide (2023); arXiv 2401.14489 (2024-01), tensor core rule"
-_TE = "NVIDIA/TransformerEngine PR 2894 and issue 2966 (2025): FP8 16, MXFP8 and NVFP4 32-element blocks"
-_AMPERE: Mapping[DType, tuple[int, int]] = MappingProxyType(
-    {
-        DType.FP16: (8, 64),
-        DType.BF16: (8, 64),
-        DType.TF32: (4, 32),
-        DType.FP64: (1, 16),
-        DType.INT8: (16, 128),
-        DType.INT4: (32, 256),
-    }
-)
-_FP8: Mapping[DType, tuple[int, int]] = MappingProxyType({DType.FP8: (16, 128), DType.FP8_BLOCK: (128, 128)})
-_AMD = "raw sweeps of EleutherAI/cookbook on MI250X (2023-10): 83, 84 and 85 TFLOP/s at N % 2, 8 and 64"
-
-_TABLE: Mapping[str, Mapping[DType, Alignment]] = MappingProxyType(
-    {
-        "volta": _rows(_FC_GUIDE, {DType.FP16: (8, 8), DType.BF16: (8, 8), DType.INT8: (4, 4)}),
-        "turing": _rows(_FC_GUIDE, {DType.FP16: (8, 8), DType.BF16: (8, 8), DType.INT8: (16, 16)}),
-        "ampere": _rows(_FC_GUIDE, _AMPERE),
-        "ada": _rows(_FC_GUIDE, {**_AMPERE, **_FP8}),
-        "hopper": _rows(f"{_FC_GUIDE}; TMA needs 16-byte strides", {**_AMPERE, **_FP8}),
-        "blackwell_rtx": _rows(
-            f"{_FC_GUIDE}; {_TE}", {**_AMPERE, **_FP8, DType.MXFP8: (32, 128), DType.NVFP4: (32, 128)}
-        ),
-        "blackwell": _rows(
-            _TE,
-            {
-                **_AMPERE,
-                DType.FP16: (8, 128),
-                DType.BF16: (8, 128),
-                **_FP8,
-                DType.MXFP8: (32, 128),
-                DType.MXFP4: (32, 128),
-                DType.NVFP4: (32, 128),
-            },
-        ),
-        "pascal": _rows(
-            "no matrix units: vectors of 16 bytes are all that alignment buys (P100 datasheet, 2016)",
-            {DType.FP16: (2, 8), DType.BF16: (2, 8), DType.FP32: (1, 4)},
-            cliff=False,
-            graded=False,
-        ),
-        "cdna": _rows(_AMD, {DType.FP16: (2, 64), DType.BF16: (2, 64), DType.FP32: (1, 32)}, cliff=False, graded=False)
-        | _rows(
-            "hipBLASLt and torch._scaled_mm ask for multiples of 16 (2024); weak beyond, as for FP16",
-            {DType.FP8: (16, 128), DType.FP8_BLOCK: (128, 128), DType.MXFP8: (32, 128), DType.MXFP4: (32, 128)},
-            graded=False,
-        ),
-    }
-)
 _SYSTOLIC: Mapping[str, int] = MappingProxyType({"tpu": 128, "trainium": 128, "inferentia": 128, "gaudi": 128})
 
 

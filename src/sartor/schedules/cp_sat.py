@@ -115,7 +115,7 @@ def _answer(
         status, interrupted = _run(solver, model.model)
         if status not in (model.cp.OPTIMAL, model.cp.FEASIBLE):
             # Time ran out, or a wrong "infeasible" (the hint is a schedule), which is ignored.
-            return BlockAnswer(timetable=best, lower_bound=lower_bound, interrupted=interrupted)
+            return BlockAnswer(timetable=best, lower_bound=lower_bound, interrupted=interrupted, method="cp_sat")
         work -= solver.response_proto.deterministic_time
         table = model.read(solver)
         proved = table.makespan(block) if status == model.cp.OPTIMAL else round(solver.best_objective_bound)
@@ -124,7 +124,7 @@ def _answer(
         best = min(roomy, best, key=lambda timetable: timetable.makespan(block))
         lower_bound = max(lower_bound, min(proved, best.makespan(block)))
         if not crowded or interrupted or lower_bound == best.makespan(block):
-            return BlockAnswer(timetable=best, lower_bound=lower_bound, interrupted=interrupted)
+            return BlockAnswer(timetable=best, lower_bound=lower_bound, interrupted=interrupted, method="cp_sat")
         model.narrow(best, lower_bound)
         for crowd in crowded:
             model.spread(crowd)
@@ -348,7 +348,9 @@ def improve(block: OpBlock, hint: Timetable, lower_bound: int) -> BlockAnswer:
         best = min(best, table, key=lambda candidate: candidate.makespan(block))
         if proved >= best.makespan(block) or not program.order_pairs(answer):
             break
-    return BlockAnswer(timetable=best, lower_bound=min(proved, best.makespan(block)), interrupted=asked())
+    return BlockAnswer(
+        timetable=best, lower_bound=min(proved, best.makespan(block)), interrupted=asked(), method="cp_sat"
+    )
 
 
 class _Found(NamedTuple):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,29 +29,23 @@ SCHEDULE_LIMIT_S = 0.05
 """Default limit for proving the schedule of one layer, in seconds of solver work."""
 
 
-class _Makespan(NamedTuple):
-    """Seconds of a block: proved lower bound, and reached."""
-
-    lower_bound_s: float
-    time_s: float
-
-
 def makespan_s(
     graph: OperatorGraph,
     accelerator: Accelerator,
     limit_s: float = SCHEDULE_LIMIT_S,
     cache: ScheduleCache | None = None,
-) -> _Makespan:
-    """Makespan of a block on the chip's cores [s]. Raises ``KeyboardInterrupt`` if Ctrl-C ended the solver's search."""
+) -> tuple[float, float]:
+    """Proved lower bound and reached makespan of a block on the chip's cores [s]. Raises ``KeyboardInterrupt`` if
+    Ctrl-C ended the solver's search."""
     answer = solve(schedule_problem(graph, accelerator), limit_s, cache=cache, by_work=True)
     if answer.interrupted:
         raise KeyboardInterrupt
-    return _Makespan(answer.lower_bound * UNIT_S, answer.makespan * UNIT_S)
+    return answer.lower_bound * UNIT_S, answer.makespan * UNIT_S
 
 
 def known_makespan_s(graph: OperatorGraph, accelerator: Accelerator) -> float:
     """`makespan_s` with the default limit; each block of a chip is solved once per process."""
-    return _known(_Block(graph, accelerator)).time_s
+    return _known(_Block(graph, accelerator))[1]
 
 
 class _Block:
@@ -71,7 +65,7 @@ class _Block:
 
 
 @lru_cache(maxsize=4096)
-def _known(block: _Block) -> _Makespan:
+def _known(block: _Block) -> tuple[float, float]:
     return makespan_s(block.graph, block.accelerator)
 
 

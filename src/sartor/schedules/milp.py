@@ -59,7 +59,7 @@ def solve_block(block: OpBlock, hint: Timetable, lower_bound: int, time_limit_s:
     # Times are integers and rows hold to 1e-6 of the horizon: the bound is rounded to nearest, not up.
     bound = result.mip_dual_bound
     proved = ceil(bound - 0.5) if bound is not None and np.isfinite(bound) else 0
-    return BlockAnswer(timetable=best, lower_bound=min(max(lower_bound, proved), best.makespan(block)))
+    return BlockAnswer(timetable=best, lower_bound=min(max(lower_bound, proved), best.makespan(block)), method="milp")
 
 
 class _MilpProgram:

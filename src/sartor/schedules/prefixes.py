@@ -67,7 +67,10 @@ def improve(
     except KeyboardInterrupt:
         interrupted = True
     return BlockAnswer(
-        timetable=search.best, lower_bound=min(search.proved, search.upper), interrupted=interrupted or asked()
+        timetable=search.best,
+        lower_bound=min(search.proved, search.upper),
+        interrupted=interrupted or asked(),
+        method="prefix search",
     )
 
 

@@ -263,6 +263,9 @@ class ScheduleResult:
     checked: bool
     """An independent checker has accepted it."""
     solver: Solver
+    """Allowed for what list scheduling and the bounds leave open."""
+    method: str
+    """What found the schedule: list scheduling, prefix search, cp_sat, milp."""
     solve_s: float
     interrupted: bool = False
 

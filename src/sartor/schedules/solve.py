@@ -84,6 +84,7 @@ def solve(
         operators=operators,
         checked=True,
         solver=solver,
+        method=", ".join(dict.fromkeys(answer.method for answer in answers)) or "list scheduling",
         solve_s=time.perf_counter() - begin,
         interrupted=any(answer.interrupted for answer in answers),
     )

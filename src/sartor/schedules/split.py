@@ -227,6 +227,8 @@ class BlockAnswer:
     timetable: Timetable
     lower_bound: int
     interrupted: bool = False
+    method: str = "list scheduling"
+    """What searched last."""
 
 
 class Crowd(NamedTuple):

@@ -22,7 +22,18 @@ import numpy as np
 
 from sartor.cost.cost import Source
 from sartor.operators import Attention, DType, Gemm
-from sartor.units import BoolArray, FloatArray
+from sartor.units import BoolArray, FloatArray, Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """Time between two printed steps beyond what the steps between them usually take."""
+
+    iteration: int
+    """The step before it."""
+    seconds: float
+    cause: str = ""
+    """What the log prints there (``checkpoint``, ``evaluation``, ...); empty if nothing that tells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +44,8 @@ class MeasuredRun:
     """The median; the mean if many steps are slow or the speed changes."""
     is_mean: bool = False
     """Whether ``step_s`` and the rates are means."""
+    is_whole: bool = False
+    """Whether ``step_s`` is the mean that a log prints of its whole run."""
     usual_s: float = math.nan
     """Median without slow steps."""
     stall_s: float = 0.0
@@ -43,10 +56,40 @@ class MeasuredRun:
     """Steady steps."""
     warm_up: int = 0
     """Steps skipped before them."""
+    p90_s: float = math.nan
+    """What nine of ten steady steps don't exceed; NaN where the log prints a smoothed time."""
+    drift: float = 0.0
+    """The last third of the usual steps over the first, minus 1; 0 where it is within their noise."""
+    work_drift: float = math.nan
+    """The same change of a step's FLOPs or tokens, by the log's own rates."""
+    memory_drift: float = math.nan
+    """The same change of its peak memory."""
+    events: tuple[str, ...] = ()
+    """What ended the run before its time, and how it resumes the one before, in sentences."""
+    wall_s: float = math.nan
+    """From the first steady step to the last, pauses included."""
+    wall_steps: int = 0
+    """Steps in that time."""
+    pauses: tuple[Pause, ...] = ()
+    losses: tuple[float, ...] = ()
+    """Training loss of the first and of the last step that print one."""
+    jumps: tuple[int, ...] = ()
+    """Steps whose loss jumps."""
+    last_step: int = 0
+    no_number: tuple[int, ...] = ()
+    """Steps whose loss is not a number."""
+    skipped: int = 0
+    """Steps whose update was skipped."""
+    rank_skew: float = math.nan
+    """Compute of the slowest rank over that of the fastest, minus 1, as the trainer's timers say."""
+    slow_rank: int | None = None
     tokens_per_s: float = math.nan
     """Of the whole job."""
+    device_tokens_per_s: float = math.nan
     flops_per_s: float = math.nan
     """Per GPU, as the trainer counts FLOPs."""
+    printed_mfu: float = math.nan
+    """As the trainer prints it."""
     allocated_bytes: float = math.nan
     """Peak of allocated tensors on the reporting device."""
     reserved_bytes: float = math.nan
@@ -56,6 +99,16 @@ class MeasuredRun:
     def stall_free_s(self) -> float:
         """The step without its stalls, as a plan may explain it."""
         return self.step_s - self.stall_s
+
+    @property
+    def usual_step_s(self) -> float:
+        """The step that a headline says: without stalls where they count."""
+        return self.usual_s if self.stall_s else self.step_s
+
+    @property
+    def paused_s(self) -> float:
+        """Seconds of all pauses."""
+        return sum(pause.seconds for pause in self.pauses)
 
 
 SLOW = 0.2
@@ -70,8 +123,8 @@ FEW = 0.05
 """Slow steps up to this share, or a single one, are left out."""
 REAL = 1.5
 """Neighbours count as correlated from this many standard deviations on."""
-LEAST_STEPS = 5
-"""With fewer steps no step is called slow."""
+LEAST_UNEVEN = 5
+"""With fewer steps no step is called slow, nor the steps steady."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,12 +189,13 @@ class _StepSeries:
         return usual_error / self.mean_s**2, free
 
 
-def step_series(seconds: FloatArray) -> _StepSeries:
-    """Which steps are slow."""
+def step_series(seconds: FloatArray, slack: Floats = 0.0) -> _StepSeries:
+    """Which steps are slow: by ``SLOW``, or by ``slack`` [s] where it is given."""
     slow = np.zeros(seconds.size, dtype=bool)
-    if seconds.size >= LEAST_STEPS:
+    if seconds.size >= LEAST_UNEVEN:
         low, base, high = np.quantile(seconds, QUANTILES)
-        slow = seconds > base + max(SLOW * base, OUTLIER * float(high - low) / DEVIATES)
+        limit = slack if np.any(slack) else SLOW * base
+        slow = seconds > base + np.maximum(limit, OUTLIER * float(high - low) / DEVIATES)
     usual = np.where(slow, np.median(seconds[~slow]), seconds)
     counts = int(slow.sum()) > max(1, FEW * slow.size)
     return _StepSeries(seconds=seconds, usual_s=usual, slow=slow, counts=counts)
@@ -304,6 +358,8 @@ class PartKind(Enum):
     """Nothing runs though the next kernel is launched: it waits for another stream or an event."""
     KERNEL_START = "kernel_start"
     """Nothing runs for the microseconds in which a launched kernel starts."""
+    CHECKPOINT = "checkpoint"
+    """Saving a checkpoint while nothing computes: beside the steps, so it has no seconds of them."""
     UNKNOWN = "unknown"
 
 
@@ -346,6 +402,10 @@ class JobKind:
     rank: int = 0
     """Of the adapters."""
     four_bits: bool = False
+    tokens: int = 0
+    """That a step of inference decodes, by the engine's marks; 0 if they do not tell."""
+    read_bytes: float = 0.0
+    """Weights that a memory-bound step of inference reads [bytes]; 0 for others."""
 
     @property
     def words(self) -> str:

@@ -7,7 +7,6 @@ Weights are quantized once a step and kept (Transformer Engine); torchao quantiz
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -311,11 +310,7 @@ def _word(enum: type[Word], field: str, word: str, extra: Iterable[str] = ()) ->
         if member.value.lower() == str(word).strip().lower().replace("-", "_"):
             return member
     words = (*(member.value for member in enum), *extra)
-    raise InputError(field, word, f"must be one of {', '.join(words)}", _near(str(word), words))
-
-
-def _near(word: str, words: Iterable[str]) -> str:
-    return ", ".join(difflib.get_close_matches(word.lower(), list(words), n=1, cutoff=0.3))
+    raise InputError(field, word, f"must be one of {', '.join(words)}")
 
 
 def _size(field: str, value: Floats, nearest: str) -> int:

@@ -9,7 +9,7 @@ time, and a larger GEMM never saves any. docs/concepts/systolic.md derives every
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -123,6 +123,16 @@ def product_time_s(product: Product, accelerator: Accelerator) -> Floats:
     time: Floats
     (time,) = _each_chunk(product, accelerator, lambda p, a, flow: (_best(p, a, flow).time_s,))
     return time
+
+
+def in_turn_s(products: Sequence[Product], accelerator: Accelerator) -> Floats:
+    """Time of GEMMs one after another [s], priced at once."""
+    columns = [np.broadcast_arrays(*column) for column in zip(*map(_problem_arrays, products), strict=True)]
+    rank = max(*(column[0].ndim for column in columns), *map(np.ndim, _chip_arrays(accelerator)))
+    widened = (np.stack([x.reshape((1,) * (rank - x.ndim) + x.shape) for x in column]) for column in columns)
+    together = Product(**dict(zip((field.name for field in fields(Product)), widened, strict=True)))
+    seconds: Floats = np.sum(product_time_s(together, accelerator), axis=0)
+    return seconds
 
 
 def product_cost(product: Product, accelerator: Accelerator) -> ProductCost:

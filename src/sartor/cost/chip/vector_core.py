@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sartor.cost.chip.systolic import Product, product_time_s
+from sartor.cost.chip.systolic import Product, in_turn_s
 from sartor.hardware.accelerator import Accelerator
 from sartor.operators import Attention, MemoryBound, MemoryBoundKind, Pass
 from sartor.units import Floats, Ints, ceil_div, plain
@@ -161,9 +161,9 @@ def attention_cost(op: Attention, accelerator: Accelerator) -> _AttentionCost:
     """Cost on all cores; shapes broadcast. Scores never leave the chip; keys and values are read once if one head's fit
     half the global buffer, else once per block of queries that fits."""
     a = accelerator
-    on_chip = replace(a, stack_bytes_per_s=NEVER_BINDS)  # and each die has heads of its own
-    on_chip = replace(on_chip, die_to_die_bytes_per_s=NEVER_BINDS) if not np.any(a.stacked) else on_chip
-    tensor = sum((np.asarray(product_time_s(p, on_chip)) for p in attention_products(op)), np.asarray(0.0))
+    between = plain(np.where(a.stacked, a.die_to_die_bytes_per_s, NEVER_BINDS))  # each die has heads of its own
+    on_chip = replace(a, stack_bytes_per_s=NEVER_BINDS, die_to_die_bytes_per_s=between)
+    tensor = in_turn_s(attention_products(op), on_chip)
     cycles = FORWARD_CYCLES if op.pass_.computes_outputs else BACKWARD_CYCLES
     lanes = 1.0 * np.asarray(a.num_vector_cores) * a.vector_lanes
     vector = np.ceil(op.batch * op.num_heads * np.asarray(op.pairs) / lanes) * cycles / a.clock_hz

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import NormalDist
 
 import numpy as np
@@ -24,8 +25,9 @@ from sartor.cost.price import Estimate
 from sartor.hardware.cluster import own_links
 from sartor.hardware.cluster_catalog import joined_devices, usual_cluster
 from sartor.model.workload import Phase
+from sartor.operators import DType
 from sartor.step.serving.served import Load, Recording, Server, cache_bytes, capacity, holds, served_pass
-from sartor.units import Floats, Ints, plain, remembered_if_few
+from sartor.units import Floats, IntArray, Ints, plain, remembered, remembered_if_few, round_up
 
 COUNTS = np.unique(np.round(2.0 ** (np.arange(121) / 4)))
 """Sequences at which a step is priced: every number up to 8, then four from each power of two to the next."""
@@ -41,14 +43,22 @@ class _DecodeSteps:
     """
 
     seconds: Array
+    log_sigma: Array
+    """Of the operators' prices, interpolated alike."""
+    server: Server
 
     def at(self, sequences: Array) -> Array:
-        """Seconds with that many sequences for each load; below one as with one."""
-        i = np.clip(np.searchsorted(COUNTS, sequences, side="right") - 1, 0, len(self.seconds) - 2)
-        share = np.clip((sequences - COUNTS[i]) / (COUNTS[i + 1] - COUNTS[i]), 0.0, 1.0)
-        column = np.arange(sequences.size)
-        seconds: Array = (1 - share) * self.seconds[i, column] + share * self.seconds[i + 1, column]
-        return seconds
+        """Seconds with that many sequences for each load; below one as with one. Stages of a pipeline each run one of
+        as many batches: a batch takes as many of the longest stage, and its activations are sent between them."""
+        if self.server.pp == 1:
+            return _between_counts(self.seconds, sequences)
+        together = np.maximum(sequences / self.server.pp, 1.0)
+        longest = self.server.pp / self.server.even_stages
+        seconds = _between_counts(self.seconds, together) * np.where(sequences > 1, longest, 1.0)
+        return np.asarray(seconds + (self.server.pp - 1) * _sent_s(self.server, together))
+
+    def log_sigma_at(self, sequences: Array) -> Array:
+        return _between_counts(self.log_sigma, sequences / self.server.pp)
 
     def slope(self, sequences: Array) -> Array:
         """d ln(seconds) / d ln(sequences), over the last tenth of the sequences."""
@@ -56,34 +66,67 @@ class _DecodeSteps:
         return slope
 
 
+def _between_counts(table: Array, sequences: Array) -> Array:
+    """Entries of a table, whose rows are of ``COUNTS``, linear between two of them."""
+    i = np.clip(np.searchsorted(COUNTS, sequences, side="right") - 1, 0, len(table) - 2)
+    share = np.clip((sequences - COUNTS[i]) / (COUNTS[i + 1] - COUNTS[i]), 0.0, 1.0)
+    column = np.arange(sequences.size)
+    entries: Array = (1 - share) * table[i, column] + share * table[i + 1, column]
+    return entries
+
+
+PRICED_TOGETHER = 24
+"""Of ``COUNTS``, six powers of two: so much longer than asked a table may be, and serves the loads of many layouts."""
+
+
 def decode_steps(server: Server, load: Load, largest: float, calibration: Calibration) -> _DecodeSteps:
     """Steps of up to ``largest`` sequences, each halfway through its answer."""
-    counts = COUNTS[: max(int(np.searchsorted(COUNTS, largest)) + 1, 2)]
-    both = np.stack([load.flat(load.input_len), load.flat(load.output_len)])
+    rows = min(round_up(max(int(np.searchsorted(COUNTS, largest)) + 1, 2), PRICED_TOGETHER), COUNTS.size)
+    both = np.stack([load.flat(load.prompts), load.flat(_context(server, load))])
     lengths, where = np.unique(both, axis=1, return_inverse=True)
-    where = where.ravel()
-    running, length_index = (
-        g.ravel() for g in np.meshgrid(counts.astype(np.int64), np.arange(lengths.shape[1]), indexing="ij")
+    seconds, log_sigma = _priced_steps(server, rows, lengths, calibration)
+    return _DecodeSteps(seconds[:, where.ravel()], log_sigma[:, where.ravel()], server)
+
+
+def _sent_s(server: Server, tokens: Floats) -> Floats:
+    """Seconds to send the activations of a batch from one stage to the next: each device its share."""
+    tiers = usual_cluster(server.gpu).tiers
+    tier = tiers[0] if server.num_devices <= joined_devices(server.gpu) else tiers[-1]
+    return tier.latency_s + tokens * int(server.shape.hidden_size) * DType.BF16.bytes / server.tp / tier.bytes_per_s
+
+
+def _context(server: Server, load: Load) -> Ints:
+    """Tokens before a decoding step, halfway through the answer. Behind an encoder a sequence's own are those of the
+    answer."""
+    return load.answered if server.encodes else load.middles
+
+
+@remembered
+def _priced_steps(server: Server, rows: int, lengths: IntArray, calibration: Calibration) -> tuple[Array, Array]:
+    """Seconds and log sigma of the first ``rows`` of ``COUNTS``, a column for each pair of prompt and context."""
+    counts = COUNTS[:rows]
+    running, prompts, contexts = (
+        np.broadcast_to(column, (rows, lengths.shape[1])).ravel()
+        for column in (counts.astype(np.int64)[:, None], *lengths)
     )
-    loads = replace(load, concurrency=running, input_len=lengths[0, length_index], output_len=lengths[1, length_index])
-    seconds = np.reshape(_decoding(server, loads, running, calibration).time_s, (counts.size, lengths.shape[1]))
+    step = _decoded(server, running, prompts, contexts, calibration)
+    seconds, log_sigma = (
+        np.broadcast_to(column, running.shape).reshape(rows, -1) for column in (step.time_s, step.log_sigma)
+    )
     seconds = seconds * (1 + server.draft_tokens / server.shape.num_layers)  # a draft is one layer's step
     per_sequence = np.minimum.accumulate(seconds / counts[:, None], axis=0)
-    return _DecodeSteps(np.maximum.accumulate(per_sequence * counts[:, None], axis=0)[:, where])
+    return np.maximum.accumulate(per_sequence * counts[:, None], axis=0), log_sigma
 
 
-def _decoding(server: Server, load: Load, running: Ints, calibration: Calibration) -> Estimate:
-    """One step of ``running`` sequences on each copy, halfway through their answers, replayed from a graph. Behind an
-    encoder a sequence's own tokens are those of the answer."""
-    context_len = load.answered if server.encodes else load.middles
-    return _decoded(server, running, load.prompts, context_len, calibration)
+def _decoding(server: Server, load: Load, running: Array, calibration: Calibration) -> Estimate:
+    """One step of as many sequences, in whole numbers, under every load."""
+    sequences = np.maximum(np.ceil(running / server.pp), 1).astype(np.int64).reshape(load.form)
+    return _decoded(server, sequences, load.prompts, _context(server, load), calibration)
 
 
-def _step(server: Server, running: Ints, prompts: Ints, context_len: Ints, calibration: Calibration) -> Estimate:
+def _decoded(server: Server, running: Ints, prompts: Ints, context_len: Ints, calibration: Calibration) -> Estimate:
+    """One step of ``running`` sequences on each copy, replayed from a graph."""
     return served_pass(server, server.workload(Phase.DECODE, running, prompts, context_len), calibration)
-
-
-_decoded = remembered_if_few(_step, COUNTS.size)  # a server decodes in many layouts, whose loads have one length
 
 
 CHUNK = 8192
@@ -99,17 +142,19 @@ class _PromptPasses:
     each_s: Array
     """Seconds per prompt of a pass over ``COUNTS`` of them, or as many as a step takes in; never more than with
     fewer. One column per load."""
+    server: Server
+    chunks: Array
+    """Passes that take in one prompt, which follow each other through the stages."""
 
     @property
     def alone_s(self) -> Array:
-        seconds: Array = self.each_s[0]
-        return seconds
+        through = (self.chunks + self.server.pp - 1) / (self.chunks * self.server.even_stages)
+        return np.asarray(self.each_s[0] * np.minimum(through, 1.0))
 
     @property
     def full_s(self) -> Array:
-        """Seconds per prompt when a step is filled with prompts."""
-        seconds: Array = self.each_s[-1]
-        return seconds
+        """Seconds of a stage per prompt when a step is filled with prompts."""
+        return np.asarray(self.each_s[-1] / self.server.even_stages)
 
     def shared_s(self, per_step: Array) -> Array:
         """Seconds per prompt where ``per_step`` arrive during a step, evenly: below one, each has a pass alone."""
@@ -118,7 +163,7 @@ class _PromptPasses:
         share = np.clip((per_step - low) / (high - low), 0.0, 1.0)
         column = np.arange(per_step.size)
         pass_s = (1 - share) * low * self.each_s[i, column] + share * high * self.each_s[i + 1, column]
-        ratio: Array = pass_s / ((1 - share) * low + share * high)
+        ratio: Array = pass_s / ((1 - share) * low + share * high) / self.server.even_stages
         return ratio
 
 
@@ -133,7 +178,7 @@ def prompt_passes(server: Server, load: Load, calibration: Calibration) -> _Prom
     time_s = prefilling(server, each_len, counts.ravel(), calibration, load.cached_len).time_s
     per_prompt = np.minimum.accumulate(np.reshape(time_s, counts.shape) / counts, axis=0)
     alone = prefilling(server, load.input_len - load.cached_len, 1, calibration, load.cached_len)
-    return _PromptPasses(alone, per_prompt[:, where])
+    return _PromptPasses(alone, per_prompt[:, where], server, np.ceil(lengths / CHUNK)[where])
 
 
 @remembered_if_few
@@ -188,8 +233,8 @@ class Steady:
     """Sequences that decode at once on the whole server."""
     waiting: Floats
     """Requests that wait because memory is full or the prompts' servers are."""
-    step: Estimate = field(repr=False)
-    """One decoding step on one device."""
+    price_step: Callable[[], Estimate] = field(repr=False)
+    step_log_sigma: Floats
     prompt: Estimate = field(repr=False)
     """One pass over a prompt."""
     each_prompt_s: Floats
@@ -211,6 +256,11 @@ class Steady:
     tpot_deviation_s: Floats
     """Among requests: of the prompts that come between their tokens, and of how many run beside them."""
 
+    @property
+    def step(self) -> Estimate:
+        """One decoding step on one device."""
+        return self.price_step()
+
     def quantile(self, percentile: float | None) -> tuple[Floats, Floats]:
         """Times to the first token and per token that ``percentile`` of the requests have at most; None: the means.
         Those of requests are log-normal, with their mean and deviation; but waits in the queue are as `Waits` has
@@ -229,7 +279,7 @@ class Steady:
     @property
     def tpot_log_sigma(self) -> Floats:
         """The operators' uncertainty alone: its interval covers 87% of the published rows (lab/fit_serving.py)."""
-        return self.step.log_sigma
+        return self.step_log_sigma
 
 
 def _log_normal(mean: Floats, deviation: Floats, deviations: float) -> Floats:
@@ -300,7 +350,8 @@ def steady_state(
     alone_s, full_s = passes.alone_s, passes.full_s
     prompt_s = passes.shared_s(others / answer)
     gaps = FIRST_TOKEN_STEPS + (np.broadcast_to(receive_every, flight.shape) - 1) / 2
-    met = others * prompt_s  # a request meets each prompt once
+    # a request meets each prompt once: for a stage's time or, in the batch that takes it in, for that of all stages
+    met = others * prompt_s * (2 - 1 / server.pp)
     busy_s = np.minimum(bursts(load) * prompt_s * met / (2 * (answer * step_s + prompt_s)), met)
     queue = Waits(mean_s=busy_s, lump_s=bursts(load) * prompt_s)
     if load.recorded is not None:
@@ -328,10 +379,10 @@ def steady_state(
         + alone_s**2 * load.prompt_cv2
         + room_s**2 / np.maximum(flight - running * server.copies, 1.0)
     )
-    step = _decoding(server, load, np.ceil(running).astype(np.int64).reshape(load.form), known)
+    step_log_sigma = steps.log_sigma_at(running)
     decoded = (answer - 1) * step_s  # with what it meets all of request_s but the scheduling of the first token, which
     # deviates as measured; passes deviate as their operators do
-    passes_s = (alone_s + met) * load.flat(passes.alone.log_sigma) + decoded * load.flat(step.log_sigma)
+    passes_s = (alone_s + met) * load.flat(passes.alone.log_sigma) + decoded * step_log_sigma
     first = server.engine.first_token_log_sigma
     paced = np.hypot(passes_s, (request_s - alone_s - met - decoded) * first) / request_s
     slope = (met + (gaps * step_s + decoded) * steps.slope(running)) / request_s
@@ -342,7 +393,7 @@ def steady_state(
         sequences,
         running * server.copies,
         flight - running * server.copies,
-        step,
+        (partial(_decoding, server, load, running, known), step_log_sigma),
         passes.alone,
         prompt_s,
         step_s,
@@ -408,7 +459,7 @@ def _steady(
     held: Ints,
     running: Array,
     waiting: Array,
-    step: Estimate,
+    step: tuple[Callable[[], Estimate], Array],
     prompt: Estimate,
     each_prompt_s: Array,
     step_s: Array,
@@ -427,10 +478,13 @@ def _steady(
         np.broadcast_to(deviations_s[0], flight.shape),
         np.broadcast_to(deviations_s[1] / per_step, flight.shape),
     )
-    columns = (running, waiting, each_prompt_s, step_s, tpot_s, ttft_s, tokens_per_s, *deviations)
-    names = "running waiting each_prompt_s step_s tpot_s ttft_s output_tokens_per_s ttft_deviation_s tpot_deviation_s"
+    columns = (running, waiting, each_prompt_s, step_s, step[1], tpot_s, ttft_s, tokens_per_s, *deviations)
+    names = (
+        "running waiting each_prompt_s step_s step_log_sigma tpot_s ttft_s output_tokens_per_s ttft_deviation_s "
+        "tpot_deviation_s"
+    )
     return Steady(
-        step=step,
+        price_step=step[0],
         prompt=prompt,
         queue=queue,
         ttft_log_sigma=plain(np.broadcast_to(ttft_log_sigma, flight.shape).reshape(load.form)),
@@ -486,9 +540,7 @@ def disaggregated(
     tpot_deviation_s = _swing(load, running * copies) * pools.steps.slope(running) * step_s
     own_s = pools.first_s(queue.mean_s, step_s)
     first_s = np.maximum(own_s, flight / per_s - (answer - 1) * step_s)
-    column = np.maximum(np.ceil(running), 1).astype(np.int64).reshape(load.form)
-    step = _decoding(decode, load, column, known)
-    share, pace = (first_s - own_s) * per_s / flight, load.flat(step.log_sigma)
+    share, pace = (first_s - own_s) * per_s / flight, pools.steps.log_sigma_at(running)
     queue = replace(queue, mean_s=queue.mean_s + first_s - own_s)
     full = np.hypot(pace, _full_log_sigma(share, pools.steps.slope(running)))
     waited = np.where(running < at_once, _amplified(load.flat(passes.alone.log_sigma), share), full)
@@ -498,7 +550,7 @@ def disaggregated(
         sequences,
         running * copies,
         np.maximum(flight - per_s * (own_s + (answer - 1) * step_s), 0.0),
-        step,
+        (partial(_decoding, decode, load, running, known), pace),
         passes.alone,
         each_s,
         step_s,

@@ -272,6 +272,18 @@ class Deployer:
         return [server for server, best in zip(able, is_pareto(points), strict=True) if best] if able else []
 
 
+STAGES = (2, 4, 8)
+"""Pipeline stages that are tried, where the devices are more than one domain of fast links joins."""
+
+
+def with_stages(servers: Sequence[Server], joined: int, most_devices: int) -> list[Server]:
+    """The servers as stages of pipelines over more than ``joined`` devices; without copies and drafts, which engines
+    don't combine with them."""
+    stages = [replace(server, pp=pp) for server in servers for pp in STAGES if pp <= server.shape.num_layers]
+    plain = [server for server in stages if server.copies == 1 and not server.draft_tokens and not server.encodes]
+    return [server for server in plain if joined < server.num_devices <= most_devices]
+
+
 def servers_of(
     server: Server, joined: int, widths: Sequence[int] = WIDTHS, experts: Sequence[int] = ()
 ) -> list[Server]:

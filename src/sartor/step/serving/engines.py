@@ -102,7 +102,9 @@ class Engine:
     sizings: tuple[CacheSizing, ...] = ()
     """How its releases size the cache, oldest first."""
     usual_release: str = ""
-    """The release whose rule holds where none is stated."""
+    """The release that is priced, and whose image is written, where none is stated."""
+    amd_release: str = ""
+    """The same on AMD's GPUs, for which not every release has an image."""
     release: str = ""
     """The stated release; "" if none is."""
     stated_utilization: float | None = None
@@ -125,6 +127,10 @@ class Engine:
         if dtype is DType.INT8 and self.name == "vllm" and gpu.generation.startswith("blackwell"):
             return DType.FP8
         return dtype
+
+    def no_kernel(self, gpu: Gpu) -> str:
+        """What must hold of a type that `instead_of` changes."""
+        return f"has no kernel of {self.name} on {gpu.name} that multiplies it by itself"
 
     @property
     def kernels(self) -> Kernels:
@@ -161,15 +167,8 @@ class Engine:
 
     def with_settings_of(self, other: Engine | None) -> Engine:
         """This engine with another's settings, but for its release."""
-        if other is None:
-            return self
-        return replace(
-            self,
-            stated_utilization=other.stated_utilization,
-            max_num_seqs=other.max_num_seqs,
-            max_num_batched_tokens=other.max_num_batched_tokens,
-            kv_dtype=other.kv_dtype,
-        )
+        names = "stated_utilization", "max_num_seqs", "max_num_batched_tokens", "kv_dtype"
+        return self if other is None else replace(self, **{name: getattr(other, name) for name in names})
 
     @property
     def sizing(self) -> CacheSizing:
@@ -268,13 +267,14 @@ ENGINES: Mapping[str, Engine] = MappingProxyType(
     {
         each.name: each
         for each in (
-            Engine(name="vllm", sizings=VLLM_SIZINGS, usual_release="0.8"),
+            Engine(name="vllm", sizings=VLLM_SIZINGS, usual_release="0.11.0", amd_release="0.11.2"),
             Engine(
                 name="sglang",
                 looks_late=True,
                 first_token_log_sigma=1.5,
                 sizings=SGLANG_SIZINGS,
                 usual_release="0.5.3",
+                amd_release="0.5.9",
             ),
             Engine(
                 name="trtllm",
@@ -285,6 +285,7 @@ ENGINES: Mapping[str, Engine] = MappingProxyType(
                 first_token_log_sigma=0.5,
                 vendors=("NVIDIA",),
                 sizings=(CacheSizing(share_of=CacheShare.AFTER_LOADING, page_tokens=32),),
+                usual_release="1.2.0",
             ),
         )
     }
@@ -326,4 +327,5 @@ def engine_of_pass(kernels: str | None, shape: TransformerShape, gpu: Gpu) -> En
     if shape.encoder_only or shape.traced is not None or gpu.accelerator is not None or kernels == TORCH:
         return None
     engine = ENGINES.get((kernels or "").partition("_")[0], USUAL_ENGINE)
-    return engine if engine.runs_on(gpu) else USUAL_ENGINE
+    engine = engine if engine.runs_on(gpu) else USUAL_ENGINE
+    return replace(engine, usual_release=engine.amd_release) if gpu.vendor == "AMD" else engine

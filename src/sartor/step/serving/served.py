@@ -23,7 +23,7 @@ from sartor.model.workload import AttentionKernel, ParallelDims, Phase, StoredTy
 from sartor.operators import Attention, DType, Gemm, GroupedGemm, Operator, OperatorGraph, Role
 from sartor.step.serving.engines import USUAL_ENGINE, Engine
 from sartor.step.serving.inference import WIDTHS, InferenceMemory, Room, kv_cache_bytes, longest_sequence
-from sartor.units import Floats, IntArray, Ints, ceil_div, round_up
+from sartor.units import Floats, IntArray, Ints, ceil_div, remembered, round_up
 
 Array = npt.NDArray[np.float64]
 
@@ -180,6 +180,8 @@ class Server:
     """Attention's data parallelism: groups of ``tp`` devices with their own sequences, which share the experts."""
     ep: int = 1
     """Devices, of ``tp * copies``, over which whole experts are divided; the rest splits each expert."""
+    pp: int = 1
+    """Stages of a pipeline, each on such devices with its share of the layers; as many batches run at once."""
     engine: Engine = USUAL_ENGINE
     attention_kernel: AttentionKernel = AttentionKernel.FLASH
     routing_skew: float = 1.0
@@ -196,8 +198,18 @@ class Server:
         return float(sum(self.acceptance**i for i in range(self.draft_tokens + 1)))
 
     @property
-    def num_devices(self) -> int:
+    def stage_devices(self) -> int:
         return self.tp * self.copies
+
+    @property
+    def num_devices(self) -> int:
+        return self.stage_devices * self.pp
+
+    @property
+    def even_stages(self) -> float:
+        """Stages, if all were as long as the longest."""
+        layers = int(self.shape.num_layers)
+        return layers / ceil_div(layers, self.pp)
 
     def workload(self, phase: Phase, microbatch_size: Ints = 1, seq_len: Ints = 1, context_len: Ints = 0) -> Workload:
         """A pass of its engine."""
@@ -259,7 +271,7 @@ def _of_drafts(op: Operator, checked: int) -> Operator:
 
 def served_pass(server: Server, workload: Workload, fit: Calibration, cluster: Cluster | None = None) -> Estimate:
     """One device's pass with its price: that of ``sartor estimate`` for the same workload."""
-    cluster = cluster or network_of(server.gpu, server.num_devices)
+    cluster = cluster or network_of(server.gpu, server.stage_devices)
     fit = in_an_engine(fit, server.engine, workload.phase)
     return price(served_graph(server, workload), server.gpu, fit, details=False, cluster=cluster)
 
@@ -275,7 +287,7 @@ def _experts(server: Server, workload: Workload) -> list[GroupedGemm]:
     """Expert GEMMs of one device: all copies' tokens, on its share of the experts and of each expert."""
     if workload.shape.moe_ffn is None:
         return []
-    dims = ParallelDims(tp=server.num_devices // server.ep, ep=server.ep)
+    dims = ParallelDims(tp=server.stage_devices // server.ep, ep=server.ep)
     shape, tokens = workload.shape, ceil_div(workload.microbatch_size * server.copies, server.ep)
     if not feasible(
         shape, dims
@@ -288,6 +300,7 @@ def _experts(server: Server, workload: Workload) -> list[GroupedGemm]:
     return [op for op in graph.operators if isinstance(op, GroupedGemm)]
 
 
+@remembered
 def capacity(server: Server, prompt: Ints, answer: Ints = 0) -> IntArray:
     """Sequences with so many tokens that one copy holds besides its weights; 0 if the weights leave no room."""
     free = max(float(server_memory(server).kv_room_bytes), 0.0)
@@ -300,16 +313,17 @@ def capacity(server: Server, prompt: Ints, answer: Ints = 0) -> IntArray:
     return sequences.reshape(np.broadcast_shapes(np.shape(prompt), np.shape(answer)))
 
 
+@remembered
 def server_memory(server: Server) -> InferenceMemory:
     """Memory of one device, with its part of the experts of all copies; the cache is that of one token."""
-    dims = ParallelDims(tp=server.tp, ep=server.copies)
+    dims = ParallelDims(tp=server.tp, ep=server.copies, pp=np.asarray(server.even_stages))
     return Room(gpu=server.gpu, engine=server.engine).memory(server.workload(Phase.DECODE), dims)
 
 
 def longest_tokens(server: Server) -> int:
     """Tokens of the longest sequence that one copy holds."""
     dims = ParallelDims(tp=server.tp, ep=server.copies)
-    room, pages = float(server_memory(server).kv_room_bytes), server.engine.sizing.page_tokens
+    room, pages = float(server_memory(server).kv_room_bytes) * server.even_stages, server.engine.sizing.page_tokens
     return longest_sequence(server.workload(Phase.DECODE), dims, room, pages)
 
 
@@ -317,7 +331,7 @@ def cache_bytes(server: Server, prompt: int, answer: int) -> float:
     """One sequence's keys and values on one device, in whole pages. A decoder behind an encoder keeps the prompt's for
     cross-attention and its own tokens for the rest."""
     tokens = round_up(answer if server.encodes else prompt + answer, server.engine.sizing.page_tokens)
-    return float(kv_cache_bytes(server.shape, tokens, server.tp, server.cache.bytes, prompt))
+    return float(kv_cache_bytes(server.shape, tokens, server.tp, server.cache.bytes, prompt)) / server.even_stages
 
 
 def holds(server: Server, load: Load) -> IntArray:
@@ -398,7 +412,7 @@ def cut_block(server: Server) -> str:
         if not isinstance(op, Gemm | GroupedGemm) or op.role not in _SPLIT or op.dtype not in blocks:
             continue
         if (shard := int(op.k)) % (block := blocks[op.dtype]):
-            parts = server.num_devices // server.ep if isinstance(op, GroupedGemm) else server.tp
+            parts = server.stage_devices // server.ep if isinstance(op, GroupedGemm) else server.tp
             width = f"{_SPLIT[op.role]} {shard * parts:,}" + (f" / {parts} = {shard:,}" if parts > 1 else "")
             kind = op.dtype.value
             return f"{width} must be a multiple of the {block} weights that share a scale in {kind} (engines refuse it)"
@@ -407,7 +421,7 @@ def cut_block(server: Server) -> str:
 
 def near_uncut(server: Server) -> str:
     """The nearest sizes that cut no block: whole experts per device, or narrower tensor parallelism."""
-    devices = server.num_devices
+    devices = server.stage_devices
     whole = replace(server, ep=devices)
     moe = server.shape.moe_ffn
     near = [f"ep={devices}"] if moe and int(moe.num_experts) % devices == 0 and not cut_block(whole) else []

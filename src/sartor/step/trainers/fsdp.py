@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sartor.model.training import Accumulation, MemoryHabits, Trainer
+from sartor.model.training import Accumulation, MemoryHabits, Recompute, Trainer
 from sartor.model.workload import COMMON_SCHEDULES, Loss, Optimizer
 from sartor.operators import DType
 
@@ -58,6 +58,7 @@ FSDP = Trainer(
     optimizers=tuple(Optimizer),
     losses=tuple(Loss),
     shards_fully=True,
+    usual_axes=(("zero_stage", 3), ("recompute", Recompute.NONE)),  # gradient_checkpointing false
     optional_sequence_parallel=False,
     launchable=True,
     in_files={
@@ -87,6 +88,7 @@ PYTORCH = replace(
     pipelines=True,
     expert_parallel=True,
     shards_fully=False,
+    usual_axes=(("zero_stage", 0), ("recompute", Recompute.NONE)),  # DistributedDataParallel
     launchable=False,
     usual_zero_stage=0,
     drops_out=True,

@@ -9,7 +9,7 @@ recalled 2026-11-29). A gather and its GEMM are split into pieces that overlap (
 
 from __future__ import annotations
 
-from sartor.model.training import Accumulation, MemoryHabits, Trainer
+from sartor.model.training import Accumulation, MemoryHabits, Recompute, Trainer
 from sartor.model.workload import (
     ContextParallel,
     OffloadModule,
@@ -62,6 +62,10 @@ MAXTEXT = Trainer(
     usual_zero_stage=3,
     plain_fp8=Recipe.FP8_CURRENT,
     usual_context_parallel=ContextParallel.ALL_GATHER,
+    usual_axes=(
+        ("zero_stage", 3),
+        ("recompute", Recompute.FULL),
+    ),  # base.yml: ici_fsdp_parallelism -1, remat_policy full
     usual_on=("Google",),  # Google's own trainer for its TPUs (MaxText's README, read 2026-11)
     source="XLA's buffer assignment and collective matmul; MaxText 0.2.5 (read 2026-11-23), base.yml: one pipeline "
     "loop that is differentiated as a whole (all forward, then all backward; this is inferred), bubble "

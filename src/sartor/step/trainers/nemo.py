@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sartor.model.training import MemoryHabits, Release, Trainer
+from sartor.model.training import MemoryHabits, Recompute, Release, Trainer
 from sartor.operators import DType
 from sartor.step.trainers.megatron import ADAM_AND_SGD, MEGATRON, NOT_ON, OFFLOADS, SAVING, UNFUSED
 
 NEMO = Trainer(
     name="nemo",
+    usual_axes=(("zero_stage", 1), ("recompute", Recompute.NONE)),  # use_distributed_optimizer in all of its recipes
     title="NeMo",
     precedence=3,
     words=("nemo", "mlperf"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sartor.model.training import Release
+from sartor.model.training import Recompute, Release
 from sartor.model.workload import ContextParallel, Loss, Optimizer, PipelineSchedule, Recipe
 from sartor.operators import DType
 from sartor.step.trainers.fsdp import FSDP, HABITS
@@ -58,6 +58,10 @@ TORCHTITAN = replace(
     ),
     plain_fp8=Recipe.FP8_CURRENT,
     usual_context_parallel=ContextParallel.ALL_GATHER,
+    usual_axes=(
+        ("zero_stage", 3),
+        ("recompute", Recompute.SELECTIVE),
+    ),  # data_parallel_shard_degree -1, mode "selective"
     varies=("tp_overlap", "fused_loss"),
     source="pipeline_parallel_schedule takes PyTorch's 1F1B, Interleaved1F1B, GPipe, "
     "InterleavedZeroBubble, ZBVZeroBubble and DualPipeV; under a "
