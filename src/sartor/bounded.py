@@ -243,9 +243,12 @@ def _integer(digits: str, *, name: str) -> int:
 # --------------------------------------------------------------------------------------------------------- CSV
 
 
-def read_csv(path: Path, field: str, must: str, required: Sequence[str]) -> list[dict[str, str]]:
-    """Rows of a CSV file by column name. Raises `InputError`, also if the last line is cut off."""
-    text = decoded(read_bytes(path, field, must, limit=MAX_CSV_BYTES), field, str(path))
+def read_csv(
+    path: Path, field: str, must: str, required: Sequence[str], text: str | None = None
+) -> list[dict[str, str]]:
+    """Rows of a CSV file, or of the ``text`` that stands for it, by column name. Raises `InputError`, also if the last
+    line is cut off."""
+    text = decoded(read_bytes(path, field, must, limit=MAX_CSV_BYTES), field, str(path)) if text is None else text
     reader = csv.reader(text.splitlines(keepends=True))
     try:
         names = [name.strip() for name in next(reader, [])]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from difflib import get_close_matches
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,12 @@ class InputError(ValueError):
     """Invalid user input. ``str(error)`` is the whole sentence; its parts are kept for ``--json``.
 
     Parameters are the ``field`` (a config key, a flag, a file), its ``value``, what ``must`` hold, and the
-    ``nearest`` valid values (may be empty).
+    ``nearest`` valid values (may be empty: of words that ``must`` lists, the one spelled most like the value).
     """
 
     def __init__(self, field: str, value: object, must: str, nearest: str = "") -> None:
+        words = must.partition("must be one of ")[2].split(", ")
+        nearest = nearest or ", ".join(get_close_matches(str(value).lower(), words, n=1))
         self.field, self.value, self.must, self.nearest = field, value, must, nearest
         missing = f"missing {'option' if field.startswith('-') else 'argument'} {field}: {must}"
         said = f"{field}: {value}; {must}" if isinstance(value, Stated) else f"{field}={_show(value)}: {must}"
@@ -76,19 +79,20 @@ class MissingExtraError(InputError):
 
 
 def install_command(extra: str) -> str:
-    """The command that installs an extra beside this copy, from where the copy came: a folder, a file or the index."""
+    """The command that installs an extra beside this copy, from the folder or file it came from; from an unknown place
+    the packages of the extra, as no package index has sartor's name."""
     from importlib.metadata import PackageNotFoundError, distribution
     from shlex import quote
 
-    source = Path(__file__).resolve().parents[2]  # of a checkout that is not installed
     try:
-        origin = json.loads(distribution("sartor").read_text("direct_url.json") or "{}")
-    except PackageNotFoundError:
-        origin = (
-            {"url": source.as_uri(), "dir_info": {"editable": True}} if (source / "pyproject.toml").exists() else {}
-        )
+        copy = distribution("sartor")
+    except PackageNotFoundError:  # a checkout that is not installed
+        return f"pip install -e {quote(f'{Path(__file__).resolve().parents[2]}[{extra}]')}"
+    origin = json.loads(copy.read_text("direct_url.json") or "{}")
     if not origin:
-        return f"pip install {quote(f'sartor[{extra}]')}"
+        rows = [row.partition(";") for row in copy.requires or ()]
+        packages = [name.strip() for name, _, when in rows if f"extra == '{extra}'" in when.replace('"', "'")]
+        return f"pip install {' '.join(map(quote, packages))}"
     if origin.get("dir_info", {}).get("editable"):
         return f"pip install -e {quote(origin['url'].removeprefix('file://') + f'[{extra}]')}"
     return f"pip install {quote(f'sartor[{extra}] @ ' + origin['url'])}"

@@ -1,7 +1,8 @@
-"""Options of a journey, each declared once: a ``TypedDict`` whose values carry a `Declared`.
+"""Options of a journey, each declared once: its type in a ``TypedDict``, the rest in a row of ``options.toml`` beside
+it, a `Declared`.
 
     class SearchOptions(TypedDict, total=False):
-        time_limit: Annotated[float | None, Declared(Spelling.NUMBER, "Stop after this time.", metavar="SECONDS")]
+        time_limit: float | None
 
     def search(model: str, **options: Unpack[SearchOptions]) -> Answer:
         settings = completed(SearchOptions, options)
@@ -17,10 +18,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum, auto
+from functools import cache
+from importlib.resources import files
 from inspect import Parameter, cleandoc, signature
 from textwrap import fill
 from typing import Any, ClassVar, TypeVar, cast
 
+from sartor.bounded import packaged_toml
 from sartor.errors import InputError
 
 T = TypeVar("T", bound=Callable[..., Any])
@@ -61,7 +65,23 @@ class Declared:
 
 def declared(options: type) -> dict[str, Declared]:
     """The rows of a ``TypedDict`` of options by name, those of its bases first."""
-    return {name: hint.__metadata__[0] for name, hint in options.__annotations__.items()}
+    rows = _rows_beside(options.__module__)
+    return {name: rows[name] for name in options.__annotations__}
+
+
+@cache
+def _rows_beside(module: str) -> dict[str, Declared]:
+    """The rows in the folder of a module, if it has any."""
+    room = module.split(".")[-2]
+    if not files("sartor").joinpath(room, "options.toml").is_file():
+        return {}
+    return {name: _declared(**row) for name, row in packaged_toml(room, "options.toml").items()}
+
+
+def _declared(kind: str, default: Any = None, terminal_default: Any = ..., **words: str) -> Declared:
+    default = tuple(default) if isinstance(default, list) else default
+    terminal_default = None if terminal_default == "" else terminal_default
+    return Declared(kind=Spelling[kind], default=default, terminal_default=terminal_default, **words)
 
 
 def completed(options: type[Options], stated: Mapping[str, Any]) -> Options:
@@ -139,15 +159,16 @@ def with_options(
     """Show the options as keyword arguments in the function's signature, in place of its ``**options``, and describe
     each at the end of the docstring's parameters: for ``help`` and notebooks, which read them when the program runs.
 
-    ``fields`` has units, and the rows of options that declare none; ``without`` names options that this function does
-    not take.
+    ``fields`` has units, and the rows of options without one beside them; ``without`` names options that this function
+    does not take.
     """
     hints = {name: hint for name, hint in options.__annotations__.items() if name not in without}
 
     def shown(function: T) -> T:
         written = signature(function)
         own = [p for p in written.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
-        rows = {name: row for name, hint in hints.items() if (row := _row(hint, name, fields or {})) is not None}
+        table: dict[str, Declared | RunField] = {**(fields or {}), **_rows_beside(options.__module__)}
+        rows = {name: table[name] for name in hints if name in table}
         keywords = [_keyword(name, hint, rows.get(name)) for name, hint in hints.items()]
         function.__signature__ = written.replace(parameters=[*own, *keywords])  # type: ignore[attr-defined]
         head, returns, rest = cleandoc(function.__doc__ or "").partition("\n\nReturns\n")
@@ -157,11 +178,6 @@ def with_options(
         return function
 
     return shown
-
-
-def _row(hint: object, name: str, fields: Mapping[str, RunField]) -> Declared | RunField | None:
-    declared_rows: tuple[Declared, ...] = getattr(hint, "__metadata__", ())
-    return declared_rows[0] if declared_rows else fields.get(name)
 
 
 def _keyword(name: str, hint: object, row: Declared | RunField | None) -> Parameter:
@@ -174,7 +190,6 @@ def _type_words(hint: object, row: Declared | RunField | None) -> str:
     if isinstance(row, RunField):
         words = {"Path": "str | Path", "dict": "Mapping[str, int | str]"}.get(row.kind.__name__, row.kind.__name__)
         return words if row.is_switch else f"{words} | None"
-    hint = getattr(hint, "__origin__", hint) if isinstance(row, Declared) else hint
     words = hint.__name__ if isinstance(hint, type) and "[" not in str(hint) else str(hint)
     return re.sub(r"\b(?:\w+\.)+(?=\w)", "", str(getattr(hint, "__forward_arg__", words)))
 

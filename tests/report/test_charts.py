@@ -21,15 +21,19 @@ from sartor.report.figures import advice_points, export_pngs, gains_points, pare
 from sartor.report.palette import DARK, LIGHT, MEANS, css_meanings, painted, slug
 from sartor.report.plan_points import plan_points
 from sartor.report.plan_words import PART_WORDS
-from sartor.report.points import Published, published_points, roofline_points
+from sartor.report.points import Published, roofline_points
 from sartor.report.table_serving import front_points
 
 PNG = b"\x89PNG\r\n\x1a\n"
 DRAWN_ELSEWHERE = {f"sartor.report.{name}" for name in ("chip_points", "design_points", "design_shapes", "run_points")}
-PUBLISHED = published_points(
-    "Prediction and paper",
-    "TFLOP/s",
-    [("n = 1536", 215.0, 190.0, 240.0, 217.6), ("n = 1600", 178.0, 160.0, 200.0, None)],
+PUBLISHED = Published(
+    title="Prediction and paper",
+    unit="TFLOP/s",
+    cases=("n = 1536", "n = 1600"),
+    predicted=np.array([215.0, 178.0]),
+    low=np.array([190.0, 160.0]),
+    high=np.array([240.0, 200.0]),
+    published=np.array([217.6, np.nan]),
 )
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import shlex
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from sartor.cli import run
 from sartor.hardware.catalog import GPUS
 from sartor.model.zoo import model_names
 
@@ -29,6 +31,12 @@ def test_the_demos_output_is_up_to_date(repo_dir: Path, tool: ModuleType) -> Non
     assert tool.demo_output() in (repo_dir / "README.md").read_text(encoding="utf-8"), (
         "run: python tools/readme_docs.py"
     )
+
+
+def test_the_readmes_lint_exits_with_1_as_it_says(repo_dir: Path) -> None:
+    readme = (repo_dir / "README.md").read_text(encoding="utf-8")
+    line = next(line for line in readme.splitlines() if line.startswith("sartor lint ") and "exit code 1" in line)
+    assert run(shlex.split(line, comments=True)[1:]) == 1
 
 
 def test_the_set_up_commands_are_targets_of_the_makefile(repo_dir: Path) -> None:

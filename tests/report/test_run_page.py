@@ -48,6 +48,11 @@ def test_the_waterfall_goes_from_the_ideal_step_to_the_measured_one(
         assert fall.seconds.sum() == pytest.approx(measured["step_s"])
 
 
+def test_the_waterfall_of_a_trace_names_the_loss_that_comes_first(of_trace: TraceDiagnosis) -> None:
+    title = run_points(of_trace)["fall"].title
+    assert title.endswith("the first to mend is idle after calls that wait for the device")
+
+
 def test_the_operators_that_lose_most_come_first(of_trace: TraceDiagnosis) -> None:
     drawn = operator_points(of_trace.priced)
     assert drawn is not None

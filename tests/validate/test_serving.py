@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from records.made_tables import write_csv
+from sartor.cost.cost import Z80
 from sartor.errors import InputError
 from sartor.validate.inference import inference_body, validate_serving
 
@@ -73,6 +75,25 @@ def test_a_row_that_cannot_be_expressed_is_counted_and_the_rest_kept(
     assert body["expressed"] == 2
     (reason,) = body["not_expressed"]
     assert why in reason
+
+
+def test_servers_that_no_row_counts_make_a_bracket_over_every_number(tmp_path: Path) -> None:
+    unsaid = {**APART, "prefill_workers": "", "decode_workers": "", "n_gpu": ""}
+    counted = [
+        {**APART, "prefill_workers": x, "decode_workers": y, "n_gpu": x + y} for x in (1, 3, 7) for y in (1, 2, 9)
+    ]
+    rows = [{**ROW, **sizes} for sizes in (unsaid, *counted)]
+    answer = validate_serving(write_csv(tmp_path / "x.csv", rows))
+    for measure in ("tpot", "ttft"):
+        (bracket,) = (row for row in answer.rows if row.bracket and row.words["measure"] == measure)
+        wide = Z80 * bracket.log_sigma
+        for row in answer.rows:
+            if not row.bracket and row.words["measure"] == measure:
+                assert abs(math.log(row.predicted_s / bracket.predicted_s)) + Z80 * row.log_sigma <= wide + 1e-9
+    groups = {group["mode"]: group for group in inference_body(answer)["groups"] if group["measure"] == "tpot"}
+    assert groups["serving_disagg_open"]["mape"] is None, "no error of what is no prediction"
+    assert groups["serving_disagg_open"]["coverage_80"] in (0.0, 1.0)
+    assert groups["serving_disagg"]["targets"] == len(counted)
 
 
 def test_seconds_where_milliseconds_belong_are_named(tmp_path: Path) -> None:

@@ -60,7 +60,8 @@ def serving(*words: str) -> Iterator[Served]:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Served]:
-    with serving() as found:
+    """A server whose time limits leave room on a busy machine; limits are tested with small ones (`start_with`)."""
+    with configured(quick_s=120.0, slow_s=600.0) as found:
         yield found
 
 

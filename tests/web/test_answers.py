@@ -51,6 +51,11 @@ def test_every_example_of_the_api_page_is_answered_with_its_keys(server: Any, na
             ["serving", "llama-3.1-8b", "--gpu", "h100", "--concurrency", "1,8", "--output-len", 300],
         ),
         (
+            "/api/serving",
+            {"model": "llama-3.1-70b", "gpu": "h100", "tp": 2, "pp": 2},
+            ["serving", "llama-3.1-70b", "--gpu", "h100", "--tp", 2, "--pp", 2],
+        ),
+        (
             "/api/deploy",
             {"model": "llama-3.1-8b", "gpus": ["h100", "a100"], "tpot_s": 0.03, "users": 90, "pools": False},
             ["deploy", "llama-3.1-8b", "--gpu", "h100,a100", "--tpot", 0.03, "--users", 90, "--no-pools"],
@@ -64,7 +69,18 @@ def test_every_example_of_the_api_page_is_answered_with_its_keys(server: Any, na
                 "why_not": {"tp": 2},
                 "most_usd_per_hour": 30,
             },
-            ["deploy", "llama-3.1-8b", "--fix", "tp=1", "--why-not", "tp=2", "--most-usd-per-hour", 30],
+            [
+                "deploy",
+                "llama-3.1-8b",
+                "--gpu",
+                "h100",
+                "--fix",
+                "tp=1",
+                "--why-not",
+                "tp=2",
+                "--most-usd-per-hour",
+                30,
+            ],
         ),
         ("/api/gemm", {"m": 2304, "n": 1600, "k": 4096}, ["gemm", 2304, 1600, 4096]),
         ("/api/lint", {"model": "gpt2-xl", "tp": 2}, ["lint", "gpt2-xl", "--tp", 2, "--fail-on", "never"]),
@@ -79,6 +95,26 @@ def test_an_answer_is_the_command_lines_byte_for_byte(
     assert server.post(path, body).text == out
 
 
+def test_recorded_requests_and_quantiles_are_those_of_the_command_line(
+    server: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    lines = "time,in,out\n" + "".join(f"{i / 2},{500 + i},100\n" for i in range(50))
+    (tmp_path / "traffic.csv").write_text(lines)
+    asked = {"model": "qwen3-8b", "gpus": ["h100"], "pools": False, "most_devices": 2}
+    words = ["deploy", "qwen3-8b", "--no-pools", "--most-devices", 2, "--json"]
+    lengths = {"input_len": "p50=800,p95=3000", "output_len": {"50": 100, "90": 200}}
+    for body, more in (
+        ({"traffic": lines}, ["--traffic", str(tmp_path / "traffic.csv")]),
+        (lengths, ["--input-len", "p50=800,p95=3000", "--output-len", "p50=100,p90=200"]),
+    ):
+        there = json.loads(commanded(capsys, *words, *more)[1])
+        here = server.post("/api/deploy", {**asked, **body}).json()
+        assert here["best"] == there["best"]
+    refused = server.post("/api/deploy", {**asked, "traffic": str(tmp_path / "traffic.csv")})
+    assert refused.status_code == 422  # a text, never the server's file
+    assert refused.json()["error"]["field"] == "traffic"
+
+
 def test_a_run_is_diagnosed_as_on_the_command_line(
     server: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -90,7 +126,8 @@ def test_a_run_is_diagnosed_as_on_the_command_line(
     here, there = server.post("/api/diagnose", asked).json(), json.loads(out)
     there["log"]["path"] = "train.log"
     assert {key: value for key, value in here.items() if key not in ("says", "figures")} == there
-    assert here["says"]["lines"][0].startswith("You reach ")
+    assert here["says"]["lines"][0].startswith("Steady at ")
+    assert here["says"]["lines"][2].startswith("You reach ")
     assert here["figures"]["fall"]["title"].startswith("From the ideal step")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sqlite3
@@ -11,12 +12,15 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
+import sartor
 from design_samples import question, small_space
 from engine_samples import run_design
 from sartor.answers.design import rate
@@ -24,6 +28,8 @@ from sartor.designs.question import DesignQuestion
 from sartor.engine.schema import KEYS, connect
 from sartor.engine.study import read_study
 from sartor.errors import InputError
+from sartor.hardware.accelerator import ARRAY_FIELDS
+from sartor.read.space_file import load_space
 from sartor.web.study_view import page_body, question_of, study_body, uploaded_body
 
 SQLITE = {"content-type": "application/octet-stream"}
@@ -281,3 +287,16 @@ def _plain_question() -> dict[str, Any]:
 
     asked: DesignQuestion = question()
     return dict(question_dict(asked, small_space(), 0.0))
+
+
+def test_the_recorded_example_is_what_is_priced_today() -> None:
+    """Its best chip, alone in a space: an example of an older model would promise what no search finds."""
+    example = json.loads((resources.files("sartor.web") / "example-study.json").read_text(encoding="utf-8"))
+    chip, modern = example["best"]["architecture"], load_space("modern")
+    group = next(group for group in modern.groups if group.memory.value == chip["memory"])
+    sizes: dict[str, Any] = {name: np.array([chip[name]]) for name in ARRAY_FIELDS if name in chip}
+    alone = replace(modern, groups=(replace(group, **sizes),), num_points=1)
+    answer = sartor.design(["gpt2-xl"], num_devices=64, space=alone, baselines=False)
+    assert answer.result.best is not None
+    assert example["objective"] == pytest.approx(answer.result.best.objective, rel=1e-6)
+    assert answer.question.global_batch_size == example["question"]["global_batch_size"]

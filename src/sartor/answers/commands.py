@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from sartor.answers.advice import ADVICE, LINT
 from sartor.answers.design import DESIGN
-from sartor.answers.diagnosis import COMPARED, LOG, TRACE
+from sartor.answers.diagnosis import COMPARED, LOG, LOG_FACTS, TRACE
 from sartor.answers.estimate import COLLECTIVE, ESTIMATE, GEMM
 from sartor.answers.field import (
     Fields,
@@ -210,7 +210,7 @@ COMMANDS: Mapping[str, tuple[Fields, ...]] = {
     "deploy": (DEPLOYMENT,),
     "place": (PLACEMENT,),
     "schedule": (SCHEDULE,),
-    "diagnose": (LOG, TRACE),
+    "diagnose": (LOG, LOG_FACTS, TRACE),
     "compare": (COMPARED,),
     "validate": (VALIDATE,),
     "calibrate": (CALIBRATE, SAMPLES, CHANGED_CALIBRATION),

@@ -479,6 +479,8 @@ class DesignAnswer(Answer):
     """Reasons to doubt the best chip or to widen the space."""
     nearby: Nearby | None = None
     """How sensitive the best point is to its axes and rates, if requested."""
+    studied: bool = False
+    """Whether a study file holds the search, so that the same command goes on with it."""
 
     @property
     def best(self) -> Ranked | None:

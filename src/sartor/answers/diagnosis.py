@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as default
+from itertools import pairwise
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -46,7 +47,7 @@ from sartor.json_types import JsonDict
 from sartor.plans.explain import memory_differs, nearest
 from sartor.run.fields import Run
 from sartor.step.run_cost import RunCost, run_cost
-from sartor.units import format_change
+from sartor.units import format_change, format_seconds, format_share
 
 if TYPE_CHECKING:
     from sartor.cost.cost import Source
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
     from sartor.model.training import TrainingJob
     from sartor.plans.explain import Explanation, OpenPlan
     from sartor.plans.result import PricedPlan
-    from sartor.step.measured_run import JobKind, MeasuredRun, PricedKernels, RunChange, Stretch, TracePart
+    from sartor.step.measured_run import JobKind, MeasuredRun, Pause, PricedKernels, RunChange, Stretch, TracePart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +101,12 @@ KIND_WORDS = {
     "host_gap": "idle between kernels launched too late",
     "stream_wait": "idle waiting for another stream or event",
     "kernel_start": "idle while kernels start",
+    "checkpoint": "saving a checkpoint",
     "unknown": "kernels of no known kind",
     "plan": "the plan, if it was another",
+    "usual_steps": "usual steps",
+    "between": "between steps, in no pause",
+    "pauses": "pauses, mean per step",
 }
 """Parts of a measured step and kinds of kernels, as text."""
 
@@ -153,10 +158,83 @@ OPEN_PLAN: Fields = through(
 
 # ------------------------------------------------------------------------------------------------ a log
 
-STALLS_FIX = "what the slow steps do: data loading, checkpoints, evaluation, garbage collection"
-LOG_MEASURED: Fields = (
-    *through("measured", (number("step_s", "step"), number("usual_s"), number("stall_s"))),
-    number("mfu", "MFU", unit="share"),
+CAUSES = {
+    "checkpoint": "asynchronous or rarer checkpoints",
+    "evaluation": "rarer or shorter evaluation",
+    "garbage collection": "garbage collection at fixed steps (gc_freq), on all ranks at once",
+    "restart": "what stopped the run",
+}
+"""Remedy of a pause whose cause the log prints."""
+
+
+def pauses_fix(run: MeasuredRun) -> str:
+    """What would shorten the pauses."""
+    known = [fix for cause, fix in CAUSES.items() if any(cause in pause.cause for pause in run.pauses)]
+    unknown = "what runs there: data loading, checkpoints, evaluation, garbage collection"
+    return "; ".join([*known, *([] if known and all(pause.cause for pause in run.pauses) else [unknown])])
+
+
+def drift_fix(run: MeasuredRun) -> str:
+    """What to look at where the steps get slower, by what the log shows beside them."""
+    if run.work_drift > run.drift / 2:
+        return "a step's work grows with its time: look at the lengths of its sequences and at its batch"
+    if run.memory_drift > LEAST_GROWTH:
+        grown = f"memory grows by {format_share(run.memory_drift)}"
+        return f"{grown}: look for longer sequences, a leak, or fragmentation (expandable_segments:True)"
+    same = ["work"] * (abs(run.work_drift) <= run.drift / 2) + ["memory"] * (abs(run.memory_drift) <= LEAST_GROWTH)
+    shown = f"{' and '.join(same)} of a step stay{'s' * (len(same) == 1)} the same" if same else ""
+    power = "clock, heat and power cap of the GPUs (nvidia-smi -q -d CLOCK,PERFORMANCE)"
+    look = f"look at {power}, then at data loading"
+    if len(same) < 2:
+        unsaid = " and ".join(name for name in ("work", "memory") if name not in same)
+        look += f"; print {unsaid} per step to tell them from growing sequences or fragmentation"
+    return f"{shown}: {look}" if shown else look
+
+
+LEAST_GROWTH = 0.01
+"""Change of peak memory over a run that is worth a word."""
+
+
+def pauses_text(run: MeasuredRun) -> str:
+    """``5 of 9 s, every 50 steps (checkpoint)``, by cause; empty without pauses."""
+    kinds: dict[str, list[Pause]] = {}
+    for pause in run.pauses:
+        kinds.setdefault(pause.cause, []).append(pause)
+    return "; ".join(_pauses_of(cause, kinds[cause]) for cause in sorted(kinds, key=lambda c: -_total_s(kinds[c])))
+
+
+def _total_s(pauses: Sequence[Pause]) -> float:
+    return sum(pause.seconds for pause in pauses)
+
+
+MOST_NAMED = 3
+"""Pauses whose steps are named one by one."""
+
+
+def _pauses_of(cause: str, pauses: Sequence[Pause]) -> str:
+    why = f" ({cause})" if cause else ""
+    lengths = sorted(pause.seconds for pause in pauses)
+    before = [pause.iteration for pause in pauses]
+    apart = {later - earlier for earlier, later in pairwise(before)}
+    where = f"after step{'s' * (len(before) > 1)} {' and '.join(f'{step:,}' for step in before)}"
+    if len(before) > 2 and max(apart) - min(apart) <= max(1, EVEN * max(apart)):
+        where = f"every {round((before[-1] - before[0]) / (len(before) - 1)):,} steps"
+    elif len(before) > MOST_NAMED:
+        where = f"between steps {before[0]:,} and {before[-1]:,}"
+    longest = f", the longest {format_seconds(lengths[-1])}" if lengths[-1] > LONG * lengths[0] else ""
+    middle = format_seconds(lengths[len(lengths) // 2])
+    return f"{'one' if len(pauses) == 1 else f'{len(pauses):,}'} of {middle}{longest}, {where}{why}"
+
+
+LEAST_BETWEEN = 0.02
+"""Share of a step by which the clock's mean may exceed the median of the printed steps as their noise."""
+EVEN, LONG = 0.1, 1.5
+"""Pauses come at even distances that differ by no more than this share; one is long that is this factor above the
+shortest."""
+
+PAUSE: Fields = (integer("iteration", help="the step before it"), number("seconds", unit="s"), text("cause"))
+OBSERVED: Fields = (
+    *through("measured", (number("step_s", "step", null=True), number("usual_s", null=True), number("stall_s"))),
     *through(
         "measured",
         (
@@ -165,10 +243,27 @@ LOG_MEASURED: Fields = (
             *integers("num_steps warm_up"),
             number("flops_per_s", null=True),
             *(number(name, words, null=True) for name, words in _PEAKS.items()),
+            number("p90_s", "90% within", null=True),
+            number("device_tokens_per_s", "tokens/s per GPU", null=True),
+            number("printed_mfu", null=True, help="MFU as the trainer prints it"),
+            number("wall_s", null=True, help="time of the steady steps and of the pauses between them"),
+            integer("wall_steps"),
+            rows("pauses", PAUSE),
+            number("drift", help="the last third of the usual steps over the first, minus 1"),
+            number("work_drift", null=True, help="the same of a step's FLOPs or tokens"),
+            number("memory_drift", null=True, help="the same of its peak memory"),
+            rows("events", Scalar.TEXT, help="what ended the run before its time, how it resumes the one before"),
+            rows("losses", Scalar.NUMBER, help="training loss of the first and of the last step"),
+            rows("jumps", Scalar.INTEGER, help="steps whose loss jumps"),
+            rows("no_number", Scalar.INTEGER, help="steps whose loss is not a number"),
+            integer("skipped", help="steps whose update was skipped"),
+            number("rank_skew", null=True, help="compute of the slowest rank over the fastest, minus 1"),
+            integer("slow_rank", null=True),
         ),
     ),
-    COST_OF_STEP,
 )
+"""What a log itself shows."""
+LOG_MEASURED: Fields = (*OBSERVED, number("mfu", "MFU", unit="share"), COST_OF_STEP)
 LOG_PREDICTED: Fields = (
     *through("predicted", STEP_INTERVAL),
     text("source"),
@@ -190,22 +285,19 @@ CONVENTION: Fields = (
     integer("seq_len"),
     *numbers("flops_per_token rel_error"),
 )
+OF_LOG: Fields = (
+    *texts("path trainer"),
+    *integers("run num_runs"),
+    rows("units", Scalar.TEXT),
+    mapping("said", Scalar.ANY, help="facts of plan and job that the log or a launch file gave"),
+)
 LOG: Fields = (
     text(
         "status",
         path=lambda answer: "open" if answer.open_plan.fields else "inside" if answer.inside else "outside",
         help="inside or outside of the 80% interval of the run's plan; open: the plan is not known",
     ),
-    field(
-        "log",
-        (
-            *texts("path trainer"),
-            *integers("run num_runs"),
-            rows("units", Scalar.TEXT),
-            mapping("said", Scalar.ANY, help="facts of plan and job that the log or a launch file gave"),
-        ),
-        path=lambda answer: answer,
-    ),
+    field("log", OF_LOG, path=lambda answer: answer),
     _RUN,
     field("measured", LOG_MEASURED, path=lambda answer: answer),
     field("predicted", LOG_PREDICTED, path=lambda answer: answer),
@@ -227,6 +319,72 @@ LOG: Fields = (
 
 def _file_name(path: str) -> str:
     return PurePath(path).name[:60]
+
+
+LOG_FACTS: Fields = (
+    text("status", path=lambda _: "facts", help="what the log itself shows; nothing is predicted"),
+    field("log", OF_LOG, path=lambda answer: answer),
+    field("measured", OBSERVED, path=lambda answer: answer),
+    rows("missing", texts("field what option"), help="what a prediction needs besides"),
+    text("command", null=True, help="a command that gives it"),
+    rows("parts", RUN_PART, path="run_parts", help="of the mean step, the pauses between steps included"),
+    rows("warnings", Scalar.TEXT),
+    rows("assumptions", Scalar.TEXT),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """A fact of a run that a prediction needs, in words, and an option that states one."""
+
+    field: str
+    what: str
+    option: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class LogFacts(Answer):
+    """What a run's log itself shows, where it does not say enough for a prediction."""
+
+    fields: ClassVar[Fields] = LOG_FACTS
+    subject: ClassVar[Fields] = (
+        text("path", "log", form=_file_name),
+        number("step_s", "step", path="measured.step_s", null=True),
+    )
+    path: str
+    trainer: str
+    run: int
+    num_runs: int
+    measured: MeasuredRun
+    said: Mapping[str, int | str]
+    missing: tuple[Missing, ...]
+    """Empty if something else prevents a prediction, which a warning says."""
+    options: str
+    """Those given, as a command has them."""
+    units: tuple[str, ...]
+    warnings: tuple[str, ...]
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> str | None:
+        """A command that would predict the run too; None if nothing is missing."""
+        words = ["sartor diagnose", self.path, self.options, *(fact.option for fact in self.missing)]
+        return " ".join(word for word in words if word) if self.missing else None
+
+    @property
+    def run_parts(self) -> tuple[RunPart, ...]:
+        """Usual steps as the headline has them, time between steps that the clock shows beside them, and pauses."""
+        run = self.measured
+        if not run.wall_s > 0:
+            return ()
+        paused_s, step_s = run.paused_s / run.wall_steps, run.usual_step_s
+        between_s = run.wall_s / run.wall_steps - paused_s - step_s
+        whole_s = step_s + paused_s + (between_s if between_s > LEAST_BETWEEN * step_s else 0.0)
+        usual = RunPart(kind="usual_steps", seconds=step_s, share=step_s / whole_s, points_of_mfu=None)
+        between = replace(usual, kind="between", seconds=between_s, share=between_s / whole_s)
+        pauses = replace(usual, kind="pauses", seconds=paused_s, share=paused_s / whole_s, evidence=(pauses_text(run),))
+        pauses = replace(pauses, fix=pauses_fix(run), gain_s=pauses.seconds)
+        return (usual, *[between] * (between_s > LEAST_BETWEEN * step_s), *[pauses] * bool(run.pauses))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -266,8 +424,6 @@ class LogDiagnosis(Answer):
     warnings: tuple[str, ...]
     assumptions: tuple[str, ...]
     source: Source
-    stalls: str = ""
-    """How often slow steps come that count, and how long they take."""
 
     @property
     def predicted(self) -> PricedPlan:
@@ -364,7 +520,8 @@ def _log_parts(answer: LogDiagnosis) -> list[RunPart]:
         words = f"{change.field}={change.value}"
         gained_s = change.priced.step_s - answer.predicted.step_s
         parts.append(_log_part(answer, "plan", gained_s, f"{words} instead of what was assumed", words))
-    stalls = _log_part(answer, "stalls", answer.measured.stall_s, answer.stalls, f"look at {STALLS_FIX}")
+    run = answer.measured
+    stalls = _log_part(answer, "stalls", run.stall_s, pauses_text(run), f"look at {pauses_fix(run)}")
     return [*parts, stalls]
 
 

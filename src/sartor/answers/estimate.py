@@ -246,7 +246,7 @@ class Question(Answer):
     depends_on: tuple[Turn, ...] = ()
     """Other plausible values of what was not stated that would turn the verdict."""
     plan_findings: tuple[PlanFinding, ...] = ()
-    """Of a launch file: what the rules find in its plan."""
+    """Of a launch file: what the rules find in its plan; of a pass: why its serving engine does not start it."""
 
     @property
     def room(self) -> Room:
@@ -357,11 +357,11 @@ def _is_priced(answer: ModelEstimate) -> bool:
 
 
 FIT: Fields = (
-    flag("fits", "fits"),
+    flag("fits", "fits", null=True, help="null: unknown, sizes of the config were not read"),
     flag("near_limit", help="the peak is closer to the limit than the error of its prediction"),
     number("peak_bytes", "memory", help="of the fullest device"),
     number("usable_bytes"),
-    number("fit_probability", help="probability that a training run fits"),
+    number("fit_probability", null=True, help="probability that a training run fits"),
     number("headroom", path=lambda answer: 1 - answer.peak_bytes / answer.usable_bytes),
     rows("would_fit", MapOf(Scalar.ANY), help="changes that would each make it fit"),
 )
@@ -438,7 +438,7 @@ SUBJECT: Fields = (
     text("gpu", "GPU", path="question.gpu.name"),
     number("time_s", "time"),
     number("peak_bytes", "memory"),
-    flag("fits", "fits"),
+    flag("fits", "fits", null=True),
     text("cannot_run", "as stated it cannot run:", when=lambda answer: bool(answer.cannot_run)),
 )
 """What a repr says of an estimate."""
@@ -482,7 +482,7 @@ class ModelEstimate(Answer):
         held, priced = self.question.held, self.priced
         if self.serving is not None:
             return self.serving.would_fit
-        if held is None or priced is None or self.fits:
+        if held is None or priced is None or self.fits is not False:
             return ()
         from sartor.plans.next import would_fit
 
@@ -505,10 +505,17 @@ class ModelEstimate(Answer):
         return (1 - self.question.headroom) * usable_of(self.question.gpu) if held is None else held.room_bytes
 
     @property
-    def fits(self) -> bool:
-        """Whether a run is as likely to fit as it must be."""
+    def fits(self) -> bool | None:
+        """Whether a run is as likely to fit as it must be; None: unknown, as sizes of the config were not read."""
         held = self.question.held
-        return self.peak_bytes <= (self.usable_bytes if held is None else held.limit_bytes)
+        limit_bytes = self.usable_bytes if held is None else held.limit_bytes
+        return self.question.reading.known(bool(self.peak_bytes <= limit_bytes))
+
+    @property
+    def stopped(self) -> str:
+        """Why it cannot run as stated: its degrees do not divide the model, or a pass's engine does not start it."""
+        findings = self.question.plan_findings if self.question.held is None else ()
+        return self.cannot_run or "; ".join(finding.message for finding in findings)
 
     @property
     def infeasible(self) -> bool:
@@ -517,7 +524,7 @@ class ModelEstimate(Answer):
         question = self.question
         if self.cannot_run or any(finding.rule == "cannot_run" for finding in question.plan_findings):
             return True
-        if self.fits or self.near_limit:
+        if self.fits is not False or self.near_limit:
             return False
         if self.serving is not None and self.serving.most_sequences >= 1:
             return False
@@ -528,13 +535,17 @@ class ModelEstimate(Answer):
         """Whether the error of the predicted peak leaves open if a training run fits."""
         held = self.question.held
         own_margin = self.question.run.own_margin
-        return held is not None and (self.fits or not own_margin) and in_doubt(self.peak_bytes, held.cluster)
+        return (
+            held is not None and (self.fits is not False or not own_margin) and in_doubt(self.peak_bytes, held.cluster)
+        )
 
     @property
-    def fit_probability(self) -> float:
-        """Probability that a training run fits; 1 or 0 of inference, whose engine fills what is left."""
-        held = self.question.held
-        return float(self.fits) if held is None else float(fit_probability(self.peak_bytes, held.cluster))
+    def fit_probability(self) -> float | None:
+        """Probability that a training run fits; 1 or 0 of inference, whose engine fills what is left. None: unknown."""
+        held, fits = self.question.held, self.fits
+        if fits is None:
+            return None
+        return float(fits) if held is None else float(fit_probability(self.peak_bytes, held.cluster))
 
     @property
     def interval_parts(self) -> tuple[IntervalPart, ...]:

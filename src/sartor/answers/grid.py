@@ -35,7 +35,7 @@ POINT: Fields = (
     *numbers("tokens_per_s_per_device"),
     number("mfu", "MFU", help="share of dense peak"),
     number("peak_bytes", "memory", help="of the fullest device"),
-    flag("fits", "fits"),
+    flag("fits", "fits", null=True, help="null: unknown, sizes of the config were not read"),
     text("cannot_run", null=True, help="why the point has no figures: a degree does not divide the model"),
     field("plan", (mapping("", Scalar.ANY, path=lambda plan: plan),), help="axes of the plan that the search chose"),
 )
@@ -91,7 +91,7 @@ class EstimateGrid(Answer):
     usable_bytes: FloatArray
     """Memory of a device that may be used."""
     fits: BoolArray
-    """Whether a run is as likely to fit as it must be."""
+    """Whether a run is as likely to fit as it must be, of the model without the sizes that were not read."""
     cannot_run: Array
     """Why a point has no figures, in words: a degree does not divide the model. Empty for all others."""
     assumptions: tuple[str, ...] = ()
@@ -112,4 +112,5 @@ class EstimateGrid(Answer):
                 "plan": {name: column[i] for name, column in plan.items()},
                 "cannot_run": words[i] or None,
                 **{name: column[i] for name, column in figures.items()},
+                "fits": self.reading.known(figures["fits"][i]),
             }

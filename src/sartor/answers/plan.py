@@ -286,14 +286,15 @@ DIVIDED: Fields = (
     mapping("change", Scalar.INTEGER, help="sizes of the model, or a degree of parallelism"),
     *through("answer", INTERVAL),
     number("num_params", path="answer.question.reading.num_params", null=True),
-    *through("answer", (flag("fits"), number("peak_bytes"), number("usable_bytes"))),
+    *through("answer", (flag("fits", null=True), number("peak_bytes"), number("usable_bytes"))),
 )
 CANNOT_RUN: Fields = (
     text(
         "cannot_run",
-        path=lambda answer: answer.cannot_run or None,
+        path=lambda answer: getattr(answer, "stopped", answer.cannot_run) or None,
         null=True,
-        help="why the degrees that were stated do not divide the model; everything else is then at a split that does",
+        help="why the degrees that were stated do not divide the model; everything else is then at a split that does; "
+        "of a pass also why its serving engine does not start it",
     ),
     rows("divided", DIVIDED, help="sizes and degrees that would divide instead, each priced"),
 )
@@ -453,10 +454,13 @@ class PlanAnswer(Answer):
 
     @property
     def status(self) -> str:
-        """That of the search; ``infeasible`` where the stated degrees do not divide the model, ``unknown`` where no
-        plan fits as priced, and one would with another plausible value or may within the error of its peak."""
+        """That of the search; ``infeasible`` where the stated degrees do not divide the model, ``unknown`` where sizes
+        of the config were not read, or no plan fits as priced, and one would with another plausible value or may within
+        the error of its peak."""
         if self.cannot_run:
             return "infeasible"
+        if self.best is not None and self.reading.unread_sizes:
+            return "unknown"
         may_fit = self.search.may_fit and not self.run.own_margin
         turned = self.best is None and (may_fit or any(turn.of_memory for turn in self.depends_on))
         return "unknown" if turned else self.search.status.value
@@ -473,8 +477,10 @@ class PlanAnswer(Answer):
 
     @property
     def fit_probability(self) -> float | None:
-        """Probability that the best plan fits."""
-        return None if self.best is None else float(fit_probability(self.best.peak_bytes, self.cluster))
+        """Probability that the best plan fits; None: there is none, or sizes of the config were not read."""
+        if self.best is None or self.reading.unread_sizes:
+            return None
+        return float(fit_probability(self.best.peak_bytes, self.cluster))
 
     @property
     def front(self) -> tuple[PricedPlan, ...]:
@@ -528,7 +534,8 @@ LAUNCH: Fields = (
     field("job", JOB[:2] + JOB[3:5]),
     field("cluster", CLUSTER, path=lambda answer: Pool(answer.cluster, int(answer.priced.plan.num_devices))),
     field("plan", PRICED, path=lambda answer: Sourced(answer.priced, answer.source)),
-    *numbers("usable_bytes headroom fit_probability"),
+    *numbers("usable_bytes headroom"),
+    number("fit_probability", null=True),
     COST_OF_STEP,
     rows("stages", STAGE_MEMORY, path="memory.stages"),
     rows("findings", PLAN_FINDING),
@@ -559,7 +566,8 @@ class LaunchAnswer(Answer):
     """Every fact of job and plan, with its origin."""
     cluster: Cluster
     priced: PricedPlan
-    fits: bool
+    fits: bool | None
+    """None: unknown, as sizes of the model's config were not read."""
     usable_bytes: float
     memory: Waterfall
     findings: tuple[PlanFinding, ...]
@@ -568,6 +576,8 @@ class LaunchAnswer(Answer):
     ignored: tuple[str, ...]
     assumptions: tuple[str, ...]
     search: PlanSearch | None = None
+    reading: ModelReading | None = None
+    """The model, where it was given beside the file."""
     source: Source = Source.ANALYTIC
     """What the predicted times rest on."""
     runs: bool = True
@@ -588,21 +598,21 @@ class LaunchAnswer(Answer):
         return run_cost(self.job, self.cluster, devices, step_s, self.job.tokens_per_step)
 
     @property
-    def fit_probability(self) -> float:
-        """Probability that it fits."""
-        return float(fit_probability(self.priced.peak_bytes, self.cluster))
+    def fit_probability(self) -> float | None:
+        """Probability that it fits; None: unknown."""
+        return None if self.fits is None else float(fit_probability(self.priced.peak_bytes, self.cluster))
 
     @property
     def near_limit(self) -> bool:
         """Whether the error of the predicted peak leaves open if it fits."""
-        return (self.fits or not self.own_margin) and in_doubt(self.priced.peak_bytes, self.cluster)
+        return (self.fits is not False or not self.own_margin) and in_doubt(self.priced.peak_bytes, self.cluster)
 
     @property
     def status(self) -> str:
-        """``unknown`` where the error of the predicted peak, a switch without a price or arguments that are not in the
-        file leave open whether it fits."""
+        """``unknown`` where sizes that were not read, the error of the predicted peak, a switch without a price or
+        arguments that are not in the file leave open whether it fits."""
         if self.runs and (self.near_limit or any(turn.of_arguments for turn in self.depends_on)):
             return "unknown"
-        if not self.runs or not (self.fits or any(turn.of_memory for turn in self.depends_on)):
+        if not self.runs or (self.fits is False and not any(turn.of_memory for turn in self.depends_on)):
             return "infeasible"
         return "feasible" if self.fits else "unknown"

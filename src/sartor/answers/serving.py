@@ -106,7 +106,7 @@ LOAD: Fields = (
     number("output_tokens_per_s_per_device", "per GPU", form=lambda rate: f"{rate:,.0f}"),
     number("usd_per_million_tokens", when=lambda load: load.usd_per_million_tokens is not None, help="of answers"),
 )
-SERVER: Fields = (text("gpu", path="gpu.name"), text("dtype"), *integers("tp copies ep"))
+SERVER: Fields = (text("gpu", path="gpu.name"), text("dtype"), *integers("tp copies ep pp"))
 SHORTAGE: Fields = (
     text("server", path=lambda pair: pair[0].pool_of(pair[1]), help="prompts or answers"),
     *(
@@ -133,7 +133,7 @@ SERVING: Fields = (
             *(
                 text("gpu", path="server.gpu.name"),
                 text("dtype", path="server.dtype"),
-                *(integer(name, path=f"server.{name}") for name in ("tp", "copies", "ep")),
+                *(integer(name, path=f"server.{name}") for name in ("tp", "copies", "ep", "pp")),
             ),
             text("kernels", path="server.engine.name"),
             text("cache_dtype", path="server.cache"),
@@ -151,11 +151,16 @@ SERVING: Fields = (
     integer("longest_tokens", help="of one sequence alone"),
     field("memory", (*ENGINE_MEMORY, number("usable_bytes")), help="of one device of the server for answers"),
     text("status", help="feasible, infeasible, or unknown: sizes of the config were not read"),
-    flag("fits", "fits", level=Level.HEADLINE, help="of the model without the sizes that were not read"),
+    flag("fits", "fits", level=Level.HEADLINE, null=True, help="null: unknown, sizes of the config were not read"),
     rows("shortages", SHORTAGE, path=lambda answer: [(answer, lack) for lack in answer.shortages]),
     mapping("would_fit", Scalar.ANY, help="a change with which one sequence fits"),
     rows("loads", LOAD, path="loads"),
     DEPENDS_ON,
+    rows(
+        "findings",
+        tuple(text(name, path=lambda row, i=i: row[i]) for i, name in enumerate(("grade", "option", "message"))),
+        help="of the file that starts the servers, if one was given",
+    ),
 )
 
 
@@ -197,25 +202,26 @@ class ServingAnswer(Answer):
     """The same servers in engines that were not excluded, by their names: intervals cover them."""
     depends_on: tuple[Turn, ...] = ()
     """Engines that would change the time per token."""
+    findings: tuple[tuple[str, str, str], ...] = ()
+    """Of the file that starts the servers: grade, option and sentence, errors first."""
     shortages: tuple[Shortage, ...] = ()
     """What servers lack that don't hold one sequence: those for prompts of their own, then those for answers."""
     assumptions: tuple[str, ...] = ()
 
     @property
-    def fits(self) -> bool:
-        return not self.shortages
+    def fits(self) -> bool | None:
+        """Whether one sequence fits; None: unknown, as sizes of the config were not read."""
+        return self.reading.known(not self.shortages)
 
     @property
     def status(self) -> str:
         """``feasible``, ``infeasible``, or ``unknown`` where sizes of the config that were not read might not fit."""
-        if not self.fits:
-            return "infeasible"
-        return "unknown" if self.reading.unread_sizes else "feasible"
+        return {True: "feasible", None: "unknown", False: "infeasible"}[self.fits]
 
     @property
     def loads(self) -> tuple[_ServedLoad, ...]:
         """Latency and throughput of every load; empty if not one sequence fits."""
-        return tuple(_loads(self)) if self.fits else ()
+        return () if self.shortages else tuple(_loads(self))
 
     def pool_of(self, lack: Shortage) -> str:
         """Which server lacks memory: ``prompts`` or ``answers``."""
@@ -245,22 +251,17 @@ def _loads(answer: ServingAnswer) -> Iterator[_ServedLoad]:
         ttft = _covering(interval_80(column["ttft_s"], ttft_sigma), [row[i] for row in elsewhere["ttft_s"]])
         yield _ServedLoad(
             concurrency=int(concurrency[i]),
-            running=math.ceil(round(column["running"], 6)),
-            waiting=column["waiting"],
-            ttft_s=column["ttft_s"],
+            running=math.ceil(round(column.pop("running"), 6)),
             ttft_low_s=ttft[0],
             ttft_high_s=ttft[1],
-            tpot_s=column["tpot_s"],
             tpot_low_s=tpot[0],
             tpot_high_s=tpot[1],
             source=steady.step.source,
-            step_s=column["step_s"],
             prompt_s=spread(steady.prompt.time_s)[i],
-            each_prompt_s=column["each_prompt_s"],
             request_s=column["ttft_s"] + (int(answer.load.output_len) - 1) * column["tpot_s"],
-            output_tokens_per_s=column["output_tokens_per_s"],
             output_tokens_per_s_per_device=(rate := column["output_tokens_per_s"] / answer.num_devices),
             usd_per_million_tokens=price and price / 3600 / rate * 1e6,
+            **column,
         )
 
 
@@ -388,6 +389,8 @@ class Choice:
             words.append(
                 "a draft model of one layer (EAGLE-3) where it says DRAFT_MODEL: the model has none of its own"
             )
+        if not model and any("=ADDRESS " in command for command in self.commands):
+            words.append("each server's own address where it says ADDRESS")
         return f"Name {', and '.join(words)}." if words else ""
 
 
@@ -415,6 +418,7 @@ def _sizes(server: Server, workers: int) -> str:
         f"tp {server.tp}",
         *[f"{server.copies} copies"] * (server.copies > 1),
         *[f"ep {server.ep}"] * (server.ep > 1),
+        *[f"{server.pp} stages"] * (server.pp > 1),
     ]
     return f"{workers} x " * (workers > 1) + ", ".join(words)
 
@@ -429,7 +433,7 @@ def _of_layout(path: str, *, shown: bool = False) -> Fields:
     )
     return (
         *(text(name, words if shown else "", path=f"{path}.server.{end}") for name, words, end in kinds),
-        *(integer(name, path=f"{path}.server.{name}") for name in ("tp", "copies", "ep")),
+        *(integer(name, path=f"{path}.server.{name}") for name in ("tp", "copies", "ep", "pp")),
         *(integer(name, path=f"{path}.{name}") for name in ("decode_workers", "prefill_workers")),
         field("prefill", SERVER, path=f"{path}.prefill", null=True),
     )

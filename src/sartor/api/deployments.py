@@ -9,31 +9,31 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
 from sartor.answers.serving import SURE, Choice, DeploymentAnswer, ServedPoint, pools_text
 from sartor.api.models import Model, read
-from sartor.api.questions import crossing_note, in_engine
-from sartor.api.servers import covered, served_run, server_of
+from sartor.api.questions import crossing_note
+from sartor.api.servers import covered, other_engines, served_in, served_run, server_of
 from sartor.api.traffic import MOST_RECORDED, USUAL_LENGTH, recorded_requests, stated_request
 from sartor.api.words import GpuLike, device_of, precision_of, size_of
-from sartor.cost.correction.calibration import Calibration, load_calibration
+from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster, dated_price
 from sartor.hardware.cluster_catalog import joined_devices, usual_cluster
 from sartor.hardware.gpu import Gpu
 from sartor.interrupts import counted
 from sartor.json_types import JsonDict, JsonMap
-from sartor.launch.serving import commands, left_to_do
+from sartor.launch.serving import commands, left_to_do, pools_of
 from sartor.model.lower.setting import check
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import ModelReading, ParallelDims, too_long
 from sartor.operators import DType
-from sartor.options import Declared, Spelling, with_options
+from sartor.options import with_options
 from sartor.pareto import is_pareto
-from sartor.run.fields import FIELDS, NOT_OF_DEPLOYMENTS, Origin, Run, RunOptions
+from sartor.run.fields import FIELDS, NOT_OF_DEPLOYMENTS, Run, RunOptions
 from sartor.step.serving.batching import Steady
 from sartor.step.serving.deploy import (
     Deployer,
@@ -43,6 +43,7 @@ from sartor.step.serving.deploy import (
     ServerLayout,
     servers_of,
     with_pools,
+    with_stages,
 )
 from sartor.step.serving.engines import ENGINES, Engine, engines_on
 from sartor.step.serving.inference import WIDTHS
@@ -79,24 +80,12 @@ class _Question(NamedTuple):
 class DeployOptions(RunOptions, total=False):
     """What a deployment is asked besides the fields of a run."""
 
-    traffic: Annotated[
-        str | Path | None,
-        Declared(
-            Spelling.FILE,
-            "A CSV file of requests, with the columns ``time`` [s], ``in``, ``out`` and optionally ``cached`` "
-            "[tokens], instead of the load and the lengths.",
-        ),
-    ]
-    cached: Annotated[float, Declared(Spelling.NUMBER, "Share of a prompt that is in the cache already.", default=0.0)]
-    draft_tokens: Annotated[int, Declared(Spelling.WHOLE, "Tokens drafted per step (speculative decoding).", default=0)]
-    acceptance: Annotated[
-        float | None, Declared(Spelling.NUMBER, "How likely a drafted token is right if those before it are.")
-    ]
-    most_usd_per_hour: Annotated[float | None, Declared(Spelling.NUMBER, "Limit of what the deployment costs [USD/h].")]
-    why_not: Annotated[
-        JsonMap | None,
-        Declared(Spelling.WORDS, "Sizes, as of ``fix``: the best layout with them beside the best of all."),
-    ]
+    traffic: str | Path | None
+    cached: float
+    draft_tokens: int
+    acceptance: float | None
+    most_usd_per_hour: float | None
+    why_not: JsonMap | None
 
 
 @with_options(DeployOptions, FIELDS, without=NOT_OF_DEPLOYMENTS)
@@ -185,8 +174,9 @@ def deploy(
     answer_of = partial(_answer, reading, most_devices=most_devices, most_usd_per_hour=most_usd_per_hour, pools=pools)
     answer = _with_others(answer_of(questions), answer_of, questions, why_not)
     caches = ",".join(dict.fromkeys(question.server.cache.value for question in questions))
+    device = {} if gpu else {"gpu": questions[0].server.gpu.name}
     usual = {"dtype": questions[0].server.dtype.value, "kernels": questions[0].server.engine.name, "kv_dtype": caches}
-    unstated = {name: word for name, word in usual.items() if options.get(name) is None}
+    unstated = device | {name: word for name, word in usual.items() if options.get(name) is None}
     if traffic is None:
         unstated |= {name: str(USUAL_LENGTH) for name in ("input_len", "output_len") if name not in lengths}
     return replace(answer, refused=refused, unstated=unstated)
@@ -359,7 +349,7 @@ def _drafts(tokens: int, acceptance: float | None) -> dict[str, Any]:
 
 def _rate(per_s: float) -> float:
     if not 0 <= per_s < math.inf:
-        raise InputError("requests_per_s", per_s, "must be requests per second, 0 or more", "10")
+        raise InputError("requests_per_s", per_s, "must be requests per second, 0 or more", f"{abs(per_s):g}")
     return float(per_s)
 
 
@@ -380,10 +370,7 @@ def _questions(
         words: Any = {**options, "dtype": dtype or None, "kernels": kernels or None}
         try:
             run, device, own = served_run(reading, gpu, words)
-            stated, engine, calibration = in_engine(run, reading.shape, device, own or load_calibration(device))
-            if engine is None or calibration is None:
-                must = "runs a model's own code and serves no requests"
-                raise InputError("kernels", kernels, must, " or ".join(each.name for each in engines_on(device)))
+            stated, engine, calibration = served_in(run, reading, device, own)
             server = replace(server_of(stated, reading, device, engine, 1), shape=reading.shape)
             check(padded(server.shape, server.tp), ParallelDims(tp=server.tp, ep=server.ep))
             where = usual_cluster(device).with_price(options.get("price"))
@@ -395,7 +382,7 @@ def _questions(
                 _fixed(run, "tp"),
                 _fixed(run, "ep"),
                 precision_of(dtype, device)[1] if dtype else (),
-                () if kernels else tuple(_other_engines(stated, reading, device, own)),
+                () if kernels else tuple(other_engines(stated, reading, device, own)),
                 {},
                 refused,
             )
@@ -428,17 +415,6 @@ def _with_alike_caches(questions: Sequence[_Question]) -> list[_Question]:
             question = question._replace(server=server, notes=(*question.notes, note))
         alike.append(question)
     return alike
-
-
-def _other_engines(
-    run: Run, reading: ModelReading, gpu: Gpu, own: Calibration | None
-) -> Iterator[tuple[Engine, Calibration]]:
-    """Engines that a question leaves open, besides the usual one."""
-    for other in run.facts["kernels"].alternatives:
-        stated = run.with_(Origin.STATED, "", kernels=other)
-        _, engine, calibration = in_engine(stated, reading.shape, gpu, own or load_calibration(gpu))
-        if engine is not None and calibration is not None:
-            yield engine, calibration
 
 
 def _elsewhere(question: _Question, deployment: Deployment) -> tuple[tuple[Steady, ...], Floats]:
@@ -485,7 +461,8 @@ def _layouts(question: _Question, joined: int, most_devices: int, *, pools: bool
     widths = sorted({*question.widths, *(fix[name] for name in ("tp", "prefill_tp") if name in fix)})
     answers = servers_of(server, joined, widths, [fix["ep"]] if "ep" in fix else question.experts)
     servers = _uncut(question, answers)
-    groups = [[ServerLayout(server=answering)] for answering in servers]
+    staged = with_stages(servers, joined_devices(server.gpu), most_devices)
+    groups = [[ServerLayout(server=answering)] for answering in (*servers, *staged)]
     if pools:
         firsts = _uncut(question, servers_of(server, joined, widths, question.experts), "prefill_")
         pairs = itertools.product(question.deployer.first_servers(firsts), servers)
@@ -509,7 +486,7 @@ def _uncut(question: _Question, servers: Sequence[Server], pool: str = "") -> li
     return kept
 
 
-_SIZES = ("tp", "copies", "ep", "decode_workers", "prefill_workers", "prefill_tp", "prefill_copies", "prefill_ep")
+_SIZES = ("tp", "copies", "ep", "pp", "decode_workers", "prefill_workers", "prefill_tp", "prefill_copies", "prefill_ep")
 """Sizes of a layout, by the names that `serving` has for them (it completes the last)."""
 
 
@@ -517,7 +494,7 @@ def _sizes(layout: ServerLayout) -> dict[str, int]:
     server, first = layout.server, layout.prefill
     prompts = (first.tp, first.copies, first.ep) if first else (0, 0, 0)
     workers = (layout.decode_workers, layout.prefill_workers)
-    return dict(zip(_SIZES, (server.tp, server.copies, server.ep, *workers, *prompts), strict=True))
+    return dict(zip(_SIZES, (server.tp, server.copies, server.ep, server.pp, *workers, *prompts), strict=True))
 
 
 def _sizes_fixed(fix: JsonMap, field: str, options: Any = MappingProxyType({})) -> dict[str, int]:
@@ -616,7 +593,7 @@ def _choices(ranked: Iterator[_Ranked] | Sequence[_Ranked]) -> Iterator[Choice]:
     seen = set()
     for _, question, best, row in ranked:
         layout = best.layouts[row]
-        sizes = [(pool.tp, pool.copies, pool.ep) for pool in (layout.server, layout.prefill) if pool]
+        sizes = [(pool.tp, pool.copies, pool.ep, pool.pp) for pool in (layout.server, layout.prefill) if pool]
         kind = (layout.server.gpu.name, layout.server.dtype, layout.server.engine.name, *sizes)
         if kind in seen:
             continue
@@ -624,6 +601,8 @@ def _choices(ranked: Iterator[_Ranked] | Sequence[_Ranked]) -> Iterator[Choice]:
         deployment = question.deployer.deployed(best, row)
         binding, percentile = _binding(question.deployer, best, row), question.deployer.objective.percentile or 95
         elsewhere, tpot_log_sigma = _elsewhere(question, deployment)
+        pool = pools_of(deployment)[-1]  # of answers
+        started = replace(pool.server, engine=replace(pool.server.engine, max_num_seqs=pool.running))
         yield Choice(
             deployment=deployment,
             where=question.where,
@@ -633,7 +612,7 @@ def _choices(ranked: Iterator[_Ranked] | Sequence[_Ranked]) -> Iterator[Choice]:
             commands=commands(deployment, question.deployer.longest),
             to_do=tuple(left_to_do(deployment)),
             elsewhere=elsewhere,
-            memory=server_memory(layout.server),
+            memory=server_memory(started),
             tpot_log_sigma=float(np.ravel(tpot_log_sigma)[0]),
         )
 

@@ -112,20 +112,20 @@ def design(
     if settings["against"] is None and settings["baselines"] and not whole.result.interrupted:
         gpus = [load_gpu(name) for name in BESIDE]
     rivals, of_rivals = _rivals(devices, space)
-    baselines = (*whole.result.baselines, *chip_baselines(question, rivals))
     known = _reading_notes(readings)
     beside, unpriced = against(question, whole.result.best, gpus, named=settings["against"] is not None)
     return DesignAnswer(
         readings=tuple(reading for reading in readings for _ in range(phases)),
         question=question,
         space=space,
-        result=replace(whole.result, baselines=baselines),
+        result=replace(whole.result, baselines=(*whole.result.baselines, *chip_baselines(question, rivals))),
         proved_front=whole.front,
         shapes=whole.shapes,
         joint=whole.joint,
         against=beside,
         rivals=tuple(rival.name for rival in rivals),
         nearby=nearby(question, space, whole.result) if settings["sensitivity"] else None,
+        studied=settings["study"] is not None,
         warnings=cautions(question, space, whole.result),
         assumptions=(*known, *notes, *space.assumptions, *left_out(question, space), *unpriced, *of_rivals),
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
-from sartor.answers.diagnosis import LogDiagnosis, TraceDiagnosis
+from sartor.answers.diagnosis import LogDiagnosis, LogFacts, TraceDiagnosis
 from sartor.api.logged_plan import AskedPlan, LoggedOptions, LoggedPlan
 from sartor.api.logged_plan import best_plan as searched_best
 from sartor.api.logs import diagnose_log, measured_on
@@ -46,7 +46,7 @@ SKEW_S = 1e-3
 @with_options(LoggedOptions, FIELDS)
 def diagnose(
     run: str | Path | Sequence[str | Path], *, number: int | None = None, **options: Unpack[LoggedOptions]
-) -> LogDiagnosis | TraceDiagnosis:
+) -> LogDiagnosis | LogFacts | TraceDiagnosis:
     """Compare a real run with the prediction: where its time went, and what of it the plan explains.
 
     Parameters
@@ -68,6 +68,8 @@ def diagnose(
     -------
     LogDiagnosis
         Of a log: ``measured`` [s, bytes], ``predicted``, and the changes of the plan that come nearest.
+    LogFacts
+        Of a log that does not say what a prediction needs: ``measured`` alone, and what is ``missing``.
     TraceDiagnosis
         Of a trace: ``parts`` that add up to ``step_s``, its mean steady step [s], and the largest losses.
 
@@ -192,6 +194,9 @@ def _as_run(trace: KernelTrace) -> RunLog:
         flops_per_s=none,
         allocated_bytes=none,
         reserved_bytes=none,
+        mfu=none,
+        loss=none,
+        clock_s=none,
         facts={} if trace.world_size is None else {"num_devices": trace.world_size},
     )
 
@@ -227,21 +232,13 @@ def _divided(
         rank=trace.rank,
         num_ranks=len(traces),
         world_size=trace.world_size,
-        step_s=divided.step_s,
-        num_steps=divided.num_steps,
-        span_s=divided.span_s,
-        parts=divided.parts,
+        **{name: getattr(divided, name) for name in _DIVIDED},
         losses=losses(divided),
-        mfu=divided.mfu,
         device="" if there is None else there.gpu.name,
-        priced=divided.priced,
-        priced_share=divided.priced_share,
-        median_ratio=divided.median_ratio,
         predicted=predicted,
         open_plan=unstated,
         best=searched_best(found, there, own) if options.get("best_plan", True) and found and there else None,
         source=step_source(there, found.job.recipe.dtype, own) if found and there else Source.ANALYTIC,
-        stretches=divided.stretches,
         kind=divided.job,
         warnings=(
             *warnings,
@@ -258,6 +255,10 @@ def _divided(
         if found and there
         else None,
     )
+
+
+_DIVIDED = ("step_s", "num_steps", "span_s", "parts", "mfu", "priced", "priced_share", "median_ratio", "stretches")
+"""What a diagnosis has as the division of its step has it."""
 
 
 def _in_run(
@@ -302,7 +303,7 @@ def _missing(trace: KernelTrace, steps: int, priced: float) -> list[str]:
 
     said = []
     if not trace.steps:
-        said.append("no step is marked (profiler.step()): the whole trace is taken as one")
+        said.append("no step is marked (profiler.step()): the whole trace is taken as one, from its first kernel on")
     elif trace.steps[0][0] == REPEATED:
         said.append("no step is marked (profiler.step()): steps are taken from the optimizer's runs")
     elif steps < 2:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -16,9 +17,11 @@ from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
-from sartor.answers.diagnosis import LogDiagnosis, RunComparison
+from sartor.answers.diagnosis import LogDiagnosis, LogFacts, Missing, RunComparison, pauses_text
 from sartor.api.logged_plan import SIZES, AskedPlan, LoggedOptions, LoggedPlan, conventions_of
 from sartor.api.logged_plan import best_plan as searched_best
+from sartor.api.models import ModelAnswer, from_zoo, read
+from sartor.api.questions import checked_words
 from sartor.api.words import cluster_of, device_counts, device_of, own_calibration_of
 from sartor.errors import NOT_GIVEN, InputError
 from sartor.hardware.catalog import GPUS
@@ -36,9 +39,12 @@ if TYPE_CHECKING:
 
 
 @with_options(LoggedOptions, FIELDS)
-def diagnose_log(log: str | Path, *, run: int | None = None, **options: Unpack[LoggedOptions]) -> LogDiagnosis:
-    """Compare a training log with the prediction for its plan: step time, memory, how its TFLOP/s are counted, and
-    which single fact, if different, would bring the prediction nearest; or which plans would give its figures.
+def diagnose_log(
+    log: str | Path, *, run: int | None = None, **options: Unpack[LoggedOptions]
+) -> LogDiagnosis | LogFacts:
+    """What a training log shows, compared with the prediction for its plan: step time, pauses, memory, how its TFLOP/s
+    are counted, and which single fact, if different, would bring the prediction nearest; or which plans would give its
+    figures.
 
     Parameters
     ----------
@@ -55,6 +61,8 @@ def diagnose_log(log: str | Path, *, run: int | None = None, **options: Unpack[L
     -------
     LogDiagnosis
         ``measured`` [s, bytes], ``predicted``, and the changes of the plan that come nearest.
+    LogFacts
+        ``measured`` alone, where neither log nor options say what a prediction needs: ``missing``.
 
     Raises
     ------
@@ -67,51 +75,116 @@ def diagnose_log(log: str | Path, *, run: int | None = None, **options: Unpack[L
     >>> answer = diagnose_log("examples/llama-3-8b/train.log", model="llama-3-8b", gpu="h100", best_plan=False, **sizes)
     >>> answer.trainer
     'torchtitan'
+    >>> [fact.field for fact in diagnose_log("examples/llama-3-8b/train.log").missing]
+    ['model']
     """
     from sartor.traces.logs.read import read_log
 
     check_names(options, LoggedOptions)
     own = _chosen_run(read_log(log), run)
-    _ask_at_once(own, log, options)
+    named = _model_in(own) if options.get("model") is None and options.get("launch") is None else None
+    stated = {name for name, value in options.items() if value is not None} - {"gpu", "cluster", "best_plan"}
+    options = options if named is None else {**options, "model": named}
+    if missing := tuple(_missing(own, options)):
+        _check_alone(options)
+        return _facts_alone(own, log, missing, options)
     asked = AskedPlan.of(own, log, measured_on(own.facts.get("gpu"), "the log", options), options)
-    found = asked.launched() if asked.has_launch else asked.assembled()
-    warnings = [*asked.contradictions, *_counted_otherwise(found, asked)]
-    return _held_against(found, asked, warnings, options.get("calibration"), best=options.get("best_plan", True))
+    try:
+        found = asked.launched() if asked.has_launch else asked.assembled()
+        warnings = [*asked.contradictions, *_counted_otherwise(found, asked)]
+        if named is not None:
+            words = f"the model is {named.shape.name or 'that of the configuration'}, as the log says"
+            found = replace(found, assumptions=(words, *found.assumptions))
+        return _held_against(found, asked, warnings, options.get("calibration"), best=options.get("best_plan", True))
+    except InputError as error:
+        if stated:
+            raise
+        return _facts_alone(own, log, (), options, f"no prediction is possible: {error}")
 
 
-def _ask_at_once(own: RunLog, log: str | Path, options: LoggedOptions) -> None:
-    """Raise ``InputError`` for all that neither the log nor an option says, with one command that does, if it is more
-    than one fact."""
+def _model_in(own: RunLog) -> ModelAnswer | None:
+    """The model that a log names or whose configuration it prints, if it is known without a download."""
+    from sartor.launch.megatron_dialects import whole_dump
+
+    name = own.facts.get("model")
+    with suppress(InputError):
+        if own.config and not whole_dump(own.arguments):
+            return read(own.config)
+        return read(from_zoo(str(name))) if name else None
+    return None
+
+
+def _missing(own: RunLog, options: LoggedOptions) -> Iterator[Missing]:
+    """What neither the log nor an option says of what a prediction needs."""
     from sartor.launch.megatron_dialects import whole_dump
 
     whole = options.get("launch") is not None or whole_dump(own.arguments)
     known = own.knowing(seq_len=options.get("seq_len"), num_devices=options.get("num_devices"))
     counted = known.tokens_per_step or known.device_tokens_per_step or own.facts.get("global_batch_size")
-    placed = options.get("gpu") or options.get("cluster")
-    missing = {
-        "its model": ("--model llama-3-8b", options.get("model") is None and not whole),
-        "its GPU": ("--gpu h100", placed is None and own.facts.get("gpu") not in GPUS.names()),
-        "how many GPUs it had": (
-            "--num-devices 8",
-            not whole
-            and own.number("num_devices") is None
-            and options.get("num_devices") is None
-            and options.get("cluster") is None,
-        ),
-        "its sequence length": (
-            "--seq-len 4096",
-            not whole
-            and own.number("seq_len") is None
-            and options.get("seq_len") is None
-            and not np.isfinite(own.flops_per_s).any(),
-        ),
-        "its batch": ("--global-batch-size 64", not whole and not counted and options.get("global_batch_size") is None),
+    unsaid = {name for name in ("num_devices", "seq_len") if own.number(name) is None and options.get(name) is None}
+    gpu, named = own.facts.get("gpu"), own.facts.get("model")
+    if options.get("model") is None and not whole:
+        what = f"the sizes of its model, which it calls {named}" if named else "its model"
+        yield Missing(field="model", what=what, option="--model config.json" if named else "--model llama-3-8b")
+    if not (options.get("gpu") or options.get("cluster") or gpu in GPUS.names()):
+        nearest = device_of(str(gpu)).name if gpu else "h100"
+        yield Missing(field="gpu", what="its device", option=f"--gpu {nearest}")
+    if "num_devices" in unsaid and not whole and options.get("cluster") is None:
+        yield Missing(field="num_devices", what="how many devices it had", option="--num-devices 8")
+    if "seq_len" in unsaid and not whole and not np.isfinite(own.flops_per_s).any():
+        yield Missing(field="seq_len", what="its sequence length", option="--seq-len 4096")
+    if not whole and not counted and options.get("global_batch_size") is None:
+        yield Missing(field="global_batch_size", what="its batch", option="--global-batch-size 64")
+    if options.get("launch") is None and _part_trained(own):
+        share = format_share(int(own.facts["trainable_params"]) / int(own.facts["num_params"]))
+        what = f"its launch file, as {share} of its weights are trained"
+        yield Missing(field="launch", what=what, option="--launch train.yaml")
+
+
+def _part_trained(own: RunLog) -> bool:
+    trained, whole = own.number("trainable_params"), own.number("num_params")
+    return trained is not None and whole is not None and trained < whole
+
+
+def _check_alone(options: LoggedOptions) -> None:
+    """Raise ``InputError`` for options that are wrong whatever the run is."""
+    checked_words({name: value for name, value in options.items() if name in FIELDS})
+    if (gpu := options.get("gpu")) is not None:
+        device_of(gpu)
+    if (cluster := options.get("cluster")) is not None:
+        cluster_of(cluster)
+    if (model := options.get("model")) is not None:
+        read(model)
+
+
+def _facts_alone(
+    own: RunLog, log: str | Path, missing: tuple[Missing, ...], options: LoggedOptions, *warnings: str
+) -> LogFacts:
+    words = {
+        name: value for name, value in options.items() if isinstance(value, str | int | Path) and value is not True
     }
-    asked = {what: option for what, (option, open_) in missing.items() if open_}
-    if len(asked) > 1:
-        *first, last = asked
-        must = f"does not say {', '.join(first)} and {last}; state them"
-        raise InputError("LOG", str(log), must, f"sartor diagnose {log} {' '.join(asked.values())}")
+    words |= {"run": own.index + 1} if own.index + 1 < own.num_runs else {}
+    pairs = {"fix": options.get("fix") or {}, "set": options.get("set") or {}}
+    words |= {f"{option} {name}": value for option, values in pairs.items() for name, value in values.items()}
+    return LogFacts(
+        path=str(log),
+        trainer=own.title,
+        run=own.index + 1,
+        num_runs=own.num_runs,
+        measured=own.measured,
+        said=own.facts,
+        missing=missing,
+        options=" ".join(_option(name, value) for name, value in words.items()),
+        units=own.units,
+        warnings=(*warnings, *_several(own)),
+    )
+
+
+def _option(name: str, value: object) -> str:
+    option, _, key = name.partition(" ")
+    if isinstance(value, bool):
+        return f"--{'' if value else 'no-'}{option.replace('_', '-')}"
+    return f"--{option.replace('_', '-')} {key}{'=' * bool(key)}{shlex.quote(str(value))}"
 
 
 def _counted_otherwise(found: LoggedPlan, asked: AskedPlan) -> Iterator[str]:
@@ -226,7 +299,6 @@ def _held_against(
         warnings=(*warnings, *_several(run)),
         assumptions=found.assumptions,
         source=step_source(where, job.recipe.dtype, own),
-        stalls=run.stalls,
     )
     return replace(answer, warnings=(*_impossible(answer), *answer.warnings))
 
@@ -240,7 +312,10 @@ def _impossible(answer: LogDiagnosis) -> Iterator[str]:
 
 
 def _several(run: RunLog) -> list[str]:
-    few = [f"only {run.measured.num_steps} steady steps"] if run.measured.num_steps < 3 else []
+    steps = run.measured.num_steps
+    few = [f"only {steps} steady step{'s' * (steps != 1)}" if steps else "this log prints no step times"] * (
+        steps < 3 and run.times != "whole"
+    )
     if run.num_runs == 1:
         return [*few, *run.notes]
     return [*few, *run.notes, f"the log holds {run.num_runs} runs; this is number {run.index + 1} (--run chooses)"]
@@ -517,9 +592,9 @@ def _warnings(a: RunLog, b: RunLog, tokens: tuple[int, int, str] | None) -> Iter
     for name, run in (("A", a), ("B", b)):
         if run.num_runs > 1:
             yield f"{name} holds {run.num_runs} runs; number {run.index + 1} is compared (--run-{name.lower()} chooses)"
-        if run.stalls:
-            yield f"{name} stalls: {run.stalls} (data loading, checkpoints, evaluation, garbage collection?)"
-        yield from (f"{name}: {note}" for note in run.notes)
+        if pauses := pauses_text(run.measured):
+            yield f"{name} pauses: {pauses}"
+        yield from (f"{name}: {note}" for note in (*run.notes, *run.events))
         if run.measured.num_steps < FEW_STEPS:
             unsure = "small changes can't be separated from noise, and a drift may look like a change"
             yield f"{name} has {run.measured.num_steps} steady steps: {unsure} (give {FEW_STEPS} or more)"

@@ -97,6 +97,8 @@ def read(model: Model, set: JsonMap | None = None, changed_by: str = "") -> Mode
 def _read(model: Model) -> ModelReading:
     if isinstance(model, ModelReading):
         return model
+    if isinstance(model, str) and not model.strip():
+        raise InputError("model", "''", "is empty: must be a name, a file or a hub id", "llama-3.1-8b")
     if isinstance(model, str | Path):
         return replace(_named(model), asked=(str(model),))
     from sartor.read.config_text import parse_config  # no model of the zoo needs the readers

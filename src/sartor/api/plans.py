@@ -582,7 +582,8 @@ def lint_launch(
     check_names(options, TrainingOptions)
     if model is None and options.get("set"):
         raise InputError("set", str(options["set"]), "changes sizes of MODEL, and the launch says the model's", "MODEL")
-    shape = None if model is None else read(model, options.get("set")).shape
+    beside = None if model is None else read(model, options.get("set"))
+    shape = None if beside is None else beside.shape
     run = with_margin(Run.stated(**checked_words({**options, "num_devices": num_devices, "price": price})))
     reading = read_launch(launch, num_devices=num_devices or 0, shape=shape, run=run)
     whole, of_device = cluster_or_usual(cluster)
@@ -606,7 +607,10 @@ def lint_launch(
     run = with_origins(answer.run, reading, answer.job, plan, Path(launch).name)
     run = run.with_(*_origin(cluster, of_device=of_device), cluster=whole.name)
     words = origin_words(run, answer.job, assumptions)
-    return replace(answer, path=str(launch), run=run, assumptions=(*usual, *assumptions, *words))
+    fits = beside.known(bool(answer.fits)) if beside else answer.fits
+    return replace(
+        answer, path=str(launch), run=run, reading=beside, fits=fits, assumptions=(*usual, *assumptions, *words)
+    )
 
 
 def _linted_launch(

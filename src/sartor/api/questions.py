@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from sartor.answers.estimate import Question
 from sartor.api.models import Model, read
@@ -44,15 +44,26 @@ from sartor.operators import DType
 from sartor.options import with_options
 from sartor.plans.fixed import fixed_fields
 from sartor.plans.search import checked_headroom
-from sartor.rules.rule import smaller_splits
+from sartor.rules.rule import Grade, smaller_splits
 from sartor.run.fields import FIELDS, OF_ENGINES, Origin, Run, RunOptions, check_names
 from sartor.step.footprint import FIT_PROBABILITY, margin
 from sartor.step.question import checked_skew, padded_vocab, workload_of
 from sartor.step.serving.engines import USUAL_ENGINE, Engine, engine_of_pass, engines_on, split_release
 from sartor.step.serving.inference import Room, would_fit
-from sartor.step.serving.served import VOCABULARY_MULTIPLE, in_an_engine, padded
+from sartor.step.serving.served import (
+    VOCABULARY_MULTIPLE,
+    Server,
+    cut_block,
+    in_an_engine,
+    near_uncut,
+    padded,
+)
 from sartor.step.trainers import plausible_trainers, trainer_named
 from sartor.units import GIGA, divisors
+
+if TYPE_CHECKING:
+    from sartor.rules.plan.rule import PlanFinding
+
 
 DEFAULT_MICROBATCH = {Phase.PREFILL: 1, Phase.DECODE: 8}
 """Default sequences at once in inference."""
@@ -151,6 +162,11 @@ def asked_run(
         if run.get("pp", 1) > 1:
             raise InputError("pp", run.get("pp"), "a pass is priced on one stage; phase=train has stages", "1")
     return run, device, where, own_calibration(words.get("calibration"), device)
+
+
+def device_note(run: Run) -> tuple[str, ...]:
+    """The device, where neither it nor a cluster was stated."""
+    return (f"gpu={run.get('gpu')} (default; set --gpu)",) if run.origin("gpu") is Origin.USUAL else ()
 
 
 def _place(stated: object) -> str:
@@ -298,6 +314,7 @@ def _trained_at(
         assumptions=(
             *reading.assumptions,
             *reading.notes,
+            *device_note(run),
             *found.notes,
             *(network_words(cluster) if unsaid_cluster else ()),
             *template_words(gpu),
@@ -400,6 +417,7 @@ def inference(run: Run, reading: ModelReading, gpu: Gpu, own: Calibration | None
         workload=workload,
         dims=dims,
         gpu=gpu,
+        plan_findings=() if engine is None else tuple(_of_engine(engine, workload, dims, gpu)),
         calibration=own if engine is None else in_an_engine(own or load_calibration(gpu), engine, phase),
         engine=engine,
         eager=bool(run.get("eager")),
@@ -407,6 +425,7 @@ def inference(run: Run, reading: ModelReading, gpu: Gpu, own: Calibration | None
         assumptions=(
             *reading.assumptions,
             *reading.notes,
+            *device_note(run),
             *dtype_notes,
             *released_note(run, reading.weights),
             *(f"{name}={run.get(name)} (default)" for name in shown if not run.states(name)),
@@ -421,6 +440,30 @@ def inference(run: Run, reading: ModelReading, gpu: Gpu, own: Calibration | None
     )
 
 
+def _of_engine(engine: Engine, workload: Workload, dims: ParallelDims, gpu: Gpu) -> Iterator[PlanFinding]:
+    """Why a serving engine would not start a pass: `sartor.serving` and `sartor.deploy` refuse the same."""
+    dtype, tp, copies = workload.dtype, int(dims.tp), int(dims.ep)
+    server = Server(shape=workload.shape, gpu=gpu, engine=engine, dtype=dtype, tp=tp, copies=copies, ep=copies)
+    stopped: list[tuple[str, int | str, str, str]] = []
+    if (instead := engine.instead_of(dtype, gpu)) is not dtype:
+        stopped += [("dtype", dtype.value, f"it {engine.no_kernel(gpu)}", instead.value)]
+    if cut := cut_block(server):
+        stopped += [("tp", tp, cut, near_uncut(server).rpartition(" or ")[2])]  # ep would take more devices here
+    if stopped:
+        from sartor.rules.plan.rule import PlanFinding
+    for field, value, why, near in stopped:
+        yield PlanFinding(
+            rule="cannot_run",
+            code="P11",
+            grade=Grade.ERROR,
+            message=f"{engine.name} does not start {field}={value}: {why}; nearest: {near}",
+            field=field,
+            value=value,
+            gain_s=None,
+            gain_fraction=None,
+        )
+
+
 def in_engine(
     run: Run, shape: TransformerShape, gpu: Gpu, own: Calibration | None
 ) -> tuple[Run, Engine | None, Calibration | None]:
@@ -429,7 +472,7 @@ def in_engine(
     kernels, release = split_release(run.get("kernels"))
     engine = None if run.get("eager") else engine_of_pass(kernels, shape, gpu)
     if engine is not None and "kernels" not in run:
-        others = [other.name for other in engines_on(gpu) if other is not engine]
+        others = [other.name for other in engines_on(gpu) if other.name != engine.name]
         run = run.with_(Origin.USUAL, "inference", kernels=engine.name).among("kernels", *others)
         kernels = engine.name
     for name in OF_ENGINES if engine is None else ():

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Unpack
+from pathlib import Path
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -14,6 +17,7 @@ from sartor.api.models import Model, read
 from sartor.api.questions import (
     asked_run,
     crossing_note,
+    device_note,
     in_engine,
     padding_note,
     released_note,
@@ -26,11 +30,16 @@ from sartor.cost.correction.attention import kernels_measured
 from sartor.cost.correction.calibration import ANY, Calibration, load_calibration
 from sartor.cost.uncertainty import covering
 from sartor.errors import InputError
-from sartor.hardware.cluster_catalog import usual_cluster
+from sartor.hardware.cluster_catalog import joined_devices, usual_cluster
 from sartor.hardware.gpu import Gpu
+from sartor.json_types import JsonMap
+from sartor.launch.serving import StartedServer, read_servers
 from sartor.model.lower import feasible
+from sartor.model.lower.setting import check
 from sartor.model.workload import AttentionKernel, ModelReading, ParallelDims, Phase, too_long
+from sartor.model.zoo import model_entry
 from sartor.options import with_options
+from sartor.rules.rule import Grade
 from sartor.run.fields import FIELDS, NOT_OF_SERVERS, OF_ONE_PASS, Origin, Run, RunOptions, Turn
 from sartor.step.question import checked_skew
 from sartor.step.serving.batching import FIRST_TOKEN_S, FIRST_TOKEN_STEPS, Steady, disaggregated, steady_state
@@ -59,7 +68,7 @@ CONCURRENCY = (1, 4, 16, 64, 256)
 
 @with_options(RunOptions, FIELDS, without=NOT_OF_SERVERS)
 def serving(
-    model: Model,
+    model: Model | None = None,
     gpu: GpuLike | None = None,
     *,
     concurrency: int | Sequence[int] = CONCURRENCY,
@@ -69,6 +78,7 @@ def serving(
     prefill_workers: int = 0,
     prefill_tp: int | None = None,
     prefill_copies: int = 1,
+    prefill_ep: int | None = None,
     decode_workers: int = 1,
     **options: Unpack[RunOptions],
 ) -> ServingAnswer:
@@ -84,12 +94,14 @@ def serving(
         Tokens of a prompt and of an answer.
     copies
         Attention's data parallelism.
-    prefill_workers, prefill_tp, prefill_copies, decode_workers
-        Prefill runs on that many separate servers (``prefill_tp * prefill_copies`` devices each) and decoding on
-        ``decode_workers``; 0: one pool does both.
+    prefill_workers, prefill_tp, prefill_copies, prefill_ep, decode_workers
+        Prefill runs on that many separate servers (``prefill_tp * prefill_copies`` devices each, experts whole on
+        ``prefill_ep`` of them) and decoding on ``decode_workers``; 0: one pool does both.
     **options
         The fields of a run, as in `estimate`: without ``tp`` the fewest devices that hold a sequence; ``ep`` devices
-        hold whole experts each, the others split every expert; ``kernels`` is the serving framework.
+        hold whole experts each, the others split every expert; ``kernels`` is the serving framework. ``launch``: a file
+        that starts servers of vLLM, SGLang or TensorRT-LLM (script, Dockerfile, manifest, values, YAML), or the folder
+        that `deploy` wrote, for what is not stated; ``findings`` has what would not start or is not priced.
 
     Returns
     -------
@@ -107,20 +119,30 @@ def serving(
     >>> serving("llama-3.1-8b", "h100", concurrency=32).steady.tpot_s > 0.005
     array([ True])
     """
-    reading = read(model, options.get("set"))
+    sizes = {"copies": copies, "prefill_workers": prefill_workers, "prefill_tp": prefill_tp}
+    sizes |= {"prefill_copies": prefill_copies, "prefill_ep": prefill_ep, "decode_workers": decode_workers}
+    lengths = {"concurrency": concurrency, "input_len": input_len, "output_len": output_len}
+    if (launch := options.pop("launch", None)) is not None:
+        return _launched(Path(launch), model, gpu, lengths, {**options, **sizes})
+    if model is None:
+        raise InputError("MODEL", "not given", "name the model to serve, or a file that starts it (launch)", "qwen3-8b")
+    return _served(read(model, options.get("set")), gpu, lengths, sizes, options)
+
+
+def _served(
+    reading: ModelReading, gpu: GpuLike | None, lengths: JsonMap, sizes: JsonMap, options: RunOptions
+) -> ServingAnswer:
+    """The servers of these sizes under every load of these lengths."""
     load = Load(
-        concurrency=_in_flight(concurrency),
-        input_len=size_of("input_len", input_len, 1024),
-        output_len=size_of("output_len", output_len, 1024),
+        concurrency=_in_flight(lengths["concurrency"]),
+        input_len=size_of("input_len", lengths["input_len"], 1024),
+        output_len=size_of("output_len", lengths["output_len"], 1024),
     )
+    prefill_workers, workers = sizes["prefill_workers"], size_of("decode_workers", sizes["decode_workers"], 1)
     run, device, own = served_run(reading, gpu, options)
-    run, engine, calibration = in_engine(run, reading.shape, device, own or load_calibration(device))
-    if engine is None or calibration is None:
-        must = "runs a model's own code and serves no requests"
-        raise InputError("kernels", run.get("kernels"), must, " or ".join(each.name for each in engines_on(device)))
-    run, server = _completed(run, server_of(run, reading, device, engine, size_of("copies", copies, 1)), load)
-    workers = size_of("decode_workers", decode_workers, 1)
-    prefill = _prefill_pool(server, prefill_workers, prefill_tp, prefill_copies, workers)
+    run, engine, calibration = served_in(run, reading, device, own)
+    run, server = _completed(run, server_of(run, reading, device, engine, size_of("copies", sizes["copies"], 1)), load)
+    prefill = _prefill_pool(server, sizes)
     for name, pool in (("tp", server), ("prefill_tp", prefill)):
         if pool is not None and (why := cut_block(pool)):
             raise InputError(name, pool.tp, why, near_uncut(pool))
@@ -134,7 +156,7 @@ def serving(
         load=load,
         steady=steady,
         most_sequences=int(holds(server, load)[0]) * server.copies * workers,
-        whole_sequences=_whole(server, load) * server.copies * workers,
+        whole_sequences=int(capacity(server, *_longest(load))) * server.copies * workers,
         longest_tokens=longest_tokens(server),
         memory=server_memory(server),
         num_devices=server.num_devices * workers + (prefill.num_devices * prefill_workers if prefill else 0),
@@ -150,16 +172,93 @@ def serving(
     )
 
 
-def _whole(server: Server, load: Load) -> int:
-    """Sequences with their whole answers that one copy holds; of several lengths the longest."""
-    return int(capacity(server, int(np.max(load.input_len)), int(np.max(load.output_len))))
+def _longest(load: Load) -> tuple[int, int]:
+    """Tokens of the longest prompt and answer."""
+    return int(np.max(load.input_len)), int(np.max(load.output_len))
 
 
-def _prefill_pool(server: Server, workers: int, tp: int | None, copies: int, decode_workers: int) -> Server | None:
+_UNSTATED = {"copies": 1, "prefill_workers": 0, "prefill_copies": 1, "decode_workers": 1}
+
+
+def _launched(
+    path: Path, model: Model | None, gpu: GpuLike | None, lengths: JsonMap, options: JsonMap
+) -> ServingAnswer:
+    """The servers that a file starts, with what is stated instead of what it says."""
+    pools = {role: [one for one in read_servers(path) if one.role == role] for role in ("prefill", "decode", "")}
+    answers = pools["decode"] or pools[""]
+    if not answers or any(len({str(one.stated()) for one in pool}) > 1 for pool in pools.values()):
+        must = "must start servers for answers, and all of a kind alike"
+        raise InputError("launch", str(path), must, "a file of each")
+    main, firsts = answers[0], pools["prefill"]
+    counts = [sum(one.count for one in pool) for pool in (answers, firsts)]
+    name = model or main.model
+    if name == "MODEL":
+        raise InputError("MODEL", "not given", f"{path} does not name it: name it", "qwen3-8b")
+    stated = main.stated()
+    findings = [finding for one in (main, *firsts[:1]) for finding in one.findings]
+    if not model and (known := _in_zoo(main.model)):
+        said = f"{name} is priced as {known} of the zoo: name its config.json if it differs"
+        name, findings = known, [*findings, ("info", "model", said)]
+    if (whole := int(stated["copies"])) > 1 and read(name, options.get("set")).shape.moe_ffn is None:
+        stated |= {"copies": 1, "ep": 1}
+        findings.append(("info", "copies", f"a model without experts has {whole} whole servers of it: one is priced"))
+    if firsts:
+        first, together = firsts[0].stated(), math.gcd(*counts)
+        stated |= {"prefill_workers": counts[1] // together, "decode_workers": counts[0] // together}
+        stated |= {f"prefill_{name}": first.get(name, 1) for name in ("tp", "copies", "ep")}
+    if main.values.keys() & {"drafts", "algorithm", "decoding"}:
+        findings.append(("warn", "draft_tokens", "speculative decoding: priced without it (`sartor deploy` takes it)"))
+    given = {name: value for name, value in options.items() if value not in (None, _UNSTATED.get(name))}
+    if main.longest and sum(np.max(lengths[name]) for name in ("input_len", "output_len")) > main.longest:
+        must = f"with input_len={lengths['input_len']} makes more than the {main.longest} tokens that {path} allows"
+        raise InputError("output_len", lengths["output_len"], must, str(max(main.longest - lengths["input_len"], 1)))
+    words: Any = {**lengths, **stated, **given}
+    answer = serving(name, gpu or main.gpu or None, **words)
+    if not (gpu or main.gpu):
+        findings.append(("warn", "gpu", f"{path} does not name its GPU: priced on {answer.server.gpu.name} (--gpu)"))
+    findings += _of_start(answer, main)
+    return replace(answer, findings=tuple(sorted(findings, key=lambda row: -Grade(row[0]).severity)))
+
+
+def _in_zoo(model: str) -> str:
+    """The zoo's name of a checkpoint of the hub, of whose tuning the shape is the same; "" if there is none."""
+    owner, _, name = model.rpartition("/")
+    bare = re.sub(r"-(instruct|chat|it)$", "", name, flags=re.IGNORECASE)
+    try:
+        return bare if owner and not Path(model).exists() and model_entry(bare) else ""
+    except InputError:
+        return ""
+
+
+def _of_start(answer: ServingAnswer, started: StartedServer) -> Iterator[tuple[str, str, str]]:
+    """Whether the server starts as it is: its context, devices and steps."""
+    server, engine = answer.server, answer.server.engine.name
+    context = started.longest or server.shape.max_positions
+    if engine == "vllm" and 0 < answer.longest_tokens < context:
+        room = f"the cache holds {answer.longest_tokens:,} tokens of one sequence"
+        refused = f"vllm refuses a context of {context:,}: --max-model-len {answer.longest_tokens}"
+        yield "error", "--max-model-len", f"{room}, and {refused}"
+    if started.devices not in (0, server.num_devices):
+        yield "error", "resources", f"asks for {started.devices} GPUs and starts an engine on {server.num_devices}"
+    inside = server.gpu.devices_per_node
+    if server.num_devices > inside and not started.values.keys() & {"ray", "ray_of_copies", "nodes"}:
+        spans = f"{server.num_devices} GPUs are more than the {inside} of a node, and no option joins nodes"
+        yield "warn" if engine == "trtllm" else "error", "tp", spans
+    if server.tp > joined_devices(server.gpu):
+        yield "warn", "tp", f"tp={server.tp} crosses nodes: every layer waits for the network"
+    seqs, tokens = server.engine.max_num_seqs, server.engine.step_tokens(server.gpu)
+    if engine == "vllm" and seqs is not None and seqs > tokens:
+        yield "error", "--max-num-seqs", f"vllm refuses {seqs:,} sequences in steps of {tokens:,} tokens"
+
+
+def _prefill_pool(server: Server, sizes: JsonMap) -> Server | None:
     """A server for prompts alone, if there are any. Raises ``InputError`` for sizes of a pool that there is not."""
-    if size_of("prefill_workers", workers, 0, least=0):
-        return _prefill(server, size_of("prefill_tp", tp, server.tp), size_of("prefill_copies", copies, 1))
-    _refuse_pools({"decode_workers": decode_workers, "prefill_tp": tp, "prefill_copies": copies})
+    tp, copies, ep = (sizes[f"prefill_{name}"] for name in ("tp", "copies", "ep"))
+    if size_of("prefill_workers", sizes["prefill_workers"], 0, least=0):
+        if server.pp > 1:
+            raise InputError("pp", server.pp, "is priced in one pool, without servers for prompts of their own", "1")
+        return _prefill(server, size_of("prefill_tp", tp, server.tp), size_of("prefill_copies", copies, 1), ep)
+    _refuse_pools({name: sizes[name] for name in ("decode_workers", "prefill_tp", "prefill_copies", "prefill_ep")})
     return None
 
 
@@ -182,10 +281,16 @@ def _in_other_engines(
     run: Run, reading: ModelReading, gpu: Gpu, own: Calibration | None, steady_in: Callable[..., Steady]
 ) -> Iterator[tuple[str, Steady]]:
     """The steady state in every engine that was not excluded."""
+    for engine, calibration in other_engines(run, reading, gpu, own):
+        yield engine.name, steady_in(engine, calibration)
+
+
+def other_engines(
+    run: Run, reading: ModelReading, gpu: Gpu, own: Calibration | None
+) -> Iterator[tuple[Engine, Calibration]]:
+    """Engines that a question leaves open, besides the usual one."""
     for name in run.facts["kernels"].alternatives:
-        stated = run.with_(Origin.STATED, "", kernels=name)
-        _, engine, calibration = in_engine(stated, reading.shape, gpu, own or load_calibration(gpu))
-        yield name, steady_in(engine, calibration)
+        yield served_in(run.with_(Origin.STATED, "", kernels=name), reading, gpu, own)[1:]
 
 
 def covered(
@@ -229,9 +334,9 @@ def served_run(reading: ModelReading, gpu: GpuLike | None, options: RunOptions) 
     for name, instead in OF_ONE_PASS.items():
         if (value := options.get(name)) is not None and value is not False:
             raise InputError(name, str(value), f"is of one pass; {instead}")
-    run, device, _, own = asked_run(reading, gpu, {**options, "phase": Phase.DECODE.value, "price": None})
+    run, device, _, own = asked_run(reading, gpu, {**options, "phase": Phase.DECODE.value, "price": None, "pp": None})
     usual_cluster(device).with_price(options.get("price"))  # refuses what is no price
-    run = run.with_(Origin.STATED, "option", price=options.get("price"))
+    run = run.with_(Origin.STATED, "option", price=options.get("price"), pp=options.get("pp"))
     refuse_on_a_chip(device, "gpu", device.name, "serving frameworks run on GPUs")
     if reading.shape.encoder_only:
         raise InputError("model", reading.shape.name, "is encoder-only: it gives no tokens", "llama-3.1-8b")
@@ -241,13 +346,21 @@ def served_run(reading: ModelReading, gpu: GpuLike | None, options: RunOptions) 
     return released_run(run.without("phase"), reading, device), device, own
 
 
+def served_in(run: Run, reading: ModelReading, gpu: Gpu, own: Calibration | None) -> tuple[Run, Engine, Calibration]:
+    """The run in its engine, with the engine's kernels. Raises ``InputError`` where a model's own code runs it."""
+    run, engine, calibration = in_engine(run, reading.shape, gpu, own or load_calibration(gpu))
+    if engine is None or calibration is None:
+        must = "runs a model's own code and serves no requests"
+        raise InputError("kernels", run.get("kernels"), must, " or ".join(each.name for each in engines_on(gpu)))
+    return run, engine, calibration
+
+
 def server_of(run: Run, reading: ModelReading, gpu: Gpu, engine: Engine, copies: int) -> Server:
     """The server that a run states, on one device where it states no number. Raises ``InputError`` for a type that the
     engine has no kernel for."""
     dtype, _ = precision_of(run.get("dtype"), gpu)
     if (instead := engine.instead_of(dtype, gpu)) is not dtype:
-        must = f"{engine.name} has no kernel that multiplies it by itself on {gpu.name}"
-        raise InputError("dtype", dtype.value, must, instead.value)
+        raise InputError("dtype", dtype.value, engine.no_kernel(gpu), instead.value)
     return Server(
         shape=padded(reading.shape, run.get("tp", 1)),
         gpu=gpu,
@@ -255,6 +368,7 @@ def server_of(run: Run, reading: ModelReading, gpu: Gpu, engine: Engine, copies:
         tp=run.get("tp", 1),
         copies=copies,
         ep=run.get("ep", 1),
+        pp=_stages(run, reading, copies),
         engine=engine,
         attention_kernel=word_of(AttentionKernel, "attention", run.get("attention", AttentionKernel.FLASH.value)),
         routing_skew=checked_skew(run.get("routing_skew", 1.0), reading.shape),
@@ -262,12 +376,22 @@ def server_of(run: Run, reading: ModelReading, gpu: Gpu, engine: Engine, copies:
     )
 
 
+def _stages(run: Run, reading: ModelReading, copies: int) -> int:
+    """Stages of a pipeline, which engines do not combine with copies of attention. Raises ``InputError``."""
+    stages, layers = size_of("pp", run.get("pp"), 1), reading.shape.num_layers
+    if stages > layers:
+        raise InputError("pp", stages, f"must be at most the {layers} layers of the model", str(layers))
+    if stages > 1 < copies:
+        raise InputError("pp", stages, f"is priced without copies of attention, and copies={copies}", "1")
+    return stages
+
+
 def _completed(run: Run, server: Server, load: Load) -> tuple[Run, Server]:
     """The run on the fewest tensor-parallel devices that hold a sequence, unless stated or none do."""
     settled = {"dtype": server.dtype.value, "attention": server.attention_kernel.value}
     run = run.with_(Origin.USUAL, "serving", **{name: value for name, value in settled.items() if name not in run})
     if "tp" not in run:
-        prompt, answer = int(np.max(load.input_len)), int(np.max(load.output_len))
+        prompt, answer = _longest(load)
         shape = padded(server.shape, VOCABULARY_MULTIPLE)
         splits = (replace(server, tp=tp, shape=shape) for tp in WIDTHS if tp * server.copies % server.ep == 0)
         able = (s for s in splits if feasible(shape, ParallelDims(tp=s.tp)) and not cut_block(s))
@@ -293,7 +417,7 @@ def _refuse_pools(sizes: Mapping[str, int | None]) -> None:
 
 def _checked_experts(server: Server) -> None:
     """Check that the experts split evenly over the server's devices."""
-    moe, devices = server.shape.moe_ffn, server.num_devices
+    moe, devices = server.shape.moe_ffn, server.stage_devices
     if moe is None:
         for name, value in (("ep", server.ep), ("copies", server.copies)):
             if value > 1:
@@ -305,21 +429,25 @@ def _checked_experts(server: Server) -> None:
         raise InputError("ep", server.ep, must, ", ".join(str(n) for n in fits))
 
 
-def _prefill(server: Server, tp: int, copies: int) -> Server:
-    """The prefill server: like the other, with whole experts per device if its copies share them."""
-    ep = tp * copies if server.ep > 1 and copies > 1 else 1
-    moe, name = server.shape.moe_ffn, server.shape.name
-    if moe is None and copies > 1:
-        raise InputError("prefill_copies", copies, f"shares out experts, and {name} has none", "1")
-    if moe is not None and int(moe.num_experts) % ep:
+def _prefill(server: Server, tp: int, copies: int, whole: int | None) -> Server:
+    """The prefill server: like the other, with whole experts per device if its copies share them, unless stated."""
+    ep = size_of("prefill_ep", whole, tp * copies if server.ep > 1 and copies > 1 else 1)
+    pool, moe = replace(server, shape=padded(server.shape, tp), tp=tp, copies=copies, ep=ep), server.shape.moe_ffn
+    if whole is None and moe is not None and int(moe.num_experts) % ep:
         fits = [n for n in range(1, copies) if int(moe.num_experts) % (tp * n) == 0]
         must = f"prefill_tp x prefill_copies must divide the {int(moe.num_experts)} experts"
         raise InputError("prefill_copies", copies, must, ", ".join(map(str, fits)))
-    return replace(server, shape=padded(server.shape, tp), tp=tp, copies=copies, ep=ep)
+    try:
+        check(pool.shape, ParallelDims(tp=tp))
+        _checked_experts(pool)
+    except InputError as error:
+        raise InputError(f"prefill_{error.field}", error.value, error.must, error.nearest) from None
+    return pool
 
 
 def _assumed(run: Run, reading: ModelReading, server: Server, load: Load, calibration: Calibration) -> Iterator[str]:
     """What was assumed, in sentences."""
+    yield from device_note(run)
     yield from precision_of(None if run.origin("dtype") is Origin.USUAL else run.get("dtype"), server.gpu)[1]
     yield from released_note(run, reading.weights)
     if not run.states("tp") and server.tp > 1:
@@ -349,7 +477,7 @@ def _assumed(run: Run, reading: ModelReading, server: Server, load: Load, calibr
 
 def _shortages(server: Server, prefill: Server | None, load: Load) -> tuple[Shortage, ...]:
     """What the servers lack that don't hold one sequence: those for prompts of their own, then those for answers."""
-    prompt, answer = int(np.max(load.input_len)), int(np.max(load.output_len))
+    prompt, answer = _longest(load)
     first = None if prefill is None else shortage(prefill, prompt)
     return tuple(each for each in (first, shortage(server, prompt, answer)) if each is not None)
 
@@ -357,7 +485,7 @@ def _shortages(server: Server, prefill: Server | None, load: Load) -> tuple[Shor
 def _change_that_fits(server: Server, prefill: Server | None, load: Load) -> dict[str, int | str]:
     """If a pool does not fit: wider servers with which all do. Empty if all fit or nothing tried does."""
     change: dict[str, int | str] = {}
-    prompt, answer = int(np.max(load.input_len)), int(np.max(load.output_len))
+    prompt, answer = _longest(load)
     for name, pool, tokens in (("tp", server, answer), ("prefill_tp", prefill, 0)):
         if pool is None or capacity(pool, prompt, tokens):
             continue

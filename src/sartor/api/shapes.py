@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
@@ -171,7 +172,7 @@ def divided_estimate(
 def _with_batches(answer: ModelEstimate) -> ModelEstimate:
     """The estimate with the global batches that its devices divide, where those train faster."""
     held, priced, fixed = answer.question.held, answer.priced, stated_axes(answer.question.run)
-    if held is None or priced is None or not answer.fits:
+    if held is None or priced is None or answer.fits is False:
         return answer
     near = divided_batches(held.job, held.cluster, priced, fixed, answer.question.calibration, held.kept_free)
     return replace(answer, batches=near)
@@ -720,6 +721,9 @@ def _advice(
 
     weights = phase_weights(objective) if ":" in objective else {}
     objective = max(weights, key=lambda phase: weights[phase]).value if weights else objective
+    if objective not in (phases := [phase.value for phase in Phase]):
+        must = "must be train, prefill, decode, shares of them (train:1,decode:2) or serve:ttft=...,tpot=...,rate=..."
+        raise InputError("objective", objective, must, *get_close_matches(objective, phases, 1, 0.4))
     rule = word_of(Regret, "regret", regret)
     first, *others = [gpu] if gpu is None or isinstance(gpu, (str, Path, Gpu)) else gpu
     context_len = options.get("context_len")

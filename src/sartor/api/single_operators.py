@@ -233,8 +233,18 @@ def _read(source: str, words: Mapping[str, str], device: Gpu | None) -> tuple[Sh
     notes = ["gpu=h100_sxm (default)"] if device is None and named is None else []
     device = device or device_of(named or "h100_sxm")
     own = {name: value for name, value in words.items() if name != "gpu"}
-    shapes_read = one_shape(source, own, {"gpu": device.name}, {"dtype": device.default_dtype.value})
+    implied = _implied(own) if source == "attention" else {}
+    notes += [f"{name}={value} (default)" for name, value in implied.items()]
+    shapes_read = one_shape(source, own, {"gpu": device.name}, {"dtype": device.default_dtype.value, **implied})
     return shapes_read, device, notes + _default_dtype(shapes_read, device)
+
+
+def _implied(words: Mapping[str, str]) -> dict[str, str]:
+    """What attention's stated columns imply of others: one query token in a decode step, else as many as keys."""
+    decode = words.get("phase", "").lower() in ("decode", "generation")
+    queries, keys = ("1", None) if decode else (words.get("seq_kv"), words.get("seq_q"))
+    implied = {"batch": "1", "kv_heads": words.get("heads"), "seq_q": queries, "seq_kv": keys}
+    return {name: value for name, value in implied.items() if value is not None and name not in words}
 
 
 def _read_file(path: str, words: Mapping[str, str], device: Gpu | None) -> tuple[Shapes, Gpu | None, list[str]]:

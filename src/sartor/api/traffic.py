@@ -47,14 +47,21 @@ def stated_request(lengths: Mapping[str, Any], cached: float) -> Load:
 def _lengths(name: str, value: Any) -> tuple[int, float, int]:
     """Mean, squared coefficient of variation and longest of one number, or of the log-normal distribution that is
     nearest to quantiles."""
+    stated = str(value)
+    if isinstance(value, str):
+        value = dict(word.strip().removeprefix("p").split("=", 1) for word in value.split(",") if "=" in word)
     if not isinstance(value, Mapping):
         size = size_of(name, value, USUAL_LENGTH)
         return size, 0.0, size
-    points = sorted(value.items())
-    sizes = [size_of(name, round(size), USUAL_LENGTH) for _, size in points]
+    try:
+        points = sorted((float(percent), round(float(size))) for percent, size in value.items())
+    except (TypeError, ValueError, OverflowError):
+        must = "must be one number, or quantiles: lengths by percentage"
+        raise InputError(name, stated, must, "p50=800,p95=3000") from None
+    sizes = [size_of(name, size, USUAL_LENGTH) for _, size in points]
     if len(points) < 2 or not all(0 < percent < 100 for percent, _ in points) or sizes != sorted(set(sizes)):
         must = "must be two or more quantiles, percentages between 0 and 100 whose lengths rise"
-        raise InputError(name, ",".join(f"p{percent:g}={size:g}" for percent, size in points), must, "p50=800,p95=3000")
+        raise InputError(name, stated, must, "p50=800,p95=3000")
     deviations = [NormalDist().inv_cdf(percent / 100) for percent, _ in points]
     sigma, middle = np.polyfit(deviations, np.log(sizes), 1)
     longest = math.exp(middle + sigma * NormalDist().inv_cdf(LONGEST))
@@ -66,9 +73,12 @@ MOST_RECORDED = 20_000
 
 
 def recorded_requests(file: str | Path) -> tuple[Load, float]:
-    """The requests of a CSV file, and how many come per second. Raises ``InputError``."""
+    """The requests of a CSV file or, if it has lines, of a CSV text, and how many come per second. Raises
+    ``InputError``."""
     must = "must be a CSV file with a line per request: time, in, out and, where prefixes are cached, cached"
-    rows = read_csv(Path(file), "traffic", must, ("time", "in", "out"))
+    text = str(file) if "\n" in str(file) else None
+    file = file if text is None else "the text sent"
+    rows = read_csv(Path(file), "traffic", must, ("time", "in", "out"), text)
     if len(rows) < 2:
         raise InputError("traffic", str(file), f"has {len(rows)} requests; a rate takes two or more")
     time_s, prompt, answer = (_column(file, rows, name, least) for name, least in (("time", 0), ("in", 1), ("out", 1)))

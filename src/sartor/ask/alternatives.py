@@ -475,7 +475,7 @@ def template_turns(gpu: Gpu, time_s: float, time_on: Callable[[Gpu], float]) -> 
         if isinstance(default, str) or not ratios:
             continue
         for ratio, like in (ratios[len(ratios) // 2], ratios[-1]):
-            value = default * ratio
+            value = float(f"{default * ratio:g}")
             seconds = time_on(replace(datasheet_of(with_key(chip, key, value)), template_keys=keys))
             compared = f" (default: {default:g}; {like} has {ratio:.3g} times its default)"
             turned = tuple(turn_of_time(key, int(value) if value == int(value) else value, seconds, time_s, compared))

@@ -8,6 +8,7 @@ pipe has gone.
 from __future__ import annotations
 
 import errno
+import gc
 import io
 import os
 import re
@@ -120,6 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a letter of a name gets its escape
             stream.reconfigure(errors="backslashreplace")
     listen()
+    gc.set_threshold(10_000, 10, 10)  # as often as Python does it, looking for cycles takes 6% of a command
     warnings.showwarning = lambda message, *_: say(f"sartor: {message}")
     code = run(list(sys.argv[1:] if arguments is None else arguments))
     deaf()  # everything is printed; do not interrupt Python's shutdown
@@ -142,6 +144,7 @@ def run(words: list[str]) -> int:
         say(f"sartor: `sartor {words[0]}` is now `sartor {name}` (to price a served model: `serving`, `deploy`)")
         words = [name, *words[1:]]
     try:
+        _refuse_empty(words)
         code = _code(words)
         sys.stdout.flush()
         if code != INTERRUPTED:
@@ -167,6 +170,14 @@ def run(words: list[str]) -> int:
         if of_machine:
             return _complain(of_machine, 2, words)
         return _complain(_internal_error(error, words), INTERNAL, words)
+
+
+def _refuse_empty(words: list[str]) -> None:
+    """Raise ``InputError`` for an empty word: a variable of the shell that is not set must not become a default."""
+    for before, word in zip(("", *words), words, strict=False):
+        if not word.strip() or (word.startswith("--") and word.endswith("=")):
+            field = word.rstrip("=") if word.strip() else before if before.startswith("-") else "an argument"
+            raise InputError(field, "''", "is empty: give it a value, or leave it out")
 
 
 _parser = cache(typer.main.get_command)  # an app that is called builds it anew, as long as a refused file takes
@@ -315,5 +326,8 @@ def _from_usage(error: Any) -> InputError:
         return UsageError(str(field), f"No such option: {field} (sizes must be at least 1)")
     possibilities = ", ".join(getattr(error, "possibilities", None) or ())
     message = " ".join(str(error.format_message()).split()).rstrip(".").split(" (Possible options")[0]
+    message = message.replace("Input should be a valid number, unable to parse string as a number", "must be a number")
+    if "Missing option '--data'" in message:
+        message += ", a folder or file of measurements of your own (none is shipped; docs/howto/validate.md)"
     message = re.sub(r"'([^']{60})[^']{3,}'", r"'\1...'", message)
     return UsageError(field or "command line", message, possibilities)

@@ -49,7 +49,7 @@ def calibrate(
 ) -> None:
     """Fit the GEMM model to your own measurements; use it with `--calibration FILE`.
 
-    Example: `sartor calibrate gemms.csv --gpu h100_sxm --samples 100 --out h100.toml`
+    Example: `sartor calibrate records.csv --gpu h100_sxm --samples 100 --out h100.toml`
     """
     if plan is not None:
         _plan(plan, gpu, dtype, json, out)

@@ -236,6 +236,10 @@ def _values(param: TyperOption, ctx: typer.Context) -> Sequence[str]:
         return [f"{field}=" for field, row in FIELDS.items() if row.axis]
     if name in FIELDS and FIELDS[name].choices:
         return FIELDS[name].choices
+    if name == "space":
+        from sartor.read.space_file import space_names
+
+        return space_names()
     if name in ("framework", "dtype"):
         return list(TRAINERS) if name == "framework" else [dtype.value for dtype in DType]
     return metavar.split("|") if "|" in metavar and metavar.islower() else ()

@@ -73,7 +73,7 @@ def advise(
 
     Exits with 3 if --tp or --ep do not divide the model: the answer is then about the largest degrees that do.
 
-    Example: `sartor advise examples/pythia-2.8b/config.json --gpu a100 --gpu h100 --html advice.html`
+    Example: `sartor advise pythia-2.8b --gpu a100 --gpu h100 --html advice.html`
 
     Example: `sartor advise llama-3.1-8b --gpu h100 --objective serve:ttft=0.5,tpot=0.02,rate=200`
     """
@@ -149,7 +149,7 @@ def lint(
     Several models are checked in turn; JSON and SARIF take one model. Degrees that do not divide the model are an
     error, and the other findings are then at the largest degrees that do.
 
-    Example: `sartor lint examples/gpt2/config.json --gpu h100 --fail-on warn --format github`
+    Example: `sartor lint gpt2 --gpu h100 --fail-on warn --format github`
     """
     question = options | {"allow": tuple(allow or ())}
     if format not in ("text", "json", "sarif", "github"):
@@ -179,6 +179,7 @@ def _lint_one(
 ) -> str | None:
     """Print one model's findings; the worst grade that holds for every plausible trainer."""
     from sartor import api
+    from sartor.api.questions import device_note
     from sartor.report import lint_formats
     from sartor.report.document import document_text, opening
     from sartor.report.fit_words import first_change, headline
@@ -195,10 +196,11 @@ def _lint_one(
         if named:
             print(printable(path))
         lines = headline(found.base, first_change(found.base, found.findings, further=False))
-        c.show(document_text([opening([*lines, ""], bad=not found.base.fits)]))
+        c.show(document_text([opening([*lines, ""], bad=found.base.fits is False)]))
         reading = found.base.question.reading
         c.show(lint_formats.FindingsText(found.findings, reading.unread))
-        for word, sentences in (("assumed", reading.assumptions), ("note", reading.notes)):
+        device = device_note(found.base.question.run)
+        for word, sentences in (("assumed", (*device, *reading.assumptions)), ("note", reading.notes)):
             for sentence in sentences:
                 c.say(f"{word}: {printable(sentence)}")
     return found.agreed_grade

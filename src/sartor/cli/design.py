@@ -76,7 +76,6 @@ def _study_body(record: StudyRecord) -> JsonDict:
 
 
 def _study_view(record: StudyRecord) -> RenderableType:
-    from sartor.designs.question import EQUAL
     from sartor.model.workload import Phase
     from sartor.report.design_words import job_text
     from sartor.report.document import document_text, opening
@@ -103,10 +102,6 @@ def _study_view(record: StudyRecord) -> RenderableType:
     )
     if any(number for number, _ in others):
         rows.append(("beside it", ", ".join(f"{number} {words}" for number, words in others if number)))
-    seen = max((step.incumbent for step in record.history), default=0.0)
-    if seen > (1 + EQUAL) * (best.objective if best else 0.0):
-        words = f"{seen:,.6g}, of a chip looked at ahead: the search stores it when it comes to it (run it again)"
-        rows.insert(3, ("seen", words))
     if best is not None:
         names = ("num_tensor_cores", "array_rows", "array_cols", "num_vector_cores", "vector_lanes", "hbm_bytes")
         shown = ", ".join(f"{name} {best.architecture[name]:,.6g}" for name in names)
@@ -156,7 +151,7 @@ def design(
     Ctrl-C prints the best so far and how much better the optimum can be (exit 130); exit 3: nothing fits, or
     nothing found in time.
 
-    Example: `sartor design --model gpt3-175b --num-devices 1024 --global-batch-size 4096 --against h100_sxm`
+    Example: `sartor design --model gpt3-175b --num-devices 512 --global-batch-size 512 --time-limit 60 --study gpt3.db`
     """
     from sartor import api
 

@@ -16,7 +16,7 @@ from sartor.errors import InputError
 from sartor.run.fields import OF_ENGINES, RunOnDevices
 
 if TYPE_CHECKING:
-    from sartor.answers.diagnosis import LogDiagnosis, TraceDiagnosis
+    from sartor.answers.diagnosis import LogDiagnosis, LogFacts, TraceDiagnosis
 
 
 Runs = Annotated[
@@ -26,7 +26,7 @@ Runs = Annotated[
         help="Trace of PyTorch's profiler (.json or .json.gz) or of Nsight Systems (.sqlite; several ranks or their "
         "folder), or a training log: Megatron-LM, "
         "torchtitan, DeepSpeed, NeMo, MaxText, litgpt, nanotron, nanoGPT, LLaMA-Factory, transformers (TRL, axolotl), "
-        "MLPerf, exports of Weights & Biases.",
+        "MMEngine (xtuner), MLPerf, exports of Weights & Biases; of others, lines with step, loss and time or rate.",
     ),
 ]
 ModelOfRun = Annotated[str | None, o.MODEL(help="Model that was trained, where the run does not say its sizes.")]
@@ -73,7 +73,10 @@ def diagnose(
     **options: Unpack[RunOnDevices],
 ) -> None:
     """Show where the time of a real run went, beside the prediction: for a trace, what each part loses and what to
-    change; for a log, its step time, memory and TFLOP/s, and what would explain the difference.
+    change; for a log, its step time, pauses, memory and TFLOP/s, and
+    what would explain the difference.
+
+    Example: `sartor diagnose examples/llama-3-8b/train.log`
 
     Example: `sartor diagnose examples/llama-3-8b/train.log --model llama-3.1-8b --gpu h100 --fix zero_stage=3`
 
@@ -102,7 +105,7 @@ def diagnose(
         c.show(diagnose_view(found, verbose=verbose))
 
 
-def _write_records(found: LogDiagnosis | TraceDiagnosis, path: Path) -> None:
+def _write_records(found: LogDiagnosis | LogFacts | TraceDiagnosis, path: Path) -> None:
     """Write the matrix multiplications that a trace measured."""
     from datetime import date
 

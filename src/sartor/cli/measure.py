@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from sartor.cli import common as c
 from sartor.cli import options as o
 from sartor.cli.common import check_outputs
+from sartor.cli.run_options import takes_run
 from sartor.errors import InputError
 from sartor.interrupts import patient, report
 from sartor.json_types import JsonDict
@@ -48,6 +49,10 @@ group = typer.Typer(cls=_SuiteOfModel, invoke_without_command=True, no_args_is_h
 
 
 @group.callback()
+@takes_run(
+    only=("phase", "seq_len", "microbatch_size", "context_len", "dtype"),
+    helps={"microbatch_size": "Sequences per microbatch. [default: train 8192 tokens, prefill 1, decode 8]"},
+)
 def measure(
     context: typer.Context,
     suite: Annotated[
@@ -73,12 +78,8 @@ def measure(
     ] = None,
     calibration: o.Calibration = None,
     model: o.ModelOfSuite = None,
-    phase: o.Phase = "train",
-    seq_len: o.SeqLen = None,
-    microbatch_size: o.MicrobatchSize = None,
-    context_len: o.ContextLen = None,
-    dtype: o.DType = None,
     json: o.AsJson = False,
+    **options: Any,
 ) -> None:
     """Time operators on this machine; `sartor calibrate` turns the records into a calibration.
 
@@ -94,15 +95,8 @@ def measure(
     name = _gpu_name(gpu)
     import_torch()
     found_on = open_device(device, gpu=name, threads=threads)
-    question = {
-        "phase": phase,
-        "seq_len": seq_len,
-        "microbatch_size": microbatch_size,
-        "context_len": context_len,
-        "dtype": dtype,
-    }
     body = _run(found_on, suite, records or Path("records.csv"), resume, time_budget_s, machine, rounds, calibration,
-                Path(gpu) if gpu.endswith(".toml") else None, model, question)  # fmt: skip
+                Path(gpu) if gpu.endswith(".toml") else None, model, options)  # fmt: skip
     c.answer("measure", body, as_json=json, out=None)
     if not json:
         from sartor.report.accuracy_document import measured_view

@@ -6,7 +6,6 @@ commands; the variants follow it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -113,7 +112,7 @@ Gpus = Annotated[
     ),
 ]
 GpusOfServers = Annotated[
-    list[str], GPU(metavar="GPU,...", help="GPUs to compare. [default: h100]", show_default=False)
+    list[str] | None, GPU(metavar="GPU,...", help="GPUs to compare. [default: h100]", show_default=False)
 ]
 GpuOfRecords = Annotated[str | None, GPU(metavar="GPU", help="Device, if the records have several.")]
 GpuHere = Annotated[str, GPU(metavar="NAME|FILE", help="Device name, or its datasheet.")]
@@ -132,7 +131,6 @@ ClusterOfPlan = Annotated[
 # The pass: phase and sizes.
 
 PHASE = partial(typer.Option, "--phase")
-Phase = Annotated[str, PHASE(metavar="train|prefill|decode", help="What the model is doing.")]
 TracedPhase = Annotated[str, PHASE(metavar="train|prefill", help="Forward and backward, or forward alone.")]
 
 OBJECTIVE = partial(typer.Option, "--objective")
@@ -147,18 +145,12 @@ PhaseToWin = Annotated[
 ]
 
 SEQ_LEN = partial(typer.Option, "--seq-len")
-TOKENS = "Tokens per sequence. [default: 4096, or the model's maximum]"
 LENGTHS = "One number, or quantiles: p50=800,p95=3000. [default: 1024]"
 
 
-def lengths(text: str) -> dict[float, float] | int:
-    """Tokens: one number, or quantiles (``p50=800,p95=3000``) by percentage."""
-    if "=" not in text:
-        return tokens(text)
-    pairs = [re.fullmatch(r"p(\d+\.?\d*)=(\d+\.?\d*)", word.strip()) for word in text.split(",")]
-    if not all(pairs):
-        raise typer.BadParameter(f"{text!r} must be one number, or quantiles such as p50=800,p95=3000")
-    return {float(pair[1]): float(pair[2]) for pair in pairs if pair}
+def lengths(text: str) -> str | int:
+    """Tokens: one number, or quantiles (``p50=800,p95=3000``)."""
+    return text if "=" in text else tokens(text)
 
 
 INPUT_LEN = partial(typer.Option, "--input-len", metavar="TOKENS")
@@ -175,31 +167,12 @@ WhyNot = Annotated[
         help="Compare the best with the nearest that has these values, named as by --fix: `--why-not tp=8,pp=2`.",
     ),
 ]
-SeqLen = Annotated[int | None, SEQ_LEN(metavar="N", parser=tokens, help=TOKENS)]
 TracedSeqLen = Annotated[
     int | None, SEQ_LEN(metavar="N", parser=tokens, help="[default: 4096, or the model's maximum]")
 ]
 ParitySeqLen = Annotated[int | None, SEQ_LEN(metavar="N", min=8, help="[default: 64 on cpu, else 512]")]
 
-ContextLen = Annotated[
-    int | None,
-    typer.Option(
-        "--context-len",
-        metavar="N",
-        parser=whole_number,
-        help="Tokens already in the KV cache. [default: decode --seq-len, else 0]",
-    ),
-]
-
 MICROBATCH_SIZE = partial(typer.Option, "--microbatch-size")
-MicrobatchSize = Annotated[
-    int | None,
-    MICROBATCH_SIZE(
-        metavar="N",
-        parser=whole_number,
-        help="Sequences per microbatch. [default: train 8192 tokens, prefill 1, decode 8]",
-    ),
-]
 TracedMicrobatchSize = Annotated[
     int | None,
     MICROBATCH_SIZE(metavar="N", parser=whole_number, help="Sequences per microbatch. [default: 1]"),

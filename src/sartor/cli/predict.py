@@ -45,7 +45,7 @@ def estimate(
     Exits with 3 if nothing runs as stated: it does not fit with any value of what is left open, or --tp or --ep do not
     divide the model (then with the price of sizes and degrees that do).
 
-    Example: `sartor estimate examples/llama-3-8b/config.json --gpu h100 --phase decode --context-len 8192`
+    Example: `sartor estimate llama-3-8b --gpu h100 --phase decode --context-len 8192`
 
     Example: `sartor estimate llama-3-8b --num-devices 64 --global-batch-size 512 --tp 2 --pp 4 --virtual-stages 2`
     """
@@ -197,7 +197,7 @@ def operators(
 
     Example: `sartor operators examples/shapes.csv --gpu h100 --write predicted.csv`
 
-    Example: `sartor operators attention phase=prefill batch=1 heads=32 kv_heads=8 head_dim=128 seq_q=4096 seq_kv=4096`
+    Example: `sartor operators attention phase=prefill batch=1 heads=32 kv_heads=8 head_dim=128 seq_q=4096`
     """
     from sartor import api
     from sartor.files import write_atomic
@@ -225,12 +225,13 @@ def operators(
         "tp": "Tensor-parallel devices. [default: the fewest that hold a sequence]",
         "ep": "Devices, of tp x copies, over which whole experts are divided; the rest splits each expert.",
         "headroom": "Share of memory that stays free: 1 less --utilization.",
+        "launch": "What starts the servers: a script, Dockerfile, manifest or YAML, or the folder that deploy wrote.",
         "kernels": "The serving framework: vllm, sglang, trtllm; its release after an @: vllm@0.10.1. [default: vllm]",
     },
 )
 def serving(
-    model: o.Model,
-    gpu: o.Gpu = "h100",
+    model: o.ModelOrLaunch = None,
+    gpu: o.GpuOfCluster = None,
     concurrency: Annotated[
         str, typer.Option("--concurrency", metavar="N,...", help="Sequences always in flight.")
     ] = "1,4,16,64,256",
@@ -255,6 +256,9 @@ def serving(
     prefill_copies: Annotated[
         int, typer.Option("--prefill-copies", metavar="N", parser=o.whole_number, help="Their copies.")
     ] = 1,
+    prefill_ep: Annotated[
+        int | None, typer.Option("--prefill-ep", metavar="N", parser=o.whole_number, help="Their --ep.")
+    ] = None,
     decode_workers: Annotated[
         int,
         typer.Option(
@@ -267,7 +271,9 @@ def serving(
 ) -> None:
     """Predict a served model: time to first token, time per token and throughput under continuous batching.
 
-    It is `sartor deploy --fix` of one layout, at the same price; `deploy` without --fix searches all.
+    It is `sartor deploy --fix` of one layout, at the same price; `deploy` without --fix searches all. --launch reads a
+    script, Dockerfile, manifest or YAML that starts vLLM, SGLang or TensorRT-LLM, and says what would not start: then
+    it exits with 1.
 
     Example: `sartor serving llama-3.1-70b --gpu h100 --tp 4 --dtype fp8 --concurrency 8,64`
 
@@ -287,14 +293,15 @@ def serving(
         prefill_workers=prefill_workers,
         prefill_tp=prefill_tp,
         prefill_copies=prefill_copies,
+        prefill_ep=prefill_ep,
         decode_workers=decode_workers,
         **options,
     )
     c.answer("serving", found.to_dict, as_json=json, out=out)
     if not json:
         c.show(serving_view(found))
-    if not found.fits:
-        raise c.Exit(3)
+    if found.fits is False or "error" in {grade for grade, _, _ in found.findings}:
+        raise c.Exit(3 if found.fits is False else 1)
 
 
 @takes_run(
@@ -310,7 +317,7 @@ def serving(
 )
 def deploy(
     model: o.Model,
-    gpu: o.GpusOfServers = ["h100"],  # noqa: B006
+    gpu: o.GpusOfServers = None,
     rate: Annotated[float, typer.Option("--rate", metavar="N", help="Requests per second.")] = 0.0,
     users: Annotated[
         int, typer.Option("--users", metavar="N", parser=o.whole_number, help="Requests always in flight, instead.")
@@ -368,7 +375,7 @@ def deploy(
     try:
         found = api.deploy(
             model,
-            [name for words in gpu for name in words.split(",")],
+            [name for words in gpu or () for name in words.split(",")] or None,
             requests_per_s=rate,
             users=users,
             ttft_s=math.inf if ttft is None else ttft,

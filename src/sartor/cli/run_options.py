@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
@@ -20,10 +20,12 @@ from sartor.run.fields import FIELDS, parse_size
 Command = Callable[..., None]
 
 
-def takes_run(*, without: tuple[str, ...] = (), helps: Mapping[str, str] | None = None) -> Callable[[Command], Command]:
-    """A command with the options of a run in place of its ``**options``, parsed into values; ``without`` leaves out
-    fields, ``helps`` replaces their help."""
-    rows = [row for name, row in FIELDS.items() if name not in ("gpu", *without)]
+def takes_run(
+    *, only: Collection[str] = FIELDS, without: tuple[str, ...] = (), helps: Mapping[str, str] | None = None
+) -> Callable[[Command], Command]:
+    """A command with the options of a run in place of its ``**options``, parsed into values: ``only`` some fields,
+    ``without`` others; ``helps`` replaces their help."""
+    rows = [row for name, row in FIELDS.items() if name in only and name not in ("gpu", *without)]
 
     def decorated(command: Command) -> Command:
         @wraps(command)
@@ -45,7 +47,7 @@ def _signature(command: Command, rows: list[RunField], helps: Mapping[str, str])
         for parameter in inspect.signature(command).parameters.values()
         if parameter.kind is not inspect.Parameter.VAR_KEYWORD
     ]
-    subject = [parameter for parameter in written if parameter.name in ("runs", "model", "models", "gpu")]
+    subject = [parameter for parameter in written if parameter.name in ("context", "runs", "model", "models", "gpu")]
     options = {
         panel: [_parameter(row, helps.get(row.name, row.help)) for row in rows if row.panel is panel] for panel in Panel
     }
@@ -125,7 +127,7 @@ def numbers(field: str, text: str, kind: Callable[[str], Any]) -> list[Any]:
     """``"1,2,4"`` -> ``[1, 2, 4]``, and ``"4k"`` -> ``[4096]``."""
     read = partial(parse_size, field.removeprefix("--").replace("-", "_")) if kind is int else kind
     try:
-        values = [read(word) for word in text.split(",") if word.strip()]
+        values = [read(word) for word in text.strip(",").split(",") if text.strip(", ")]
     except ValueError:
         values = []
     if not values:

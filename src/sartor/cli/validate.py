@@ -16,7 +16,7 @@ from sartor.json_types import JsonDict
 
 group = typer.Typer(
     no_args_is_help=True,
-    help="Compare predictions with measurements.\n\nExample: sartor validate operators --data measured/",
+    help="Compare predictions with measurements.\n\nExample: sartor validate operators --data lab/records/h200_sxm",
 )
 
 Data = Annotated[
@@ -82,7 +82,7 @@ def operators(
 ) -> Compared:
     """Operators: tables of measured GEMMs, attention, memory-bound kernels, expert layers and collectives.
 
-    Example: `sartor validate operators --data measured/ --group-by gpu,dtype,size`
+    Example: `sartor validate operators --data lab/records/h200_sxm --group-by gpu,dtype,size`
     """
     from sartor.validate.accuracy import validate_operators
     from sartor.validate.answer import accuracy_body, error_rows, scatter_rows
@@ -130,7 +130,7 @@ def training(
 ) -> Compared:
     """End-to-end training: step times, peak memory and ranking of plans of published runs.
 
-    Example: `sartor validate training --data end_to_end/training.csv --group-by source,precision --shots 3`
+    Example: `sartor validate training --data examples/measured/training.csv --group-by model,recompute`
     """
     from sartor.validate.training_accuracy import training_body, training_charts, validate_training
 

@@ -196,9 +196,11 @@ class OpenPlan:
     """Legal plans with the stated axes."""
     num_explaining: int = 0
     explaining: tuple[PricedPlan, ...] = ()
-    """The likeliest of them with each value of each open axis, the likeliest first."""
+    """The likeliest of them with each value of each open axis: the trainer's usual one first, then the likeliest."""
     agreed: Mapping[str, str] = field(default_factory=dict)
     """Values of open axes that all of them have."""
+    first_is_usual: bool = False
+    """Whether the first is what the trainer's own defaults make."""
 
 
 def open_plan(
@@ -234,13 +236,19 @@ def open_plan(
         axis for axis in SEARCHED if axis not in {*stated, *DERIVED} and (len(values[axis]) > 1 or not legal)
     )
     ranked = _joined(parts)
-    ranked = take(ranked, np.argsort(ranked["unlikeliness"], kind="stable"))
+    usual = {**{axis: AXES[axis].plain[0] for axis in fields if AXES[axis].odds}, **dict(job.trainer.usual_axes)}
+    is_usual = np.full(size_of(ranked), bool(job.trainer.usual_axes))
+    for axis in fields if size_of(ranked) else ():
+        is_usual &= ranked[axis] == usual.get(axis, ranked[axis])
+    order = np.lexsort((ranked["unlikeliness"], ~is_usual))
+    ranked, is_usual = take(ranked, order), is_usual[order]
     first = {int(i) for axis in fields for i in np.unique(ranked.get(axis, ()), return_index=True)[1]}
     return OpenPlan(
         fields=fields,
         num_plans=legal,
         num_explaining=size_of(ranked),
         explaining=tuple(_example(pricers, take(ranked, slice(i, i + 1))) for i in sorted(first)[:EXAMPLES]),
+        first_is_usual=bool(is_usual[:1].any()),
         agreed={axis: AXES[axis].word(int(ranked[axis][0])) for axis in fields if first and not np.ptp(ranked[axis])},
     )
 

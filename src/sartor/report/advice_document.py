@@ -94,7 +94,7 @@ def _of_one_pass(advice: Advice) -> list[d.PageBlock]:
     times = partial(operator_times, base.microbatch)
     most_findings = MOST_FINDINGS - bool(base.cannot_run)  # the first lines are longer by what would run
     return [
-        d.opening(advice_lines(advice), bad=not base.fits),
+        d.opening(advice_lines(advice), bad=base.fits is False),
         d.PageBlock(
             markup=lambda: element("div", *(element("p", arrows(part)) for part in verdict_parts(advice)),
                                    class_="verdict")

@@ -280,14 +280,8 @@ def draw_floor_plan(points: FloorPlan, frame: Frame = FILE) -> Chart:
     sheet = Sheet.of(frame)
     alt, theme = sheet.alt, sheet.theme
     rows = columns(
-        die=points.die,
-        part=points.part,
+        **{name: getattr(points, name) for name in ("die", "part", "share", "left", "top", "right", "bottom")},
         area=points.area_mm2,
-        share=points.share,
-        left=points.left,
-        top=points.top,
-        right=points.right,
-        bottom=points.bottom,
         x=(points.left + points.right) / 2,
         y=(points.top + points.bottom) / 2,
         words=[f"{area:,.0f}" for area in points.area_mm2],

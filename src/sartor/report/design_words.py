@@ -206,7 +206,7 @@ def nothing_text(answer: DesignAnswer) -> str:
     if result.status is DesignStatus.INFEASIBLE:
         return f"No point of the space fits. Tightest constraint: {printable(result.tightest)}."
     if result.interrupted:
-        return "Interrupted before a point was found. A command with --study FILE goes on where it ended."
+        return f"Interrupted before a point was found. {_again(answer)}."
     spent = f"{result.seconds:.3g} s went into bounds of {result.space_size:,} combinations"
     return f"Out of time before a point was found ({spent}): increase --time-limit, or leave it out."
 
@@ -230,8 +230,14 @@ def _proof_text(answer: DesignAnswer) -> str:
     left = f"none of {size} is more than {format_share(result.gap)} better ({how})"
     if answer.joint and len(answer.joint.shapes) > 1:  # the study does not record their shapes
         return f"Not proved optimal ({why}): {left}. A longer --time-limit or a larger --tolerance proves more."
-    ended = "goes on where it ended" + ", but does not hold this chip yet" * result.scouted
-    return f"Not proved optimal ({why}): {left}. A command with --study FILE {ended}."
+    return f"Not proved optimal ({why}): {left}. {_again(answer)}."
+
+
+def _again(answer: DesignAnswer) -> str:
+    """How to go on with a search that ended early."""
+    if answer.studied:
+        return "Run the same command again to go on from here"
+    return "A command with --study FILE goes on where it ended"
 
 
 def plan_text(detail: ModelDetail) -> str:

@@ -15,6 +15,8 @@ from sartor.answers.diagnosis import (
     PRICED_RUN,
     RUN_PART,
     LogDiagnosis,
+    LogFacts,
+    TraceDiagnosis,
 )
 from sartor.answers.field import Level, columns_of, text
 from sartor.errors import visible
@@ -31,7 +33,7 @@ from sartor.units import format_bytes, format_change, format_seconds, format_sha
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from sartor.answers.diagnosis import RunComparison, TraceDiagnosis
+    from sartor.answers.diagnosis import RunComparison
     from sartor.step.measured_run import RunChange
 
 COMPARED = 15
@@ -46,19 +48,19 @@ LEAST = 0.001
 PLAN = text("plan", "plan", form=plan_words)
 
 
-def diagnose_view(answer: LogDiagnosis | TraceDiagnosis, *, verbose: bool = False) -> RenderableType:
+def diagnose_view(answer: LogDiagnosis | LogFacts | TraceDiagnosis, *, verbose: bool = False) -> RenderableType:
     """The answer in the terminal, on one screen unless ``verbose``."""
     heading, lines = diagnose_answer(answer)
     return d.document_text(_blocks(answer, lines), heading, verbose=verbose)
 
 
-def diagnose_page(answer: LogDiagnosis | TraceDiagnosis, *, date: str = "") -> str:
+def diagnose_page(answer: LogDiagnosis | LogFacts | TraceDiagnosis, *, date: str = "") -> str:
     """The offline page (UTF-8). ``date`` is printed as given. Raises ``MissingExtraError`` without the extra
     ``report``."""
     title, lines = diagnose_answer(answer)
     document = d.Document(
         title=title,
-        question="training log" if isinstance(answer, LogDiagnosis) else "profiler trace",
+        question="profiler trace" if isinstance(answer, TraceDiagnosis) else "training log",
         command="diagnose",
         blocks=_blocks(answer, lines),
         records=run_points(answer),
@@ -67,23 +69,26 @@ def diagnose_page(answer: LogDiagnosis | TraceDiagnosis, *, date: str = "") -> s
     return d.document_page(document, date)
 
 
-def _blocks(answer: LogDiagnosis | TraceDiagnosis, lines: list[str]) -> list[d.PageBlock]:
+def _blocks(answer: LogDiagnosis | LogFacts | TraceDiagnosis, lines: list[str]) -> list[d.PageBlock]:
     return [
         d.PageBlock(lines=lines, verdict=True),
         *_where_time_goes(answer),
         *_open(answer),
-        *(_explained(answer) if isinstance(answer, LogDiagnosis) else _operators(answer)),
+        *(_explained(answer) if isinstance(answer, LogDiagnosis) else ()),
+        *(_operators(answer) if isinstance(answer, TraceDiagnosis) else ()),
         d.bullets_block("Warnings", answer.warnings),
-        d.bullets_block("Units", answer.units if isinstance(answer, LogDiagnosis) else (), d.Place.REST),
+        d.bullets_block("Units", () if isinstance(answer, TraceDiagnosis) else answer.units, d.Place.REST),
         *d.assumed_blocks(answer.assumptions),
     ]
 
 
-def _where_time_goes(answer: LogDiagnosis | TraceDiagnosis) -> list[d.PageBlock]:
+def _where_time_goes(answer: LogDiagnosis | LogFacts | TraceDiagnosis) -> list[d.PageBlock]:
     assumed = ""
     if isinstance(answer, LogDiagnosis) and answer.open_plan.fields:
         assumed = f", if the plan were {plan_words(answer.predicted.plan)}"
     parts = [part for part in answer.run_parts if abs(part.share) >= LEAST]
+    if not parts:
+        return []
     known = all(part.points_of_mfu is not None for part in parts)
     short, whole = (
         tuple(column for column in columns if known or column.name != "points_of_mfu")
@@ -97,9 +102,9 @@ def _where_time_goes(answer: LogDiagnosis | TraceDiagnosis) -> list[d.PageBlock]
     ]
 
 
-def _open(answer: LogDiagnosis | TraceDiagnosis) -> list[d.PageBlock]:
+def _open(answer: LogDiagnosis | LogFacts | TraceDiagnosis) -> list[d.PageBlock]:
     """The likeliest plans that would explain the run, where it does not say its own."""
-    explaining = answer.open_plan.explaining
+    explaining = () if isinstance(answer, LogFacts) else answer.open_plan.explaining
     if not explaining:
         return []
     caption = "Predicted figures, the likeliest plan first"

@@ -30,7 +30,16 @@ from sartor.report.plan_words import (
     turn_lines,
     unpriced_text,
 )
-from sartor.report.words import beyond_text, count_text, interval_text, longest_text, printable, unread_text
+from sartor.report.words import (
+    beyond_text,
+    count_text,
+    fitting,
+    interval_text,
+    longest_text,
+    printable,
+    unknown_fit,
+    unread_text,
+)
 from sartor.rules.rule import WORTH_CHANGING, ragged
 from sartor.run.fields import FIELDS, Origin
 from sartor.step.footprint import FIT_PROBABILITY, usable_bytes
@@ -82,8 +91,9 @@ def _unsaid(answer: ModelEstimate) -> str:
 
 def memory_words(answer: ModelEstimate) -> str:
     """``It does not fit, 89.3 GiB of 79.2 GiB.``, with the value that would turn it where that was not stated."""
-    if answer.fits:
-        return f"It {_fits(answer)}"
+    if answer.fits is not False:
+        words = _fits(answer)
+        return f"It {words}" if answer.fits else f"W{words[1:]}"
     turned = if_turned(answer.question.depends_on, fits=False, memory=_of_room(answer), unsaid=_unsaid(answer))
     return f"It {'may' if answer.near_limit else 'does'} not fit{turned}."
 
@@ -247,11 +257,11 @@ def headline(answer: ModelEstimate, change: str = "") -> Iterator[str]:
     yield from beyond_text(question.workload.shape, **lengths)
     yield _speed(answer)
     of_plan = first_plan_change(answer.question.plan_findings)
-    if of_plan and answer.fits and answer.question.held is not None:
+    if of_plan and answer.fits is not False and answer.question.held is not None:
         yield f"{of_plan[:-1]} (`{_command('plan', answer, answer.question.held)}` compares all plans)."
         if change and not change.startswith("It cannot"):
             change = "" if change.startswith("No rule") else f"Of the shape: {change[0].lower()}{change[1:]}"
-    if change and answer.fits and not answer.question.reading.unread:
+    if change and answer.fits:
         yield batches_text(answer.batches) + change
     if unread := unread_text(answer.question.reading):
         yield unread
@@ -327,18 +337,27 @@ def _chosen(answer: ModelEstimate) -> str:
     if all(run.origin(name) is not Origin.SEARCHED for name in AXES):
         return ""
     stated = [name for name in AXES if run.states(name)]
-    best = "the fastest plan that fits" if answer.fits else "the leanest plan"
+    best = (
+        "the leanest plan" if answer.fits is False else f"the fastest plan that fits{fitting(answer.question.reading)}"
+    )
     dims, held = answer.question.dims, answer.question.held
     unsplit = [
         f"{name}={degree}" for name in ("tp", "ep") if held and (degree := getattr(dims, name)) > held.axes[name]
     ]
     why = f"; {' and '.join(unsplit)} cannot split the model" if unsplit else ""
-    if answer.fits and held and run.origin("virtual_stages") is Origin.SEARCHED and held.axes["virtual_stages"] > 1:
+    if (
+        answer.fits is not False
+        and held
+        and run.origin("virtual_stages") is Origin.SEARCHED
+        and held.axes["virtual_stages"] > 1
+    ):
         why += "; `sartor plan` compares simpler ones"
     return f" ({best}{' with ' + ', '.join(stated) + ' as stated' if stated else ''}{why})"
 
 
 def _fits(answer: ModelEstimate) -> str:
+    if answer.fits is None:
+        return f"{unknown_fit(answer.question.reading, _of_room(answer))}."
     if answer.fits:
         engine, turns, memory = answer.question.engine, answer.question.depends_on, _of_room(answer)
         memory += tight_text(answer.usable_bytes - answer.peak_bytes, engine.name) if engine is not None else ""

@@ -11,7 +11,7 @@ from sartor.model.plan import phrases
 from sartor.model.training import PipelineSchedule, Recompute, TrainingJob, TrainingPlan
 from sartor.plans.next import CLOSE, RIGHT
 from sartor.plans.search import room_bytes
-from sartor.report.words import count_text, interval_text, printable, three_digits, unread_text
+from sartor.report.words import count_text, fitting, interval_text, printable, three_digits, unknown_fit, unread_text
 from sartor.run.fields import Origin, arguments_unsaid
 from sartor.step.footprint import in_doubt, likely_text, usable_bytes
 from sartor.step.pipeline import devices_of_pools
@@ -68,7 +68,8 @@ def divided_lines(
         memory = f"{format_bytes(estimate.peak_bytes)} of {format_bytes(estimate.usable_bytes)}"
         many = devices_priced(estimate)
         where = "" if many == num_devices else f" on {count_text(many, 'device')}"
-        yield f"- {words}: a {what} of {times}{where}; {'fits' if estimate.fits else 'does not fit'}, {memory}."
+        fits = {True: "fits", None: "may fit", False: "does not fit"}[estimate.fits]
+        yield f"- {words}: a {what} of {times}{where}; {fits}, {memory}."
     if split:
         yield f"The rest of this answer is with {' and '.join(split)}:"
 
@@ -86,12 +87,14 @@ def plan_lines(answer: PlanAnswer) -> Iterator[str]:
     model, devices = subject_text(answer.reading.shape.name, job), devices_text(answer.cluster, search.num_devices)
     trainer = printable(job.trainer.name) + ("" if answer.run.states("framework") else ", which is assumed")
     among = "the only plan that fits" if search.fitting == 1 else f"the fastest of {search.fitting:,} that fit"
+    among += fitting(answer.reading)
     among += f", of those that files of {answer.writer} can say," if answer.writer else ""
     memory = room_words(best.peak_bytes, answer.cluster, search.headroom, float(best.footprint.reserved_bytes))
-    yield (
-        f"{model} on {devices} ({printable(answer.cluster.name)}) as {plan_words(best.plan)} ({among} on {trainer}): "
-        f"fits{if_turned(answer.depends_on, fits=True, memory=memory)}."
-    )
+    fits = f"fits{if_turned(answer.depends_on, fits=True, memory=memory)}"
+    if answer.reading.unread_sizes:
+        fits = unknown_fit(answer.reading, memory)
+    where = f"{devices} ({printable(answer.cluster.name)})"
+    yield f"{model} on {where} as {plan_words(best.plan)} ({among} on {trainer}): {fits}."
     yield (
         f"A step of {job.global_batch_size:,} x {job.seq_len:,} tokens in {job.recipe.value} takes "
         f"{interval_text(best.step_s, best.low_s, best.high_s)}, {format_share(float(best.step.mfu))} of dense peak "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from sartor.answers.diagnosis import LogDiagnosis, part_words
+from sartor.answers.diagnosis import LogDiagnosis, LogFacts, part_words
 from sartor.json_types import JsonDict
 from sartor.report.frame import FILE, Chart, Frame, Sheet, columns, falling, rows_height, time_unit, unique, when
 from sartor.report.plan_words import step_parts
@@ -66,8 +66,9 @@ class RunTimeline:
     kernels: tuple[str, ...]
 
 
-def fall_points(step_s: float, parts: Sequence[RunPart]) -> RunFall:
-    """The waterfall of the run's parts: each adds its points of MFU to the ideal step."""
+def fall_points(step_s: float, parts: Sequence[RunPart], advice: str = "") -> RunFall:
+    """The waterfall of the run's parts: each adds its points of MFU to the ideal step. Its title names the part that
+    ``advice`` is first about, else the largest."""
     share = step_s / 100
     points = [100 * part.share if part.points_of_mfu is None else part.points_of_mfu for part in parts]
     lost = [
@@ -78,13 +79,14 @@ def fall_points(step_s: float, parts: Sequence[RunPart]) -> RunFall:
     rest = sum(seconds for *_, seconds in lost) - sum(seconds for *_, seconds in shown)
     rows = [(IDEAL, "the FLOPs of the step at the dense peak", ideal), *shown, ("smaller parts", "", rest)]
     rows = [row for row in rows if abs(row[2]) > 1e-6 * step_s]
-    worst = max(shown, key=lambda row: row[2], default=("nothing", "", 0.0))[0]
+    most = max(shown, key=lambda row: row[2], default=("nothing", "", 0.0))[0]
+    worst = f"the first to mend is {part_words(advice)}" if advice else f"most {{}}is {most}"
     known = rows[0][0] == IDEAL
     return RunFall(
-        title=f"From the ideal step ({format_seconds(ideal)}) to the measured one ({format_seconds(step_s)}): most "
-        f"beyond it is {worst}"
+        title=f"From the ideal step ({format_seconds(ideal)}) to the measured one ({format_seconds(step_s)}): "
+        f"{worst.format('beyond it ')}"
         if known
-        else f"The measured step ({format_seconds(step_s)}) by its parts: most is {worst}",
+        else f"The measured step ({format_seconds(step_s)}) by its parts: {worst.format('')}",
         parts=tuple(row[0] for row in rows),
         what=tuple(printable(row[1]) for row in rows),
         seconds=np.array([row[2] for row in rows]),
@@ -95,12 +97,14 @@ def _first(evidence: Sequence[str]) -> str:
     return evidence[0] if evidence else ""
 
 
-def run_points(answer: LogDiagnosis | TraceDiagnosis) -> JsonDict:
+def run_points(answer: LogDiagnosis | LogFacts | TraceDiagnosis) -> JsonDict:
     """Records by figure name; empty figures are left out."""
+    if isinstance(answer, LogFacts):
+        return {}
     if isinstance(answer, LogDiagnosis):
         return {"fall": fall_points(answer.measured.step_s, answer.run_parts)}
     points: JsonDict = {
-        "fall": fall_points(answer.step_s, answer.run_parts),
+        "fall": fall_points(answer.step_s, answer.run_parts, answer.losses[0].kind.value if answer.losses else ""),
         "operators": operator_points(answer.priced),
         "timeline": _timeline_points(answer.stretches, answer.predicted),
     }

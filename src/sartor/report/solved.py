@@ -189,7 +189,7 @@ def _headline(result: ScheduleResult) -> Text:
     if result.held_by:
         proved += f"; the operators end before, {SHARED.get(result.held_by, result.held_by)} must move all bytes"
     text.append(f"  {proved}", style="not bold")
-    text.append(f"  ({result.solver.value}, {result.solve_s:.2f} s, checked)", style="dim")
+    text.append(f"  ({result.method}, {result.solve_s:.2f} s, checked)", style="dim")
     if result.interrupted:
         text.append("\ninterrupted: the best schedule found so far", style="yellow")
     return text

@@ -66,7 +66,7 @@ def estimate_view(
     estimate = answer.microbatch
     change = "" if findings is None or answer.cannot_run else first_change(answer, findings)
     blocks = [
-        opening(headline(answer, change), bad=not answer.fits),
+        opening(headline(answer, change), bad=answer.fits is False),
         PageBlock(view=lambda: Group(Text(""), *_what_is_listed(answer))),
         grid_block(kinds_grid(estimate, small=_share_of(estimate, LINES)), Place.SHORT),
         PageBlock(view=lambda: Group(Text(""), _details(answer, short=True)), place=Place.SHORT),

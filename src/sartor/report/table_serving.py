@@ -39,6 +39,7 @@ from sartor.report.words import (
     printable,
     short_change,
     three_digits,
+    unknown_fit,
     unread_text,
 )
 from sartor.units import format_bytes, format_change, format_count, format_seconds
@@ -53,7 +54,7 @@ def serving_view(answer: ServingAnswer) -> RenderableType:
     """Whether it fits, how fast it is under the largest load and why; one line per load, and the assumptions."""
     tokens = f"{count_text(int(answer.load.input_len), 'token')} in, {int(answer.load.output_len):,} out"
     served = f"{answer.reading.shape.name or 'model'} served on {_devices(answer)}, {tokens}"
-    if not answer.fits:
+    if answer.fits is False:
         wider = ", ".join(f"{name}={value}" for name, value in answer.would_fit.items())
         lacks = " ".join(_lacks(answer, lack) for lack in answer.shortages)
         blocks = [opening([served, lacks + (f" It would with {wider}." if wider else "")], bad=True)]
@@ -65,11 +66,16 @@ def serving_view(answer: ServingAnswer) -> RenderableType:
         most = f"at most {count_text(answer.most_sequences, 'sequence')} in memory, each halfway through its answer"
         lines = [f"{served}: {_fits(answer)}; {most}.", _cache(answer)]
         if unread := unread_text(answer.reading):
-            lines = [f"{served}: whether it fits is unknown; without what is not read, {most}.", unread]
+            lines = [f"{served}: {unknown_fit(answer.reading, most)}.", unread]
         tokens_each = int(np.max(answer.load.input_len)) + int(np.max(answer.load.output_len))
         lines[1:1] = beyond_text(answer.reading.shape, **{"input_len + output_len": tokens_each})
         blocks = [opening([*lines, *_speed(answer), *turn_lines(answer.depends_on)]), section("Loads")]
         blocks += [grid_block(field_grid("Loads", columns, answer.loads))]
+    errors = [
+        f"Does not start as the file has it: {message}." for grade, _, message in answer.findings if grade == "error"
+    ]
+    read = [f"{grade}: {message}" for grade, _, message in answer.findings if grade != "error"]
+    blocks = [*([opening(errors, bad=True)] if errors else []), *blocks, bullets_block("Of the file", read)]
     return document_text([*blocks, bullets_block("Assumed", answer.assumptions)])
 
 
@@ -121,6 +127,7 @@ def _of(server: Server, workers: int) -> str:
         f"tp={server.tp}",
         *([f"copies={server.copies}"] * (server.copies > 1)),
         *([f"ep={server.ep}"] * (server.ep > 1)),
+        *([f"pp={server.pp}"] * (server.pp > 1)),
     ]
     count = f"{workers} x " if workers > 1 else ""
     return f"{count}{server.num_devices} {server.gpu.name} ({', '.join(widths)})"
@@ -259,7 +266,8 @@ def deploy_lines(answer: DeploymentAnswer) -> list[str]:
     unread, recorded = unread_text(answer.reading), answer.load.request.recorded
     return [
         f"{question}: {_deployment_text(best)}, the {'cheapest' if answer.of_price else f'fewest {answer.unit}'} of "
-        f"{count_text(answer.num_layouts, 'layout')}{_unpriced_text(answer)}.",
+        f"{count_text(answer.num_layouts, 'layout')}{_unpriced_text(answer)}"
+        f"{f'; {unknown_fit(answer.reading)}' if unread else ''}.",
         *([unread] if unread else []),
         *_doubtful_text(answer, best),
         f"First token {first}, then a token in {each}; for {best.percentile:g}% of requests within "

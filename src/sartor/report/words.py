@@ -7,7 +7,7 @@ from typing import Any
 
 from sartor.cost.cost import Cost
 from sartor.model.shape import TransformerShape
-from sartor.model.workload import ModelReading, Phase, Workload, too_long
+from sartor.model.workload import ModelReading, Phase, Workload, not_read, too_long
 from sartor.operators import Attention, Collective, Gemm, GroupedGemm, Operator
 from sartor.units import format_bytes, format_count, format_seconds
 
@@ -91,6 +91,19 @@ def longest_text(tokens: int, shape: TransformerShape) -> str:
 def unread_text(reading: ModelReading) -> str:
     """``moe_latent_size=1024 is not read: ..., and every figure is of the model without it.``; "" if all sizes were."""
     return f"{printable(reading.unread)}, and every figure is of the model without it." if reading.unread else ""
+
+
+def unknown_fit(reading: ModelReading, without: str = "") -> str:
+    """``whether it fits is unknown, as moe_latent_size=1024 is not read; without it, 61.2 GiB of 79.2 GiB``."""
+    known = ", ".join(part for part in without.split(", ") if not part.endswith("likely to fit"))
+    them = "it" if len(reading.unread_sizes) == 1 else "them"
+    rest = f"; without {them}, {known}" if known else ""
+    return f"whether it fits is unknown, as {printable(not_read(reading.unread_sizes))}{rest}"
+
+
+def fitting(reading: ModelReading) -> str:
+    """What qualifies "the fastest that fits" where sizes were not read."""
+    return " as read" if reading.unread_sizes else ""
 
 
 def change_text(changed: Mapping[str, tuple[object, object]]) -> str:

@@ -17,13 +17,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from sartor.cost.correction.calibration import load_calibration
 from sartor.cost.cost import Z80
 from sartor.cost.gpu.rates import as_run
 from sartor.errors import InputError
+from sartor.hardware.cluster_catalog import joined_devices
 from sartor.interrupts import counted
-from sartor.json_types import JsonDict, picked
+from sartor.json_types import JsonDict, JsonMap, picked
+from sartor.model.lower.setting import check
+from sartor.model.workload import ParallelDims
 from sartor.operators import DType
 from sartor.records.rows import Unexpressed
 from sartor.records.targets import known
@@ -51,6 +55,8 @@ from sartor.validate.inference_modes import (
     whole_of,
 )
 from sartor.validate.row_shapes import shape_of
+
+Array = npt.NDArray[np.float64]
 
 REQUIRED = ("mode", "model", "gpu", "weight_dtype")
 GROUPS = ("mode", "gpu", "weight_dtype")
@@ -98,31 +104,43 @@ def inference_body(answer: Inference) -> JsonDict:
         "not_expressed": dict(sorted(Counter(row.reason for row in answer.rows if row.reason).items())),
         "left_out": {},
         "remarks": [
-            suspicion(" ".join(key), 1 + group["bias"], "the time", -3)
-            for key, group in zip(sorted(groups), figures, strict=True)
-            if group["bias"] is not None and suspected(1 + group["bias"], group["expressed"])
+            *(_bracket_remark(group) for group in figures if "bracket_width" in group),
+            *(
+                suspicion(" ".join(key), 1 + group["bias"], "the time", -3)
+                for key, group in zip(sorted(groups), figures, strict=True)
+                if group["bias"] is not None and suspected(1 + group["bias"], group["expressed"])
+            ),
         ],
         "assumptions": {mode: answer.assumed[mode] for mode in modes if mode in answer.assumed},
     }
 
 
+def _bracket_remark(group: JsonMap) -> str:
+    times = f"{group['expressed'] - group['targets']} times with numbers of servers that no row states"
+    return f"{group['mode']}: {times}: brackets over all, {group['bracket_width']:.2g} x wide (median)"
+
+
 def _group(answer: Inference, key: tuple[str, ...], rows: Sequence[InferenceRow]) -> JsonDict:
-    good = [row for row in rows if not row.reason]
-    inside = [abs(math.log(row.ratio)) <= Z80 * row.log_sigma for row in good]
+    expressed = [row for row in rows if not row.reason]
+    brackets = [row for row in expressed if row.bracket]
+    good = [row for row in expressed if not row.bracket]
+    inside = [abs(math.log(row.ratio)) <= Z80 * row.log_sigma for row in good or brackets]
     roofline = [abs(row.roofline_s / row.measured_s - 1) for row in good]
+    width = [math.exp(2 * Z80 * row.log_sigma) for row in brackets]
     worst = sorted(good, key=lambda row: -abs(math.log(row.ratio)))[: answer.worst]
     return {
         "table": answer.table,
         **dict(zip(answer.group_by, key, strict=True)),
         "rows": len(rows),
-        "targets": len(rows),
-        "expressed": len(good),
+        "targets": len(rows) - len(brackets),
+        "expressed": len(expressed),
         **errors_of([row.ratio for row in good]),
         "coverage_80": mean_or_none(inside),
         "kendall_tau": rank_agreement([row.measured_s for row in good], [row.predicted_s for row in good]),
         "roofline_mape": mean_or_none(roofline),
         "calibration": ", ".join(sorted({row.calibration for row in good})) or None,
         "worst": [_case(row) for row in worst],
+        **({"bracket_width": float(np.median(width))} if brackets else {}),
     }
 
 
@@ -145,7 +163,7 @@ def inference_charts(answer: Inference) -> list[JsonDict]:
     rows = [
         {"gpu": row.words["gpu"], "measured_s": row.measured_s, "predicted_s": row.predicted_s}
         for row in answer.rows
-        if not row.reason
+        if not row.reason and not row.bracket
     ]
     return [{"table": answer.table, "scatter": rows, "errors": []}]
 
@@ -163,6 +181,10 @@ def received_every(server: Server, concurrency: Ints) -> Ints:
     return np.where(np.asarray(concurrency) < 16, 10, 30) if server.engine.looks_late else 1
 
 
+MOST_GPUS = 72
+"""Most GPUs of rows that state how many servers they have (150 of data/end_to_end/serving.csv, read 2026-11-30), and of
+the largest group of GPUs on one kind of links (GB200 NVL72)."""
+
 SERVING_ASSUMED = {
     "serving_agg": f"as many sequences in flight as concurrency says, {WAVES} requests for each, the first sent at "
     "once; prompts and answers of isl and osl tokens; attention data parallel over attention_dp groups of tp devices, "
@@ -171,6 +193,9 @@ SERVING_ASSUMED = {
     "weight_dtype is empty; no speculative decoding",
     "serving_disagg": "as serving_agg, with prompts on prefill_workers and answers on decode_workers servers of "
     "their own (tp x dp devices each)",
+    "serving_disagg_open": "as serving_disagg, where the numbers of servers are not given: no prediction but a bracket "
+    f"over all numbers of both kinds on up to {MOST_GPUS} GPUs, where a mixture's tp may also be of a pool of several "
+    "servers or of copies of attention, and 1 to 64 copies share the experts",
 }
 
 
@@ -213,9 +238,22 @@ def _outcomes(rows: Sequence[Mapping[str, str]]) -> Iterator[InferenceRow]:
         yield from _of_server(rows_of_one)
 
 
-POOLS = tuple(f"{pool}_{name}" for pool in ("prefill", "decode") for name in ("workers", "tp", "dp", "ep", "gpus"))
+POOLS = ("prefill", "decode")
+POOL_SIZES = tuple(f"{pool}_{name}" for pool in POOLS for name in ("workers", "tp", "dp", "ep", "gpus"))
 SHAPE = ("model", "L", "h", "a", "kv", "head_dim", "d_ff", "gated", "vocab", "experts", "topk", "moe_d_ff", "mla")
-SERVER = ("mode", *POOLS, *SHAPE, "gpu", "weight_dtype", "gemm_quant", "framework", "tp", "ep", "attention_dp", "n_gpu")
+SERVER = (
+    "mode",
+    *POOL_SIZES,
+    *SHAPE,
+    "gpu",
+    "weight_dtype",
+    "gemm_quant",
+    "framework",
+    "tp",
+    "ep",
+    "attention_dp",
+    "n_gpu",
+)
 """Columns that identify a row's server."""
 
 
@@ -277,57 +315,108 @@ def _served(row: Mapping[str, str], load: Load) -> tuple[Server, Steady]:
         if row.get("n_gpu") and server.num_devices != whole_of(row, "n_gpu"):
             raise Unexpressed("tp x attention_dp is not n_gpu")
         return server, steady_state(server, load, waves=WAVES, receive_every=received_every(server, load.concurrency))
-    pools, workers = [], []
-    for pool in ("prefill", "decode"):
-        if not row.get(f"{pool}_workers"):
-            raise Unexpressed(f"{pool}_workers is not given")
-        pools.append(_limited(server_of(row, f"{pool}_tp", f"{pool}_dp", f"{pool}_ep"), load))
-        workers.append(whole_of(row, f"{pool}_workers"))
-        if row.get(f"{pool}_gpus") and pools[-1].num_devices * workers[-1] != whole_of(row, f"{pool}_gpus"):
+    pools = [_limited(server_of(row, *(f"{pool}_{name}" for name in ("tp", "dp", "ep"))), load) for pool in POOLS]
+    if lacking := [f"{pool}_workers" for pool in POOLS if not row.get(f"{pool}_workers")]:
+        raise Unexpressed(f"{lacking[0]} is not given")
+    workers = [whole_of(row, f"{pool}_workers") for pool in POOLS]
+    for pool, server, count in zip(POOLS, pools, workers, strict=True):
+        if row.get(f"{pool}_gpus") and server.num_devices * count != whole_of(row, f"{pool}_gpus"):
             raise Unexpressed(f"{pool}_workers x tp x dp is not {pool}_gpus")
     return pools[1], disaggregated(pools[0], workers[0], pools[1], workers[1], load, waves=WAVES)
+
+
+def _open_sizes(row: Mapping[str, str], load: Load) -> list[tuple[Server, Steady]]:
+    """The servers, and the steady states of all loads after each other, with every number of servers that fits in
+    `MOST_GPUS`. Of servers for prompts powers of two and the ends: times move one way with their number between."""
+    why: Unexpressed | InputError | None = None
+    priced = []
+    for words in _readings(row):
+        try:
+            first, then = (_limited(server_of(words, *(f"{p}_{n}" for n in ("tp", "dp", "ep"))), load) for p in POOLS)
+            for pool in (first, then):
+                check(pool.shape, ParallelDims(tp=pool.tp))
+            ends = {MOST_GPUS, min(joined_devices(then.gpu), MOST_GPUS)}  # beyond the latter caches cross the network
+            most = [(y, (end - y * then.num_devices) // first.num_devices) for y in range(1, MOST_GPUS) for end in ends]
+            counts = {(x, y) for y, end in most for x in {min(2**k, end) for k in range(8)} if x > 0} or {(1, 1)}
+            prompts, answers = np.repeat(np.array(sorted(counts)).T, np.size(load.concurrency), axis=1)
+            flight, prompt, answer = (
+                np.tile(sizes, len(counts)) for sizes in (load.concurrency, load.input_len, load.output_len)
+            )
+            many = Load(concurrency=flight, input_len=prompt, output_len=answer)
+            priced.append((then, disaggregated(first, prompts, then, answers, many, waves=WAVES)))
+        except (Unexpressed, InputError) as refused:
+            why = why or refused
+    if why is not None and not priced:
+        raise why
+    return priced
+
+
+def _readings(row: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """What a row may mean that counts no servers: servers of its sizes; with experts, also those in a pool of ``tp``
+    devices, as wide as splits the heads, alone or as copies of attention, or one device a copy."""
+    yield dict(row)
+    if not row.get("experts"):
+        return
+    tp = {pool: math.gcd(whole_of(row, f"{pool}_tp"), whole_of(row, "a", 1)) for pool in POOLS}
+    for copies in (0, *(2**k for k in range(7))):
+        split = {pool: (tp[pool], copies) if copies else (1, tp[pool]) for pool in POOLS}
+        if all(math.prod(sizes) <= MOST_GPUS for sizes in split.values()):
+            words = {
+                pool: zip(("tp", "dp", "ep"), (*split[pool], math.prod(split[pool])), strict=True) for pool in POOLS
+            }
+            yield {**row, **{f"{pool}_{name}": str(size) for pool in POOLS for name, size in words[pool]}}
 
 
 def _of_server(requests: Sequence[_Asked]) -> Iterator[InferenceRow]:
     flight, prompt, answer = np.array([(a.concurrency, a.input_len, a.output_len) for a in requests]).T
     load = Load(concurrency=flight, input_len=prompt, output_len=answer)
+    words = requests[0].words
+    is_open = words["mode"] == "serving_disagg" and not any(words.get(f"{pool}_workers") for pool in POOLS)
     try:
-        server, steady = _served(requests[0].words, load)
+        served = _open_sizes(words, load) if is_open else [_served(words, load)]
     except (Unexpressed, InputError) as why:
         reason = str(why) if isinstance(why, Unexpressed) else f"{why.field}: {why.must}"
         yield from (InferenceRow(words={**a.words, "measure": ""}, reason=reason) for a in requests)
         return
+    server = served[0][0]
     owner = load_calibration(server.gpu).owner(f"gemm.{server.dtype.value}")
-    for i, request in enumerate(requests):
-        yield from (replace(row, calibration=owner) for row in _rows(request, steady, i))
+    for name, (times, source) in _times([steady for _, steady in served], len(requests)).items():
+        for i, request in enumerate(requests):
+            if request.words.get(name):
+                row = _row(request, name, *(column[:, i] for column in times))
+                yield replace(row, calibration=owner, source=source)
 
 
-def _rows(request: _Asked, steady: Steady, i: int) -> Iterator[InferenceRow]:
-    """The measured times of one row with their predictions."""
-    predicted = {
-        "tpot_ms": (steady.tpot_s, steady.tpot_log_sigma, steady.step),
-        "ttft_ms": (steady.ttft_s, steady.ttft_log_sigma, steady.prompt),
-    }
-    for name, (time_s, sigma, estimate) in predicted.items():
-        if not request.words.get(name):
-            continue
-        words = {**request.words, "measure": name.removesuffix("_ms")}
-        row = InferenceRow(
-            words=words,
-            measured_s=number_of(request.words, name) / 1e3,
-            predicted_s=_at(time_s, i),
-            log_sigma=_at(sigma, i),
-            roofline_s=_at(roofline_s(estimate), i),
-            source=estimate.source.value,
-            batch=round(_at(steady.running, i)),
-        )
-        if not np.isfinite(row.predicted_s):
-            row = replace(row, reason="weights and one sequence do not fit in memory")
-        elif row.measured_s * IMPOSSIBLE < row.roofline_s:
-            row = replace(row, reason=TOO_FAST)
-        yield row
+def _times(settings: Sequence[Steady], loads: int) -> dict[str, tuple[Array, str]]:
+    """Seconds, their deviations, rooflines and sequences that run, by measure, setting and load; and their source."""
+    columns: dict[str, list[Array]] = {name: [] for name in MEASURED}
+    for steady in settings:
+        step, form = steady.step, np.shape(steady.tpot_s)
+        for name, *parts in (
+            ("tpot_ms", steady.tpot_s, steady.tpot_log_sigma, roofline_s(step), steady.running),
+            ("ttft_ms", steady.ttft_s, steady.ttft_log_sigma, roofline_s(steady.prompt), steady.running),
+        ):
+            columns[name].append(np.array([np.broadcast_to(part, form).reshape(-1, loads) for part in parts]))
+    sources = {"tpot_ms": settings[0].step.source.value, "ttft_ms": settings[0].prompt.source.value}
+    return {name: (np.concatenate(columns[name], axis=1), source) for name, source in sources.items()}
 
 
-def _at(values: object, i: int) -> float:
-    array = np.asarray(values, dtype=np.float64)
-    return float(array[i] if array.ndim else array)
+def _row(request: _Asked, name: str, time_s: Array, sigma: Array, least_s: Array, running: Array) -> InferenceRow:
+    """A measured time with its prediction or, of several settings, with the interval that spans all of theirs."""
+    row = InferenceRow(words={**request.words, "measure": name.removesuffix("_ms")})
+    fits = np.isfinite(time_s)
+    if not fits.any():
+        return replace(row, reason="weights and one sequence do not fit in memory")
+    if is_bracket := len(time_s) > 1:
+        row = replace(row, words={**row.words, "mode": "serving_disagg_open"})
+    low, high = (time_s * np.exp(-Z80 * sigma))[fits].min(), (time_s * np.exp(Z80 * sigma))[fits].max()
+    row = replace(
+        row,
+        measured_s=number_of(request.words, name) / 1e3,
+        predicted_s=math.sqrt(low * high) if is_bracket else float(time_s[0]),
+        log_sigma=math.log(high / low) / 2 / Z80 if is_bracket else float(sigma[0]),
+        roofline_s=float(least_s[fits].min()),
+        batch=round(float(running[fits][0])),
+        bracket=is_bracket,
+    )
+    return replace(row, reason=TOO_FAST) if row.measured_s * IMPOSSIBLE < row.roofline_s else row

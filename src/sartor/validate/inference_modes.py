@@ -104,6 +104,8 @@ class InferenceRow:
     parts: Mapping[str, float] = field(default_factory=dict)
     """Share of the predicted time by kind of operator, and of waiting for the host."""
     reason: str = ""
+    bracket: bool = False
+    """Whether the interval spans answers of a setting that the row does not state, and its middle is no prediction."""
 
     @property
     def ratio(self) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 from sartor.cost.correction.calibration_file import read_training_table
 from sartor.cost.cost import Z80
 from sartor.errors import InputError
-from sartor.json_types import JsonDict
+from sartor.json_types import JsonDict, picked
 from sartor.step.coefficients import check_constants
 from sartor.step.footprint import peak_quantile
 from sartor.validate.accuracy import suspected, suspicion
@@ -335,10 +335,7 @@ def _case(outcome: TrainingOutcome) -> JsonDict:
     return {
         **_shown(outcome),
         "measured_s": outcome.case.measured_s,
-        "predicted_s": outcome.predicted_s,
-        "low_s": outcome.low_s,
-        "high_s": outcome.high_s,
-        "ratio": outcome.ratio,
+        **picked(outcome, "predicted_s", "low_s", "high_s", "ratio"),
         "source": "calibrated",
         "largest_parts": ", ".join(
             f"{name.removesuffix('_s')} {value / outcome.predicted_s:.0%}" for name, value in parts

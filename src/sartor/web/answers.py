@@ -14,7 +14,7 @@ from sartor.api.models import catalog_entries
 from sartor.errors import InputError
 from sartor.json_types import JsonMap
 from sartor.units import parse_count
-from sartor.web.arguments import device_of, devices_of, model_of, plain_name, question_of, stated_device
+from sartor.web.arguments import device_of, model_of, plain_name, question_of, stated_device, stated_devices
 from sartor.web.guard import Reply, answered, compact
 from sartor.web.routes import GROUPS
 
@@ -40,7 +40,9 @@ def deploy(body: Body) -> Reply:
 
     names = [name.rpartition(".")[2] for name in GROUPS["requests"]]
     words = {name: body[name] for name in names if body.get(name) is not None}
-    answer = api.deploy(model_of(body), devices_of(body), **words, **question_of(body))
+    if "traffic" in words:  # a text, never a path
+        words["traffic"] += "\n"
+    answer = api.deploy(model_of(body), stated_devices(body) or None, **words, **question_of(body))
     if not body["says"]:
         return answered("deploy", answer.to_dict())
     start = [*answer.best.commands, *answer.best.notes()] if answer.best else []
@@ -98,7 +100,7 @@ def report(body: Body) -> Reply:
 def _advice(body: Body) -> Any:
     return api.advise(
         model_of(body),
-        devices_of(body) if body["gpus"] or body.get("gpu_toml") else None,
+        stated_devices(body) or None,
         objective=body["objective"],
         equal=body["equal"],
         params_tolerance=body["params_tolerance"],

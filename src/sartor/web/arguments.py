@@ -123,10 +123,10 @@ def stated_device(body: JsonMap) -> Gpu | None:
     return None if name is None else _gpu_of(name)
 
 
-def devices_of(body: JsonMap) -> list[Gpu]:
+def stated_devices(body: JsonMap) -> list[Gpu]:
     """The devices of ``gpus``, where the device of ``gpu_toml`` is called by its own name. Raises ``InputError``."""
     own_device = None if body.get("gpu_toml") is None else _own_gpu(body["gpu_toml"])
-    names = body["gpus"] or [own_device.name if own_device else "h100"]
+    names = body["gpus"] or ([own_device.name] if own_device else [])
     return [own_device if own_device and name == own_device.name else _gpu_of(name) for name in names]
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sartor import api
-from sartor.answers.diagnosis import LogDiagnosis, TraceDiagnosis, part_words
+from sartor.answers.diagnosis import LogDiagnosis, LogFacts, TraceDiagnosis, part_words
 from sartor.answers.estimate import TOTALS, ModelEstimate
 from sartor.answers.field import to_json
 from sartor.answers.plan import PlanAnswer
@@ -32,7 +32,15 @@ from sartor.report.points import Published
 from sartor.report.words import printable
 from sartor.traces.read import REPORTS
 from sartor.units import format_seconds, parse_count
-from sartor.web.arguments import devices_of, model_of, plain_name, question_key, question_of, stated_device
+from sartor.web.arguments import (
+    device_of,
+    model_of,
+    plain_name,
+    question_key,
+    question_of,
+    stated_device,
+    stated_devices,
+)
 
 if TYPE_CHECKING:
     from sartor.report.plan_points import PlanCloud
@@ -181,7 +189,7 @@ def run_body(body: JsonMap) -> JsonDict:
     return {**answer.to_dict(), "says": says, "figures": figures}
 
 
-def _diagnosed(body: JsonMap) -> LogDiagnosis | TraceDiagnosis:
+def _diagnosed(body: JsonMap) -> LogDiagnosis | LogFacts | TraceDiagnosis:
     name = Path(str(body["file"] or "the file sent")).name[:100]
     request = _asked(body)
     with tempfile.TemporaryDirectory(prefix="sartor-run-") as folder:
@@ -223,7 +231,7 @@ def compare_body(body: JsonMap) -> JsonDict:
     time (``cost.compare.compare``). A calibration applies to the first device. Raises ``InputError``.
     """
     shapes = [_named(entry, index) for index, entry in enumerate(body["shapes"])]
-    gpus = devices_of(body)
+    gpus = stated_devices(body) or [device_of({})]
     return {
         "gpus": [gpu.name for gpu in gpus],
         "shapes": [{"name": name, "set": sets, **_sizes(body, sets)} for name, sets in shapes],

@@ -62,14 +62,8 @@ def _detail(study: StudyRecord, best: StudyPoint) -> JsonDict:
     accelerator = _accelerator_of(best.architecture)
     point = Point(index=best.candidate, accelerator=accelerator, hbm_bytes=best.hbm_bytes, options=())
     evaluation = Evaluation(point=point, outcomes=best.outcomes, bounds=())
-    ranked = Ranked(
-        evaluation=evaluation,
-        objective=best.objective,
-        bound=best.bound,
-        area_mm2=best.area_mm2,
-        power_w=best.power_w,
-        die_usd=best.die_usd,
-    )
+    figures = picked(best, "objective", "bound", "area_mm2", "power_w", "die_usd")
+    ranked = Ranked(evaluation=evaluation, **figures)
     details = [d for m in range(len(question.models)) if (d := model_detail(question, evaluation, m)) is not None]
     return {
         "area": area_parts(question, accelerator),
@@ -86,10 +80,8 @@ def _detail(study: StudyRecord, best: StudyPoint) -> JsonDict:
 def _model(detail: Any) -> JsonDict:
     outcome = detail.outcome
     return {
-        "name": outcome.name,
-        "step_s": outcome.step_s,
-        "low_s": detail.low_s,
-        "high_s": detail.high_s,
+        **picked(outcome, "name", "step_s"),
+        **picked(detail, "low_s", "high_s"),
         "source": "analytic",
         "mfu": detail.step.mfu,
         **picked(detail, "peak_bytes", "num_microbatches"),

@@ -67,19 +67,30 @@ def _begin(limits: WorkerLimits) -> Answerer:
     silent)."""
     interrupts.deaf()
     sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
-    _warm_up()
+    answerer = Answerer(limits.study)
+    _warm_up(answerer)
     limit_memory(limits.memory_bytes)
-    return Answerer(limits.study)
+    return answerer
 
 
-def _warm_up() -> None:
-    """Answer the page's first requests in advance, so that everything they need is loaded."""
+OPENED = {
+    "model": "GPT-3 2.7B",
+    "gpu": "a100_sxm",
+    "phase": "train",
+    "attention": "flash",
+    "framework": "torchtitan",
+    "set": {},
+}
+"""What the page asks when it opens (``START`` of static/state.js)."""
+
+
+def _warm_up(answerer: Answerer) -> None:
+    """Answer the page's first requests in advance: everything they need is loaded, and the answers are kept."""
     import sartor.shapes.search  # noqa: F401
 
-    opened = Answerer()
-    opened.fresh("shape", {}, b'{"model": "llama-3.1-8b", "gpu": "h100_sxm"}')
+    answerer({"route": "shape"}, json.dumps(OPENED, separators=(",", ":")).encode())
     for shelf in ("models", "gpus", "accelerators"):
-        opened.fresh("catalog", {"what": shelf}, b"")
+        answerer({"route": "catalog", "path": {"what": shelf}}, b"")
 
 
 class Answerer:

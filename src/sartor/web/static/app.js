@@ -24,7 +24,8 @@ const makers = {
 };
 const views = {};
 let shown = "",
-  heldUntil = 0;
+  heldUntil = 0,
+  dropped = null; // a run that the diagnose view takes once it is shown
 
 let aboutLink = ""; // stays over the first answer, until something is entered
 
@@ -70,7 +71,8 @@ async function show() {
     document.title = `sartor: ${name}`;
   }
   refreshBar();
-  views[name].refresh();
+  views[name].refresh(dropped);
+  dropped = null;
 }
 
 onWarnings((sentences) =>
@@ -105,6 +107,12 @@ function chooseView(name) {
       },
       { visit: true },
     );
+}
+
+function diagnose(file) {
+  dropped = file;
+  if (state.view === "diagnose") show();
+  else chooseView("diagnose");
 }
 
 for (const tab of tabs) {
@@ -181,7 +189,7 @@ async function start() {
   explainOnHover();
   const openConfig = configDialog(say),
     openDevice = deviceDialog();
-  dropAnywhere(say, openConfig);
+  dropAnywhere(say, openConfig, diagnose);
   onChange(show);
   show();
   await questionBar(document.getElementById("question"), { onConfig: () => openConfig(), onDevice: openDevice });

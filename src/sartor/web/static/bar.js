@@ -59,7 +59,7 @@ export async function questionBar(element, { onConfig, onDevice }) {
     labelled(
       "fix",
       "fix",
-      text({ placeholder: "pp=4, recompute=none", size: 14 }, (value) => set("fix", value ? axesOf(value) : null)),
+      text({ placeholder: "pp=4, recompute=none", size: 11 }, (value) => set("fix", value ? axesOf(value) : null)),
     ),
   );
 }
@@ -180,7 +180,7 @@ function text(props, change) {
 }
 
 function number(field, placeholder) {
-  return text({ inputmode: "numeric", placeholder, size: 6 }, (value) => {
+  return text({ inputmode: "numeric", placeholder, size: 4 }, (value) => {
     const digits = value.replaceAll(/[,_ ]/g, "");
     set(field, digits === "" ? null : /^-?\d+$/.test(digits) ? Number(digits) : digits);
   });

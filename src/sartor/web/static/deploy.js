@@ -11,7 +11,7 @@ import { worker } from "./work.js";
 const NUMBERS = {
   requests_per_s: "requests/s",
   users: "or always in flight",
-  input_len: "tokens in",
+  input_len: "tokens in (or p50=800,p95=3000)",
   output_len: "tokens out",
   ttft_s: "first token within [s]",
   tpot_s: "a token within [s]",
@@ -31,7 +31,16 @@ export function deployView({ banner, status }) {
   };
   const form = h("form", { class: "card form", "aria-label": "Service", onsubmit: submit });
   const element = h("div", { class: "stack" }, form, progress, results);
-  let asked = "";
+  let asked = "",
+    traffic = null;
+  const recorded = h("input", {
+    type: "file",
+    id: "deploy-traffic",
+    accept: ".csv",
+    onchange: async () => {
+      traffic = (await recorded.files[0]?.text()) ?? null;
+    },
+  });
 
   for (const [name, words] of Object.entries(NUMBERS)) input(name, words, h("input", { type: "text", size: 7 }));
   input(
@@ -48,6 +57,7 @@ export function deployView({ banner, status }) {
     form,
     devices,
     [...inputs].map(([name, { label, words }]) => h("label", { class: "ask", for: `deploy-${name}` }, words, label)),
+    h("label", { class: "ask", for: "deploy-traffic" }, h("span", {}, "or recorded: CSV of time,in,out"), recorded),
     h("label", { class: "check" }, pools, h("span", {}, "also servers for prompts alone (slower search)")),
     h("button", { class: "primary", id: "run-deploy", type: "submit" }, "Deploy"),
   );
@@ -103,7 +113,8 @@ export function deployView({ banner, status }) {
   function body() {
     const { model: name_, config, name, set: sizes } = question(),
       number = (value) => (typeof value === "string" && /^[\d.]+$/.test(value) ? Number(value) : value);
-    const fields = { model: name_, config, name, set: sizes, ...state.deploy };
+    const instead = traffic ? { traffic, requests_per_s: null, users: null, input_len: null, output_len: null } : {};
+    const fields = { model: name_, config, name, set: sizes, ...state.deploy, ...instead };
     const kept = Object.entries(fields).filter(([, value]) => value !== null && value !== undefined && value !== "");
     return Object.fromEntries(kept.map(([key, value]) => [key, number(value)]));
   }

@@ -63,7 +63,6 @@ export function designView({ banner, status }) {
     multiple: true,
     id: "study-file",
     "aria-label": "Study file, with its -wal file if it is being written",
-    "data-takes-files": true,
     onchange: () => {
       if (file.files.length) load([...file.files]);
     },
@@ -85,7 +84,7 @@ export function designView({ banner, status }) {
     { class: "stack" },
     form,
     progress,
-    card(null, title, h("div", { class: "row wrap", "data-takes-files": true }, file, watch, search), says, hint()),
+    card(null, title, h("div", { class: "row wrap" }, file, watch, search), says, hint()),
     results,
   );
   element.addEventListener("drop", (event) => {

@@ -27,7 +27,6 @@ export function diagnoseView({ banner, status }) {
     type: "file",
     id: "run-file",
     "aria-label": "Log or trace",
-    "data-takes-files": true,
     onchange: () => {
       if (file.files[0]) load(file.files[0]);
     },
@@ -65,7 +64,7 @@ export function diagnoseView({ banner, status }) {
       "Run",
       h(
         "div",
-        { class: "row wrap", "data-takes-files": true },
+        { class: "row wrap" },
         file,
         check("model", "of the model above"),
         check("device", "on the device above"),
@@ -77,20 +76,12 @@ export function diagnoseView({ banner, status }) {
     ),
     results,
   );
-  element.addEventListener("drop", (event) => {
-    const dropped = event.dataTransfer?.files[0];
-    if (dropped) {
-      event.preventDefault();
-      event.stopPropagation();
-      document.body.classList.remove("dropping");
-      load(dropped);
-    }
-  });
   let loaded = null,
     running = null,
     started = false;
 
   async function load(from) {
+    started = true; // shown in place of what the view opens on
     if (from.size > MOST) {
       banner(`${from.name} has ${from.size} bytes: here at most ${MOST}; sartor diagnose in a terminal takes any size`);
       return;
@@ -102,13 +93,18 @@ export function diagnoseView({ banner, status }) {
   }
 
   async function take(from) {
+    const shown = new DataTransfer(); // the control names the run also where it was dropped or kept
+    shown.items.add(from);
+    file.files = shown.files;
     loaded = { name: from.name, text: base64(new Uint8Array(await from.arrayBuffer())) };
     go.disabled = false;
     diagnose();
   }
 
-  /** A link, or a page loaded again: what was asked then, of the file that this browser has kept. */
-  async function refresh() {
+  /** A file dropped on the page; or a link, or a page loaded again: what was asked then, of the file that this browser
+   * has kept. */
+  async function refresh(dropped) {
+    if (dropped) load(dropped);
     if (started) return;
     started = true;
     for (const [key, input] of Object.entries(inputs))

@@ -84,7 +84,8 @@ export function promise({ apply }) {
     if (!found) return;
     const [best] = found.candidates,
       one = found.candidates.find((c) => c.num_fields === 1) ?? single();
-    const alone = one && one !== best ? offer("Or one field only", "apply-one", one) : null;
+    const within = one && !applied(one) && holds(one); // of what has been applied
+    const alone = one && one !== best && !within ? offer("Or one field only", "apply-one", one) : null;
     if (best)
       put(shown, offer(changed ? "The best of the same size" : "Change", "apply-best", best), alone, measured());
     else put(shown, found.unsure ? offer("Perhaps faster", "apply-best", found.unsure) : null);
@@ -138,10 +139,12 @@ export function promise({ apply }) {
     return first?.efficiency_gain > 1 + SAME_SPEED ? first : null;
   }
 
+  const holds = ({ changed }) => Object.entries(changed).every(([field, [, to]]) => state.q.set[field] === to);
+  const applied = (one) => holds(one) && Object.keys(one.changed).length === Object.keys(state.q.set).length;
+
   function offer(title, id, one) {
     const edits = Object.entries(one.changed),
-      applied =
-        edits.length === Object.keys(state.q.set).length && edits.every(([field, [, to]]) => state.q.set[field] === to);
+      done = applied(one);
     const sure = [
       times(one.efficiency_gain),
       one.efficiency_low ? `(80%: ${times(one.efficiency_low)} to ${times(one.efficiency_high)})` : "",
@@ -157,14 +160,14 @@ export function promise({ apply }) {
         { class: "edits" },
         edits.map(([field, [from, to]]) => h("li", {}, `${field} `, h("b", {}, `${whole(from)} → ${whole(to)}`))),
       ),
-      applied
+      done
         ? h("button", { id: `undo-${id}`, onclick: undo }, "Undo")
         : h(
             "button",
             { id, class: id === "apply-best" ? "primary" : null, onclick: () => apply(one.changed) },
             "Apply",
           ),
-      applied ? h("span", { class: "chip still", id: `${id}-done` }, "Applied") : null,
+      done ? h("span", { class: "chip still", id: `${id}-done` }, "Applied") : null,
       h("small", {}, sure.filter(Boolean).join(", ").replace(", (", " (")),
     );
   }

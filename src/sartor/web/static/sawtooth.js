@@ -193,6 +193,7 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
       y = linear([least - room, most + room], [bottom, top]);
     const [unit, word] = timeUnit(most),
       inside = (at) => Math.min(Math.max(at, top), bottom);
+    const heights = ticks({ scale: y, many: 3, text: secondsTicks(unit) });
     const span = `${field} ${whole(low)} to ${whole(high)}`;
     const xs = shown.map((i) => x(data.values[i])),
       at = data.values.indexOf(value),
@@ -211,12 +212,7 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
           role: "img",
           "aria-label": `Time of a microbatch at equal work from ${span}: ${seconds(least)} to ${seconds(most)}`,
         },
-        ticks({ scale: y, many: 3, text: secondsTicks(unit) }).map(([t, words]) => [
-          s("line", { class: "grid", x1: 0, x2: w, y1: t, y2: t }),
-          t > 1.6 * em && s("text", { class: "tick", x: 1, y: t - 2 }, words), // clear of what is read off
-        ]),
-        s("text", { class: "tick", x: w - 2, y: 0.75 * em, "text-anchor": "end" }, word),
-        readout,
+        heights.map(([t]) => s("line", { class: "grid", x1: 0, x2: w, y1: t, y2: t })),
         s("path", {
           class: "size",
           d: path(
@@ -234,6 +230,11 @@ export function sawtooth(field, { onValue, onOffer, onFix }) {
         shown.length < 70
           ? shown.map((i, k) => s("circle", { class: "dot", cx: xs[k], cy: y(equal[i]), r: 1.8 }))
           : null,
+        heights.map(
+          ([t, words]) => t > 1.6 * em && s("text", { class: "tick", x: 1, y: t - 2 }, words), // clear of the readout
+        ),
+        s("text", { class: "tick", x: w - 2, y: 0.75 * em, "text-anchor": "end" }, word),
+        readout,
         aligned(field, [low, high], x, bottom, w),
         steps(field, data, equal, x, y),
         s("line", { class: "base", x1: 0, x2: w, y1: bottom, y2: bottom }),

@@ -88,7 +88,11 @@ export function scenarioTable() {
       interval(t.low_s, t.high_s),
       count(t.tokens_per_s_per_device),
       share(t.mfu),
-      h("span", { class: t.fits ? "" : "wrong" }, `${bytes(t.peak_bytes)}${t.fits ? "" : ": does not fit"}`),
+      h(
+        "span",
+        { class: t.fits === false ? "wrong" : "" },
+        `${bytes(t.peak_bytes)}${t.fits === false ? ": does not fit" : t.fits ? "" : ": unknown whether it fits"}`,
+      ),
       cost ? Number(cost.toPrecision(3)) : "—",
     ];
   }

@@ -227,14 +227,15 @@ export function shapeView({ banner, status }) {
   }
 
   function applyFix(fix) {
-    update((s) => {
+    const edit = (s) => {
       for (const [field, value] of Object.entries(fix)) {
         if (ASKED.includes(field)) s.q[field] = value;
         else if (AXES.includes(field)) s.q.fix = { ...s.q.fix, [field]: value };
         else s.q.set = { ...s.q.set, [field]: value };
       }
       tidy(s);
-    });
+    };
+    update(edit, { visit: true });
   }
 
   function drawTotal() {
@@ -312,9 +313,10 @@ export function shapeView({ banner, status }) {
 
   /** An advised shape, in place of all changes made by hand. */
   function applyShape(changed) {
-    update((s) => {
+    const edit = (s) => {
       s.q.set = Object.fromEntries(Object.entries(changed).map(([f, [, to]]) => [f, to]));
-    });
+    };
+    update(edit, { visit: true });
   }
 
   function pin() {

@@ -13,7 +13,7 @@ export function drawStory(story, ticker, answer, moved) {
     spent = totals.time ?? { [answer.workload.phase]: totals.time_s },
     most = Math.max(totals.peak_bytes, totals.usable_bytes),
     held = `${bytes(totals.peak_bytes)} of ${bytes(totals.usable_bytes)}`,
-    fits = totals.fits ? "" : "wrong";
+    fits = totals.fits === false ? "wrong" : "";
   put(
     story,
     h(

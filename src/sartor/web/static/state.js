@@ -115,11 +115,12 @@ function named(from, to) {
 /** Change the state by `edit(state)`. `live`: still dragging, so that undo goes back to where the drag began.
  * `visit`: a place of its own in the browser's history. */
 export function update(edit, { live = false, visit = false } = {}) {
+  if (visit && timer) writeAddress(); // where one comes back to
   edit(state);
   if (!live) settle();
   tell();
   if (visit) {
-    clearTimeout(timer);
+    stop();
     writeAddress("pushState");
   }
 }
@@ -155,14 +156,22 @@ function tell() {
 
 let timer = 0;
 function keep() {
+  stop();
+  timer = setTimeout(() => {
+    timer = 0;
+    writeAddress();
+  }, 250);
+}
+
+function stop() {
   clearTimeout(timer);
-  timer = setTimeout(writeAddress, 250);
+  timer = 0;
 }
 
 let moves = 0; // back and forward, so far
 addEventListener("popstate", () => {
   moves += 1;
-  clearTimeout(timer);
+  stop();
 });
 
 let written = Promise.resolve();

@@ -6,6 +6,7 @@ import { h, target } from "./dom.js";
 import { state, update } from "./state.js";
 
 const MOST = 900_000;
+const TRACE = /"(schemaVersion|traceEvents)"/; // what a profiler's .json begins with
 
 function useConfig(text, name, { banner }) {
   if (text.length > MOST) {
@@ -125,7 +126,7 @@ function textDialog({ id, title, about, parts, check, use, more = [] }) {
     first.scrollTop = 0;
   }
 
-  return { open, accept };
+  return { open, say };
 }
 
 export function configDialog(say) {
@@ -154,11 +155,11 @@ export function configDialog(say) {
     check: (text) => ask("/api/shape", { config: text["config-text"], name: name.value.trim() || null }),
     use: (text) => useConfig(text["config-text"], name.value.trim(), say),
   });
-  return (text = null, called = "") => {
+  return (text = null, called = "", refusal = null) => {
     made.open(text === null ? {} : { "config-text": text });
     if (text === null) return;
     name.value = called;
-    made.accept(); // says what is wrong with it, at its line
+    made.say(refusal.message, refusal.field);
   };
 }
 
@@ -262,8 +263,9 @@ function tooLong({ banner }, ...texts) {
 /** What a TOML file calls the thing it describes. */
 export const nameIn = (toml) => /^\s*name\s*=\s*"([^"]*)"/m.exec(toml ?? "")?.[1] || "own";
 
-/** A dropped file is read once the server can: until then the answer before stays, and the dialog says why not. */
-export function dropAnywhere(say, openConfig) {
+/** A dropped file is what its name and first bytes say: a device or cluster, a run to diagnose, else a config.json,
+ * which is read once the server can: until then the answer before stays, and the dialog says why not. */
+export function dropAnywhere(say, openConfig, diagnose) {
   addEventListener("dragover", (event) => {
     event.preventDefault();
     document.body.classList.add("dropping");
@@ -272,23 +274,21 @@ export function dropAnywhere(say, openConfig) {
     if (!event.relatedTarget) document.body.classList.remove("dropping");
   });
   addEventListener("drop", async (event) => {
-    event.preventDefault();
     document.body.classList.remove("dropping");
+    if (target(event).type === "file") return; // its own control takes it
+    event.preventDefault();
     const file = event.dataTransfer?.files[0];
-    if (file && /\.toml$/i.test(file.name)) {
+    if (!file) return;
+    if (/\.toml$/i.test(file.name)) {
       if (!tooLong(say, " ".repeat(Math.min(file.size, MOST + 1)))) useToml(await file.text());
       return;
     }
-    if (!file || (event.defaultPrevented && target(event).closest?.("[data-takes-files]"))) return;
-    if (file.size > MOST) {
-      say.banner(`${file.name} has ${file.size} bytes: a config.json has at most ${MOST}`);
+    if (!/\.json$/i.test(file.name) || TRACE.test(await file.slice(0, 65_536).text())) {
+      diagnose(file);
       return;
     }
-    if (!/\.json$/i.test(file.name)) {
-      update((s) => {
-        s.view = "diagnose";
-      });
-      say.banner(`${file.name} is no config.json and no device's .toml: choose a log or a trace below`);
+    if (file.size > MOST) {
+      say.banner(`${file.name} has ${file.size} bytes: a config.json has at most ${MOST}`);
       return;
     }
     const text = await file.text(),
@@ -297,7 +297,7 @@ export function dropAnywhere(say, openConfig) {
       await ask("/api/shape", { config: text, name: name || null });
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
-      openConfig(text, name);
+      openConfig(text, name, error);
       return;
     }
     useConfig(text, name, say);

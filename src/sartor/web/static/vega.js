@@ -4,6 +4,7 @@ import { h, sized } from "./dom.js";
 
 const LIBRARY = "vega-embed.js";
 const OPTIONS = { actions: false, renderer: "svg", ast: true, mode: "vega-lite", tooltip: false, defaultStyle: false };
+const UNSEEN_MS = 10_000;
 const STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
 
 let loading = null;
@@ -40,6 +41,7 @@ export function chart(figure, choose = null) {
       plot.style.minHeight = `${spec.height}px`;
       const { view, finalize } = await (await library())(plot, { ...spec, description: title, width }, OPTIONS);
       await view.resize().runAsync(); // the legend's columns follow from the width
+      plot.querySelectorAll("[role=graphics-symbol]").forEach(datum); // named from the start
       finalize(); // what is drawn stays; marks are listened to here, and another width draws anew
     } catch (error) {
       asked = figure.spec ? figure : null; // another width asks again
@@ -81,14 +83,18 @@ export function chart(figure, choose = null) {
   return h("figure", { class: choose ? "chooses" : null }, caption, plot);
 }
 
-/** Resolves when an element has come into view.
+/** Resolves when an element has come into view, or has stood out of it for a while: no browser waits for a figure when
+ * it prints.
  * @returns {Promise<void>} */
 const seen = (element) =>
   new Promise((done) => {
     const watch = new IntersectionObserver((entries) => {
-      if (!entries.some((entry) => entry.isIntersecting)) return;
+      if (entries.some((entry) => entry.isIntersecting)) found();
+    });
+    const found = () => {
       watch.disconnect();
       done();
-    });
+    };
     watch.observe(element);
+    setTimeout(found, UNSEEN_MS);
   });
