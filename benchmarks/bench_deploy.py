@@ -20,6 +20,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "h100",
         {"dtype": "fp8", "requests_per_s": 20, "tpot_s": 0.03, "most_devices": 32},
     ),
+    "DeepSeek-V3 on 64 GB200": ("deepseek-v3", "gb200", {"dtype": "fp8_block", "requests_per_s": 10}),
     "DeepSeek-V3 on 64 H200": ("deepseek-v3", "h200", {"dtype": "fp8_block", "users": 500, "tpot_s": 0.05}),
 }
 ALONE = 5

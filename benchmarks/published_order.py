@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from sartor.designs.baselines import options_of
 from sartor.designs.bounds import LoweredModel, lower_models
-from sartor.designs.candidates import Baseline, Candidates, Keep, Ranked, afresh, candidates_of, priced
+from sartor.designs.candidates import Baseline, Candidates, Keep, Ranked, afresh, all_prices, candidates_of, priced
 from sartor.designs.point import Point, ScheduleStore, evaluate_point
 from sartor.designs.question import DesignQuestion
 from sartor.designs.space import AcceleratorSpace
@@ -41,10 +41,11 @@ def published_order(
     candidates, why = candidates_of(question, space)
     best: Ranked | None = None
     buckets: list[float] = []
-    order = np.argsort(-candidates.area_mm2, kind="stable")[:MOST_VISITED] if not why else np.zeros(0, dtype=np.int64)
+    area_mm2 = all_prices(question, candidates)[0]
+    order = np.argsort(-area_mm2, kind="stable")[:MOST_VISITED] if not why else np.zeros(0, dtype=np.int64)
     last = "with the space" if len(order) == len(candidates) else f"after {MOST_VISITED} candidates"
     visited, note = 0, why or f"ended {last}, before its rule did"
-    names = np.floor(candidates.area_mm2[order] / BUCKET_MM2)
+    names = np.floor(area_mm2[order] / BUCKET_MM2)
     evaluated = zip(names.tolist(), _evaluated(question, candidates, order, keep), strict=True)
     for _, bucket in groupby(evaluated, key=lambda each: each[0]):
         values = [0.0]
@@ -78,7 +79,7 @@ def _evaluated(
     models, store = lower_models(question), ScheduleStore()
 
     def one(point: Point) -> Ranked:
-        return priced(question, candidates, evaluate_point(question, point, store))
+        return priced(question, evaluate_point(question, point, store))
 
     for first in range(0, len(order), CHUNK):
         index = order[first : first + CHUNK]

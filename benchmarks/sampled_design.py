@@ -126,12 +126,7 @@ def _axes(space: AcceleratorSpace, candidates: Candidates) -> tuple[dict[str, in
     columns = {}
     if len(space.groups) > 1:
         columns["group"] = candidates.group
-    for name in ARRAY_FIELDS:
-        column = np.zeros(len(candidates))
-        for g, group in enumerate(space.groups):
-            mine = candidates.group == g
-            column[mine] = np.broadcast_to(getattr(group, name), group.shape)[candidates.place[mine]]
-        columns[name] = column
+    columns |= {name: candidates.column(name) for name in ARRAY_FIELDS}
     axes: dict[str, int] = {}
     places: list[Array] = []
     for name, column in columns.items():

@@ -25,7 +25,7 @@ import kin_docs
 from sartor.calibrate.calibration_toml import starting_point
 from sartor.calibrate.fit import Products, fit, packaged_seconds, seconds
 from sartor.calibrate.read_records import read_records
-from sartor.calibrate.samples import choose, choose_at_random, factor_of, fit_own_rows, regions
+from sartor.calibrate.samples import choose, factor_of, fit_own_rows, regions
 from sartor.cost.correction.carrying import REFERENCE, Rates, rescaled
 from sartor.cost.correction.coefficients import GemmCoefficients, coefficients
 from sartor.hardware.catalog import load_gpu
@@ -130,7 +130,7 @@ def curve(
     cells = []
     for count in COUNTS:
         chosen = mean(lambda pool: choose(pool, count))  # noqa: B023 - called at once
-        drawn = [mean(lambda pool: choose_at_random(pool, count, s)) for s in SEEDS]  # noqa: B023
+        drawn = [mean(lambda pool: np.random.default_rng(s).permutation(len(pool))[:count]) for s in SEEDS]  # noqa: B023
         words = {"gpu": name, "dtype": dtype, "start": start, "samples": count}
         yield words | {"choice": "chosen", "mape": chosen}
         yield words | {"choice": "drawn at random", "mape": float(np.mean(drawn))}

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sartor.errors import InputError
-from sartor.model.counts import count_params, format_layer_runs, forward_matmul_flops
+from sartor.model.counts import count_params, forward_matmul_flops, layer_runs
 from sartor.read.config_text import packaged_json
 from sartor.read.families import model_types
 from sartor.read.huggingface import read_model
@@ -39,7 +39,7 @@ def counted(config: dict[str, Any], seq_len: int) -> dict[str, Any]:
         "params": counts.total,
         "built_params": counts.total - (shape.vocab_size * shape.hidden_size if shape.stored_head else 0),
         "text_params": counts.text,
-        "layer_params_runs": format_layer_runs(shape.main),
+        "layer_params_runs": ";".join(f"{n}x{params}" for n, params in layer_runs(shape.main)),
         "active_params": counts.active,
         "linear_flops": flops.linear,
         "attention_flops": flops.attention,

@@ -20,13 +20,14 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares
 
-from sartor.bench.records_file import as_timed, case_of, read_rows
+from sartor.bench.records_file import as_timed, read_rows
 from sartor.cost.correction.coefficients import TorchStreams
 from sartor.cost.cost import Z80
 from sartor.cost.gpu.memory_bound import KINDS, RUNS, WIDE, name_of, torch_stream_cost
 from sartor.hardware.catalog import load_gpu
 from sartor.hardware.gpu import Gpu
 from sartor.operators import MemoryBound, MemoryBoundKind, Pass
+from timed_cases import case_of
 
 LAB = Path(__file__).resolve().parent
 OUT = LAB.parent / "src" / "sartor" / "cost" / "correction" / "data" / "torch_streams.toml"

@@ -54,7 +54,7 @@ SCRIPTS: dict[str, tuple[Path | str, ...]] = {
     "conformance": ("page",),
 }
 """Default arguments of each script, in the order of a whole refit; the last four are about config.json."""
-IMPORTED = {"networks", "peers", "published", "teachers"}
+IMPORTED = {"networks", "peers", "published", "teachers", "timed_cases"}
 """Modules that scripts and notebook pages import."""
 
 

@@ -100,6 +100,8 @@ without each model in turn 12.5% off in time per token and 30% to the first, and
 zero: predicted too fast.
 
 {inference}
+{open_sizes}
+
 ## Training steps
 
 Published runs, plan known. The constants of a training step were fitted again without each source (or trainer, year of
@@ -139,6 +141,7 @@ def page(tables: Path = TABLES) -> str:
         unseen_gpus=_table(("operator", *_UNSEEN_GPUS.values()), _unseen_gpus()),
         borrowed=_borrowed_part(_read(tables / "accuracy_operators.csv")),
         inference=_table(_INFERENCE, _inference(_read(tables / "accuracy_inference.csv"))),
+        open_sizes=_open_sizes(_read(tables / "accuracy_inference.csv")),
         training=_table(("left out", *TRAINING.values()), _held_out()),
         new=_table(_SOURCES, map(_source, new_sources(tables))),
         fitted=_table(_SOURCES, map(_source, _of_sources(training, fitted=True))),
@@ -227,6 +230,19 @@ def _inference(rows: Sequence[Row]) -> Iterator[Sequence[str]]:
             between = f"{_share(per_gpu[0])} to {_share(per_gpu[-1])}" if len(gpus) > 1 else ""
             count = str(sum(int(row["rows"]) for row in mine))
             yield (words, str(len(gpus)), count, _share(_mean(mine, "mape")), between, f"{_mean(mine, 'bias'):+.1%}")
+
+
+def _open_sizes(rows: Sequence[Row]) -> str:
+    """What brackets hold, of rows that count no servers."""
+    parts = []
+    for measure, words in (("tpot", "times per token"), ("ttft", "times to first token")):
+        mine = [row for row in rows if row["mode"].startswith(f"serving_disagg_open_{measure}")]
+        inside, width = _share(_mean(mine, "in_80")), _mean(mine, "width")
+        parts.append(f"{inside} of {sum(int(row['rows']) for row in mine)} {words} (about {width:.2g} times wide)")
+    return (
+        "Rows with pools apart that do not say how many servers there were have no prediction but a bracket over all\n"
+        "numbers, and ways of sharing experts, on up to 72 GPUs. It holds\n" + " and\n".join(parts) + "."
+    )
 
 
 def _mean(rows: Sequence[Row], key: str) -> float:

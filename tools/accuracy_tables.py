@@ -49,7 +49,7 @@ FIGURES = {
 }
 """Column -> field of a group."""
 OPERATORS = ("table", "gpu", "split", "size", "shapes", *FIGURES, "calibration")
-INFERENCE = ("mode", "gpu", "dtype", "rows", "mape", "median", "bias", "in_80", "tau", "roofline")
+INFERENCE = ("mode", "gpu", "dtype", "rows", "mape", "median", "bias", "in_80", "tau", "roofline", "width")
 TRAINING = {
     "runs": "targets",
     "mape": "mape",
@@ -136,9 +136,9 @@ def _figures(group: Group) -> Iterator[Any]:
 
 
 def _inference_row(group: Mapping[str, Any]) -> Row:
-    names = ("mape", "median_error", "bias", "coverage_80", "kendall_tau", "roofline_mape")
+    names = ("mape", "median_error", "bias", "coverage_80", "kendall_tau", "roofline_mape", "bracket_width")
     keys = (group["mode"], group["gpu"], group["weight_dtype"], group["expressed"])
-    return (*keys, *(_rounded(group[name]) for name in names))
+    return (*keys, *(_rounded(group.get(name)) for name in names))
 
 
 def training_rows(by_source: Mapping[str, Any], by_class: Mapping[str, Any]) -> Iterator[Row]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from run_docs import write_figure
 from sartor.bench.cases import BenchCase, StackRun
-from sartor.bench.records_file import case_of, predict, read_rows, row_key
+from sartor.bench.records_file import predict, read_rows, row_key
 from sartor.bench.studies import Arm, Study, study_body, study_results
 from sartor.bench.suites import model_cases
 from sartor.cli.measure import model_graph
@@ -29,6 +29,7 @@ from sartor.operators import Attention, DType, Gemm, GroupedGemm, Layout, Memory
 from sartor.report.accuracy_document import draw_study
 from sartor.report.frame import to_png
 from sartor.validate.predictions import IMPOSSIBLE
+from timed_cases import case_of
 
 RECORDS = Path(__file__).resolve().parent.parent / "lab" / "records"
 

@@ -83,7 +83,13 @@ EQUIVALENT: dict[str, str] = {
     "if not np.any(np.asarray(skew) >= 1):": "tiles of uneven groups are summed and not taken",
     "if largest < 1.0 or not op.visited_evenly:": "a skew of 1 has itself alone below it",
     "better = alternative + around <= network + overhead": "a way that takes as long may stand for the other",
+    "return launch + (hop * self._slower(self.cluster.tiers[0]) if swap else 0.0) - np.zeros_like(self.n)":
+        "zeros that only spread a number over the groups",
     "across = 0.0 / inner if self._forwards() else 1 - 1 / inner": "zeros in the form of the inner groups both ways",
+    "return np.where(cols >= ROW_THREADS, np.ceil(cols / ROW_THREADS) * ROW_THREADS / np.maximum(cols, 1), 1.0)":
+        "a row of as many columns as threads is one whole pass both ways",
+    "log_sigma=plain(np.where(queued.time_s <= call_s, sigma, queued.log_sigma)),":
+        "of a kernel and a call that take as long either interval may stand",
 }  # fmt: skip
 """Mutants that no test can notice, with the reason."""
 

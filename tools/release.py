@@ -32,8 +32,8 @@ def faults(dist: Path, sbom: str = "") -> list[str]:
     says = []
     if f'"{version}"' not in (REPO / "src" / "sartor" / "version.py").read_text():
         says.append(f"src/sartor/version.py does not say {version}")
-    if f"## {version}" not in (REPO / "CHANGELOG.md").read_text():
-        says.append(f"CHANGELOG.md has no heading for {version}")
+    if not re.search(rf"^## {re.escape(version)} \(\d{{4}}-\d\d-\d\d\)$", (REPO / "CHANGELOG.md").read_text(), re.M):
+        says.append(f"CHANGELOG.md has no heading for {version} with its date (while it says unreleased, none is cut)")
     if f"version: {version}" not in (REPO / "CITATION.cff").read_text():
         says.append(f"CITATION.cff does not say {version}")
     if wheel.stat().st_size > MOST_BYTES:

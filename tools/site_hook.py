@@ -11,6 +11,7 @@ import re
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
 from typing import Any
+from urllib.parse import urlsplit
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 LINK = re.compile(r"(?<!!)\[([^\]\[]+)\]\(([^)#\s:]+)(#[^)\s]*)?\)")
@@ -45,4 +46,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
             return f"[{words}]({path.rstrip('/')}/README.md{anchor})" if readme.exists() else link[0]
         return f"[{words}]({config.repo_url}/blob/main/{whole}{anchor})" if config.repo_url else words
 
-    return LINK.sub(target, markdown.replace("URL-OF-THIS-REPOSITORY", config.repo_url or "URL-OF-THIS-REPOSITORY"))
+    if config.repo_url:
+        action = "uses: " + urlsplit(config.repo_url).path.strip("/")  # GitHub's OWNER/REPOSITORY
+        markdown = markdown.replace("uses: URL-OF-THIS-REPOSITORY", action)
+        markdown = markdown.replace("URL-OF-THIS-REPOSITORY", config.repo_url)
+    return LINK.sub(target, markdown)

@@ -47,7 +47,7 @@ def test_the_chosen_layout_is_the_best_measured_one_under_most_objectives(shared
         pytest.skip("the shared reference has no table of serving here")
     runs: dict[str, dict[str, InferenceRow]] = defaultdict(dict)
     for row in validate_serving(path).rows:
-        if not row.reason and row.words["concurrency"]:
+        if not (row.reason or row.bracket) and row.words["concurrency"]:
             runs[row.words["id"]][row.words.get("measure", row.source)] = row
     groups = defaultdict(list)
     for run in runs.values():

@@ -79,7 +79,7 @@ def test_a_repr_says_what_was_priced_how_fast_it_is_and_whether_it_fits(name: st
 
 def test_a_repr_of_a_run_or_a_server_says_how_fast_it_is(repo_dir: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(repo_dir)
-    assert "train.log, model Llama 3.1 8B, step 1.31 s, predicted 1." in repr(ANSWERS["diagnose"]())
+    assert "train.log, model Llama 3 8B, step 1.31 s, predicted 1." in repr(ANSWERS["diagnose"]())
     assert "B over A 1.000, changed False" in repr(ANSWERS["compare"]())
     assert "in flight 8, time per token " in repr(ANSWERS["serving"]())
 

@@ -41,7 +41,7 @@ def test_the_suite_writes_a_table_that_validate_reads_and_resumes(tmp_path: Path
 
 @pytest.mark.torch
 def test_two_processes_exchange_on_the_host(tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="the extra torch is not installed: pip install 'sartor[torch]'")
+    pytest.importorskip("torch", reason="the extra torch is not installed: make test-torch")
     out = tmp_path / "r.csv"
     code = "from sartor.cli import main; main()"
     words = ["measure", "--suite", "collectives", "--device", "cpu", "--threads", "1", "--out", str(out)]

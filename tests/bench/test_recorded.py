@@ -6,11 +6,14 @@ import csv
 from pathlib import Path
 
 import pytest
+from tests.cost.cost_samples import lab_module
 
 from bench.test_suites import LARGE
-from sartor.bench.records_file import case_of, row_key
+from sartor.bench.records_file import row_key
 from sartor.bench.studies import STUDIES, Size, study
 from sartor.bench.suites import suite
+
+case_of = lab_module("timed_cases").case_of
 
 
 @pytest.mark.parametrize("name", ["quick", "full", "alignment"])

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.torch
 
 @pytest.fixture(scope="module")
 def torch() -> Any:
-    return pytest.importorskip("torch", reason="the extra torch is not installed: pip install 'sartor[torch]'")
+    return pytest.importorskip("torch", reason="the extra torch is not installed: make test-torch")
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from sartor.api import estimate, gemm
 from sartor.calibrate.calibration_toml import _errors, as_toml, calibrate, compare_calibrations, starting_point
 from sartor.calibrate.fit import Products, Unknowns, fit, seconds
 from sartor.calibrate.read_records import read_records
-from sartor.calibrate.samples import as_csv, choose, choose_at_random, grid, plan_samples, regions
+from sartor.calibrate.samples import as_csv, choose, grid, plan_samples, regions
 from sartor.cost.correction.calibration import Clock, load_calibration
 from sartor.cost.correction.calibration_file import load_own_calibration, read_calibration_file
 from sartor.cost.correction.coefficients import GemmCoefficients
@@ -59,7 +59,7 @@ def write(path: Path, products: Products, measured_s: Any, **columns: Any) -> Pa
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """400 products of the known coefficients, with 1% of noise."""
     pool = aligned()
-    some = pool.part(choose_at_random(pool, 400, 1))
+    some = pool.part(np.random.default_rng(1).permutation(len(pool))[:400])
     noise = np.exp(0.01 * np.random.default_rng(0).standard_normal(400))
     days = ["2026-03-01", "2026-03-02"] * 200
     return write(tmp_path_factory.mktemp("records") / "made.csv", some, seconds(some)(truth()) * noise, date=days)
@@ -110,7 +110,7 @@ def test_more_freedom_goes_further_from_the_start() -> None:
 
 def test_alignment_steps_move_only_where_products_are_misaligned() -> None:
     pool = grid(GPU, DTYPE)
-    ragged = pool.part(choose_at_random(pool, 300, 0))
+    ragged = pool.part(np.random.default_rng(0).permutation(len(pool))[:300])
     steep = replace(start(), input_penalty=tuple(2 * v for v in start().input_penalty))
     found = fit(ragged, seconds(ragged)(steep), start())
     assert found.input_penalty[3] > 1.2 * start().input_penalty[3]
@@ -162,7 +162,7 @@ def test_chosen_products_hold_out_better_than_drawn_ones_on_measured_tables(shar
                 return _errors(seconds(products.part(unseen))(found), measured_s[unseen])["mape"]  # noqa: B023
 
             chosen.append(error(inside[choose(products.part(inside), 50)]))
-            drawn += [error(inside[choose_at_random(products.part(inside), 50, seed)]) for seed in (0, 1)]
+            drawn += [error(np.random.default_rng(seed).permutation(inside)[:50]) for seed in (0, 1)]
     assert np.mean(chosen) < np.mean(drawn)
     assert np.mean(chosen) < 0.14
 

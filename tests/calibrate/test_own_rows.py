@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from calibrate.test_calibrate import write
 from sartor.calibrate.calibration_toml import as_toml, calibrate
 from sartor.calibrate.fit import Products, packaged_seconds
-from sartor.calibrate.samples import choose_at_random, factor_of, fit_own_rows, grid
+from sartor.calibrate.samples import factor_of, fit_own_rows, grid
 from sartor.cost.correction.calibration import Calibration, Clock, load_calibration
 from sartor.cost.correction.calibration_file import load_own_calibration
 from sartor.cost.gpu.gemm import gemm_cost
@@ -29,7 +29,7 @@ H200, H100 = load_gpu("h200_sxm"), load_gpu("h100_sxm")
 def some(count: int, seed: int = 0) -> Products:
     pool = grid(H200, DType.BF16)
     plain = pool.part(np.flatnonzero((pool.n % 64 == 0) & (pool.k % 64 == 0) & (pool.m >= 16)))
-    return plain.part(choose_at_random(plain, count, seed))
+    return plain.part(np.random.default_rng(seed).permutation(len(plain))[:count])
 
 
 def noise(count: int, scale: float) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,13 @@ def test_a_wrong_file_of_a_chip_is_told_in_its_own_keys(
 
 
 # ---------------------------------------------------------------------------------------------------- many of a chip
+
+
+def test_a_plausible_value_of_a_default_is_a_number_people_write(sartor: Sartor) -> None:
+    told = sartor("lint", EXAMPLES / "gpt2", "--gpu", EXAMPLES / "my_chip.toml").out
+    values = re.findall(r"^With \w+=([\d.]+)", told, re.MULTILINE)
+    assert values
+    assert all(len(value.replace(".", "")) <= 6 for value in values), values
 
 
 def test_the_examples_of_a_chip_and_a_pod_answer(sartor: Sartor) -> None:

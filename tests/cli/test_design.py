@@ -296,7 +296,7 @@ def test_nothing_found_in_time_is_no_success(sartor: Call, small: list[object]) 
 
 
 def test_ctrl_c_before_a_point_was_found_says_that_there_is_none(
-    sartor: Call, small: list[object], monkeypatch: pytest.MonkeyPatch
+    sartor: Call, small: list[object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from sartor.designs import search
 
@@ -308,6 +308,8 @@ def test_ctrl_c_before_a_point_was_found_says_that_there_is_none(
     assert (ran.code, ran.body["status"], ran.body["best"]) == (130, "unknown", None)
     assert "nothing found yet" in ran.err
     assert "best result" not in ran.err
+    assert "A command with --study FILE goes on where it ended." in sartor(*small).out
+    assert "Run the same command again to go on from here." in sartor(*small, "--study", tmp_path / "s.db").out
 
 
 def test_a_study_goes_on_and_refuses_another_question(sartor: Call, small: list[object], tmp_path: Path) -> None:

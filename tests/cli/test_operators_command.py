@@ -72,6 +72,24 @@ def test_a_file_of_one_row_equals_one_operator_in_words(sartor: Callable[..., An
     assert (alone["file"], of_file["file"]) == (None, str(file))
 
 
+@pytest.mark.parametrize(
+    ("words", "implied"),
+    [
+        ({"phase": "prefill", "seq_kv": 64}, {"batch": 1, "kv_heads": 4, "seq_q": 64}),
+        ({"phase": "encoder", "seq_q": 64, "kv_heads": 2}, {"batch": 1, "seq_kv": 64}),
+        ({"phase": "decode", "seq_kv": 64, "batch": 8}, {"kv_heads": 4, "seq_q": 1}),
+    ],
+)
+def test_attention_asks_for_no_column_that_the_others_imply(
+    sartor: Callable[..., Any], words: dict[str, Any], implied: dict[str, Any]
+) -> None:
+    stated = {"heads": 4, "head_dim": 64, **words}
+    short = sartor("operators", "attention", *in_words(stated), "--json").body
+    whole = sartor("operators", "attention", *in_words({**stated, **implied}), "--json").body
+    assert {f"{name}={value} (default)" for name, value in implied.items()} <= {*short["assumptions"]}
+    assert short["operators"][0]["time_s"] == whole["operators"][0]["time_s"]
+
+
 def test_a_row_costs_the_same_among_others_alone_and_in_any_order(sartor: Callable[..., Any], tmp_path: Path) -> None:
     def priced(rows: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
         body = sartor("operators", write(tmp_path / name, rows), "--gpu", "h100", "--json").body

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import typer
 from sartor import cli
 from sartor.cli import GROUPS, app_with
 from sartor.designs.options import DesignOptions
+from sartor.model.workload import Optimizer
 from sartor.options import declared as design_options
 from sartor.run.fields import FIELDS
 
@@ -69,6 +71,18 @@ def test_help_shows_an_example_for_every_command(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+def test_an_example_of_help_is_understood_in_an_empty_folder(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words in re.findall(r"Example: `sartor ([^`]+)`", COMMANDS[name].help):
+        example = next(
+            other for other in sorted(COMMANDS, key=len, reverse=True) if f"{words} ".startswith(f"{other} ")
+        )
+        COMMANDS[example].make_context(example, shlex.split(words.removeprefix(example)))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
 def test_help_fits_80_columns_with_whole_names(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -82,9 +96,25 @@ def test_help_fits_80_columns_with_whole_names(
             for flag in (*each.opts, *each.secondary_opts) if flag[:2] == "--"} <= set(text.split())  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        (("catalog", "gpu"), "gpus"),
+        (("collective", "allreduce", "64e6", "8"), "all_reduce"),
+        (("schema", "estmate"), "estimate"),
+        (("lint", "gpt2", "--fail-on", "warning"), "warn"),
+    ],
+)
+def test_a_misspelled_word_of_a_list_is_told_the_nearest(
+    words: tuple[str, ...], near: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(list(words)) == 2
+    assert capsys.readouterr().err.rstrip().endswith(f"; nearest: {near}")
+
+
 def test_help_of_serving_tells_its_default_device(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["serving", "--help"]) == 0
-    assert "[default: h100]" in " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "[default: the cluster's, else h100]" in " ".join(capsys.readouterr().out.replace("│", " ").split())
 
 
 @pytest.mark.parametrize(
@@ -103,6 +133,25 @@ def test_help_of_serving_tells_its_default_device(capsys: pytest.CaptureFixture[
 )
 def test_a_word_of_another_tool_is_answered_by_ours(sartor: Callable[..., Any], words: str, nearest: str) -> None:
     assert sartor(*words.split(), "--json").refusal().endswith(f"; nearest: {nearest}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("lint", "", "--gpu", "h100"), "an argument='': is empty: give it a value, or leave it out"),
+        (("plan", "gpt2", "--num-devices", "8", "--cluster", ""), "--cluster='': is empty"),
+        (("plan", "gpt2", "--num-devices", "8", "--cluster="), "--cluster='': is empty"),
+        (("serving", "gpt2", "--concurrency", "8,,64"), "--concurrency=8,,64: must be a whole number, or several"),
+        (("advise", "gpt2", "--objective", "trian"), "--objective=trian: must be train, prefill, decode, shares of"),
+        (("validate", "memory"), "measurements of your own (none is shipped; docs/howto/validate.md)"),
+    ],
+)
+def test_a_word_that_is_missing_is_never_a_default(
+    sartor: Callable[..., Any], words: tuple[str, ...], sentence: str
+) -> None:
+    ran = sartor(*words)
+    assert ran.code == 2
+    assert sentence in ran.err
 
 
 def test_a_layout_of_amd_is_refused_on_another_gpu(sartor: Callable[..., Any]) -> None:
@@ -166,3 +215,18 @@ def test_a_completion_script_is_no_internal_error(
     ran = sartor()
     assert ran.code == code
     assert "internal error" not in ran.err
+
+
+@pytest.mark.parametrize(
+    "command", ["estimate", "advise", "lint", "serving", "deploy --rate 1 --input-len 256 --output-len 256"]
+)
+def test_a_gpu_that_nobody_stated_is_said_as_assumed(sartor: Callable[..., Any], command: str) -> None:
+    words = command.split()
+    said = sartor(*words[:1], "gpt2", *words[1:])
+    assert "gpu=h100_sxm" in said.out + said.err
+    stated = sartor(*words[:1], "gpt2", *words[1:], "--gpu", "h100")
+    assert "gpu=h100_sxm" not in stated.out + stated.err
+
+
+def test_the_optimizers_that_an_option_takes_are_all_that_there_are() -> None:
+    assert FIELDS["optimizer"].choices == tuple(kind.value for kind in Optimizer)

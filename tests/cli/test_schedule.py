@@ -37,10 +37,12 @@ def test_a_limit_of_zero_answers_at_once_with_a_gap(sartor, instance: Path) -> N
     assert body["gap"] == (body["makespan"] - body["lower_bound"]) / body["makespan"]
 
 
-@pytest.mark.parametrize("solver", ["cp_sat", "milp", "greedy"])
-def test_every_solver_answers(sartor, instance: Path, solver: str) -> None:
+@pytest.mark.parametrize(
+    ("solver", "method"), [("cp_sat", "prefix search"), ("milp", "milp"), ("greedy", "list scheduling")]
+)
+def test_every_solver_answers_and_says_what_searched(sartor, instance: Path, solver: str, method: str) -> None:
     body = sartor("schedule", instance, "--solver", solver, "--time-limit", 2, "--json").body
-    assert (body["solver"], body["checked"]) == (solver, True)
+    assert (body["solver"], body["method"], body["checked"]) == (solver, method, True)
 
 
 def test_people_get_a_picture(sartor, instance: Path, tmp_path: Path) -> None:

@@ -159,9 +159,9 @@ def test_a_model_released_in_few_bits_is_served_in_them(sartor, words: tuple[obj
     ("words", "named", "free_gib"),
     [
         (
-            ("llama-3-8b", "--tp", 1, "--input-len", 1_000_000),
-            "vllm has 50.9 GiB for them, enough for at most 417,",
-            50.9,
+            ("llama-3.1-8b", "--tp", 1, "--input-len", 1_000_000),
+            "vllm has 51.4 GiB for them, enough for at most 421,",
+            51.4,
         ),
         (
             ("llama-3.1-70b", "--tp", 4, "--dtype", "fp8", "--input-len", 10_000_000, "--output-len", 1),
@@ -187,7 +187,7 @@ def test_a_sequence_that_is_too_long_is_named_and_not_the_weights(sartor, words,
 
 def test_weights_that_do_not_fit_are_named(sartor) -> None:
     text = " ".join(sartor("serving", "llama-3.1-70b", "--gpu", "h100", "--tp", 1).out.split())
-    assert "Does not fit: weights of 131 GiB per GPU and what vllm keeps for a step are 65.6 GiB too much." in text
+    assert "Does not fit: weights of 131 GiB per GPU and what vllm keeps for a step are 65.1 GiB too much." in text
     assert "It would with tp=4." in text
 
 
@@ -249,7 +249,7 @@ def test_an_answer_of_one_token_has_no_time_between_tokens(sartor) -> None:
 
 def test_a_billion_requests_keep_to_one_line(sartor) -> None:
     rows = sartor("serving", "llama-3.1-8b", "--gpu", "h100", "--concurrency", "4,1000000000").out.splitlines()
-    assert [row.split()[:3] for row in rows if "1B" in row] == [["1B", "271", "1B"]]
+    assert [row.split()[:3] for row in rows if "1B" in row] == [["1B", "274", "1B"]]
     assert max(map(len, rows)) <= 100
 
 
@@ -261,9 +261,11 @@ def test_a_billion_requests_keep_to_one_line(sartor) -> None:
             ("mixtral-8x7b", "--tp", 8, "--ep", 8, "--prefill-tp", 1, "--prefill-copies", 3),
             "--prefill-copies=3: prefill_tp x prefill_copies must divide the 8 experts; nearest: 1, 2",
         ),
+        (("llama-3.1-8b", "--prefill-tp", 3), "--prefill-tp=3: does not split num_heads=32"),
+        (("mixtral-8x7b", "--tp", 2, "--prefill-tp", 4, "--prefill-ep", 3), "--prefill-ep=3: must divide"),
     ],
 )
-def test_copies_for_prompts_are_refused_by_their_own_name(sartor, words: tuple[object, ...], named: str) -> None:
+def test_sizes_for_prompts_are_refused_by_their_own_name(sartor, words: tuple[object, ...], named: str) -> None:
     ran = sartor("serving", *words, "--prefill-workers", 1)
     assert ran.code == 2
     assert named in ran.err
@@ -343,9 +345,23 @@ def test_sizes_that_were_not_read_leave_open_whether_it_fits(sartor, tmp_path: P
     (tmp_path / "config.json").write_text(json.dumps(config))
     words = ("serving", tmp_path / "config.json", "--gpu", "h100", "--concurrency", "1")
     lead = " ".join(sartor(*words).out.split("Loads")[0].split())
-    assert "whether it fits is unknown; without what is not read, at most" in lead
+    unknown = "whether it fits is unknown, as memory_slots_hidden_size=4096 is not read; without it, "
+    assert f"{unknown}at most" in lead
     assert "memory_slots_hidden_size=4096 is not read: the parameter count is unknown" in lead
     body = sartor(*words, "--json").body
     assert body["status"] == "unknown"
+    assert body["fits"] is None
     assert body["model"]["unread_sizes"] == ["memory_slots_hidden_size=4096"]
     assert sartor(*WORDS, "--json").body["status"] == "feasible"
+    where = ("--cluster", "dgx-h100", "--num-devices", "8", "--global-batch-size", "8", "--seq-len", "512")
+    doors = {"decode": ("estimate",), "train": ("estimate", "lint", "plan")}
+    for command, phase in [(command, phase) for phase, commands in doors.items() for command in commands]:
+        options = where if phase == "train" else ("--gpu", "h100", "--phase", phase)
+        said = " ".join(sartor(command, words[1], *options).out.split())
+        assert unknown in said, (command, phase)
+        assert "likely to fit" not in said
+        body = sartor(command, words[1], *options, "--json" if command != "lint" else "--format=json").body
+        if command == "estimate":
+            assert (body["totals"]["fits"], body["totals"]["fit_probability"]) == (None, None)
+        if command == "plan":
+            assert (body["status"], body["fit_probability"]) == ("unknown", None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import os
 import signal
@@ -13,19 +12,15 @@ import sys
 import time
 import warnings
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 import sartor.cli
 from sartor.cli import run
-from sartor.cli.design import _study_view
 from sartor.engine.schema import StudyWarning
 from sartor.engine.store import open_study
-from sartor.engine.study import read_study
 
 SPACE = """
 num_tensor_cores = [1, 2, 4]
@@ -209,19 +204,19 @@ def test_what_is_served_is_said_with_the_tokens_it_is_priced_with_and_no_batch(
     assert question["models"][0]["phase"] == objective
 
 
-def test_a_chip_that_was_only_looked_at_ahead_is_told_by_its_value(words: list[str], tmp_path: Path) -> None:
-    """A study without its points, as one is that ended before the search came to what it had looked at."""
-    study = tmp_path / "study.db"
-    assert run([*words, "--study", str(study)]) == 0
-    whole = read_study(study)
-    assert whole.incumbent is not None
-    assert "looked at ahead" not in told(_study_view(whole))
-    assert f"seen        {whole.incumbent.objective:,.6g}, of a chip looked at ahead" in told(
-        _study_view(replace(whole, points=()))
-    )
-
-
-def told(view: object) -> str:
-    console = Console(file=io.StringIO(), width=200)
-    console.print(view)
-    return str(console.file.getvalue())  # type: ignore[attr-defined]
+def test_a_study_holds_the_chip_that_a_search_printed_at_its_time_limit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A space so large that the limit comes before the first point by the order of bounds."""
+    study, points = str(tmp_path / "study.db"), tmp_path / "points.csv"
+    words = ["design", "--model", "llama-3.1-8b", "--num-devices", "64"]
+    words += ["--time-limit", "1", "--no-baselines", "--study"]
+    _, design, _ = ask([*words, study], capsys)
+    _, record, _ = ask(["study", study, "--export", str(points)], capsys)
+    assert design["status"] == "feasible"
+    assert record["objective"] == design["best"]["objective"] > 0
+    assert record["evaluated"] == design["evaluated"]
+    chips = [answer["best"]["architecture"] for answer in (record, design)]
+    assert len({(chip["num_tensor_cores"], chip["array_rows"], chip["hbm_bytes"]) for chip in chips}) == 1
+    with points.open(newline="") as file:
+        assert max(float(row["objective"]) for row in csv.DictReader(file)) == pytest.approx(record["objective"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +30,10 @@ SEARCHES = {"startswith", "endswith", "split", "partition", "rpartition", "remov
 
 def name_searches(path: Path) -> list[str]:
     """Places that compare the name of what is called an operator there, or search it."""
-    tree = ast.parse(path.read_text())
+    text = path.read_text()
+    if not re.search(rf"\b({'|'.join(OPERATORS)})\.name\b", text):
+        return []
+    tree = ast.parse(text)
     parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     found = []
     for node in ast.walk(tree):
