@@ -107,6 +107,14 @@ def settled(page: Any) -> None:
     page.wait_for_timeout(30)
 
 
+def planned(page: Any, fix: str = "pp=4") -> None:
+    """Ask for plans with something fixed, and wait for their answer: the view's first look answers another question."""
+    page.locator("#plan-fix").fill(fix)
+    page.locator("#plan-fix").press("Enter")
+    page.locator("#run-plan").click()
+    until(page, "document.querySelector('#plan-headline')?.closest('.results:not(.stale)')", 120)
+
+
 def slowed(page: Any) -> None:
     """Searches for plans begin two seconds late, so that a test can look at one that runs on any machine."""
     page.evaluate(
@@ -620,10 +628,7 @@ def test_shapes_are_compared_on_several_devices(open_page: Callable[..., Any], s
 def test_a_plan_is_made_and_its_launch_files_are_downloaded(open_page: Callable[..., Any], screenshots: Path) -> None:
     page = open_page()
     page.locator("#tab-plan").click()
-    page.locator("#plan-fix").fill("pp=4")
-    page.locator("#plan-fix").press("Enter")
-    page.locator("#run-plan").click()
-    page.wait_for_selector("#plan-headline", timeout=60_000)
+    planned(page)
     assert "pp 4" in page.locator("#plan-headline").inner_text()
     page.locator("#get-launch").click()
     page.wait_for_selector("[data-file]")
@@ -704,8 +709,7 @@ def test_what_was_asked_of_a_plan_stays_when_its_figures_come_late(open_page: Ca
     page, held = open_page(), []
     page.route("**/api/plan/figures", lambda route: held.append(route))
     page.locator("#tab-plan").click()
-    page.locator("#plan-fix").fill("pp=4")
-    page.locator("#run-plan").click()
+    planned(page)
     page.locator("#get-launch").click()
     page.wait_for_selector("[data-file]")
     assert page.locator(".zoomed").count() == 0
@@ -718,9 +722,7 @@ def test_what_was_asked_of_a_plan_stays_when_its_figures_come_late(open_page: Ca
 def test_the_step_in_time_is_zoomed_moved_and_downloaded_for_perfetto(open_page: Callable[..., Any]) -> None:
     page = open_page()
     page.locator("#tab-plan").click()
-    page.locator("#plan-fix").fill("pp=4")
-    page.locator("#plan-fix").press("Enter")
-    page.locator("#run-plan").click()
+    planned(page)
     until(page, "document.querySelector('.zoomed rect')", 60)
     shown, drawn = page.locator(".zoomed"), page.locator(".zoomed rect")
     page.evaluate("document.querySelector('.zoomed').scrollIntoView({block: 'center'})")
@@ -1014,15 +1016,13 @@ def test_axe_finds_nothing_to_complain_of_in_any_view(open_page: Callable[..., A
         for fault in by_night + page.evaluate("() => axe.run().then(all => all.violations)"):
             found.append((view, fault["id"], [node["html"][:120] for node in fault["nodes"][:3]]))
 
-    def planned() -> None:
-        page.locator("#plan-fix").fill("pp=4")
-        page.locator("#plan-fix").press("Enter")
-        page.locator("#run-plan").click()
+    def drawn() -> None:
+        planned(page)
         until(page, "document.querySelector('.zoomed rect')", 60)
 
     look("shape", there="#step-time", act=lambda: None)
     look("compare", there=".results table, .results svg", act=lambda: None)
-    look("plan", there="#plan-headline", act=planned)
+    look("plan", there="#plan-headline", act=drawn)
     look("deploy", there="#deploy-headline", act=lambda: None)
     look(
         "design",
