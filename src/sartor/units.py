@@ -153,6 +153,18 @@ def parse_count(field: str, text: str) -> float:
     return value
 
 
+_TIMES = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0, "h": 3600.0}
+
+
+def parse_seconds(field: str, text: str) -> float:
+    """``"200ms"`` -> 0.2, ``"0.2"`` -> 0.2, ``"5min"`` -> 300."""
+    unit = text.strip().lower().lstrip("+-.0123456789e").strip()
+    try:
+        return float(text.strip().lower().removesuffix(unit)) * _TIMES[unit]
+    except (KeyError, ValueError):
+        raise InputError(field, text, "must be a number of seconds, or of ms, min or h by name", "200ms") from None
+
+
 def format_count(count: float) -> str:
     """``8030261248`` -> ``'8.03B'``; never ``1e+03M``."""
     for scale, unit in _COUNTS:

@@ -19,6 +19,7 @@ from sartor.designs.options import DesignOptions
 from sartor.model.workload import Optimizer
 from sartor.options import declared as design_options
 from sartor.run.fields import FIELDS
+from sartor.units import parse_seconds
 
 
 def commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -129,6 +130,7 @@ def test_help_of_serving_tells_its_default_device(capsys: pytest.CaptureFixture[
         ("gemm -m 4 -n 4 -k 4 --gpu h100", "the argument M, without -m"),
         ("advise --model llama-3-8b --gpu h100", "the argument MODEL, without --model"),
         ("design llama-3-8b", "--model"),
+        ("plan llama-3-8b --gpu h100", "--cluster (a GPU's name is one too)"),
     ],
 )
 def test_a_word_of_another_tool_is_answered_by_ours(sartor: Callable[..., Any], words: str, nearest: str) -> None:
@@ -136,13 +138,29 @@ def test_a_word_of_another_tool_is_answered_by_ours(sartor: Callable[..., Any], 
 
 
 @pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("0.2", 0.2), ("200ms", 0.2), ("2e2 MS", 0.2), ("1.5h", 5400.0), ("20us", 2e-5)],
+)
+def test_a_time_may_have_its_unit(text: str, seconds: float) -> None:
+    assert parse_seconds("ttft", text) == pytest.approx(seconds, rel=1e-12)
+
+
+@pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("lint", "", "--gpu", "h100"), "an argument='': is empty: give it a value, or leave it out"),
+        (("lint", "", "--gpu", "h100"), "the word after lint='': is empty: give it a value, or leave it out"),
         (("plan", "gpt2", "--num-devices", "8", "--cluster", ""), "--cluster='': is empty"),
         (("plan", "gpt2", "--num-devices", "8", "--cluster="), "--cluster='': is empty"),
         (("serving", "gpt2", "--concurrency", "8,,64"), "--concurrency=8,,64: must be a whole number, or several"),
         (("advise", "gpt2", "--objective", "trian"), "--objective=trian: must be train, prefill, decode, shares of"),
+        (
+            ("place", "examples/schedule/decoder_backward.json"),
+            "has 'ops', so it is for another command; nearest: sartor",
+        ),
+        (
+            ("deploy", "gpt2", "--gpu", "h100", "--ttft", "2x"),
+            "must be a number of seconds, or of ms, min or h by name",
+        ),
         (("validate", "memory"), "measurements of your own (none is shipped; docs/howto/validate.md)"),
     ],
 )

@@ -48,7 +48,7 @@ from sartor.step.serving.deploy import (
 from sartor.step.serving.engines import ENGINES, Engine, engines_on
 from sartor.step.serving.inference import WIDTHS
 from sartor.step.serving.served import Load, Server, cut_block, near_uncut, padded, server_memory
-from sartor.units import Floats
+from sartor.units import Floats, parse_seconds
 
 MOST_DRAFTS = 16
 """Most tokens that a step drafts; engines' own recipes draft 1 to 8."""
@@ -207,14 +207,14 @@ def _with_others(
     return answer
 
 
-_GOALS: Mapping[str, tuple[str, type]] = {
-    "ttft": ("ttft_s", float),
-    "tpot": ("tpot_s", float),
+_GOALS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+    "ttft": ("ttft_s", partial(parse_seconds, "ttft")),
+    "tpot": ("tpot_s", partial(parse_seconds, "tpot")),
     "rate": ("requests_per_s", float),
     **{name: (name, float) for name in ("percentile", "probability", "cached")},
     **{name: (name, int) for name in ("users", "input_len", "output_len", "most_devices")},
 }
-"""Words of the objective ``serve``: the parameter of `deploy` and its type."""
+"""Words of the objective ``serve``: the parameter of `deploy` and how it is read."""
 
 
 def served_goal(objective: str) -> JsonDict:

@@ -176,7 +176,9 @@ def _refuse_empty(words: list[str]) -> None:
     """Raise ``InputError`` for an empty word: a variable of the shell that is not set must not become a default."""
     for before, word in zip(("", *words), words, strict=False):
         if not word.strip() or (word.startswith("--") and word.endswith("=")):
-            field = word.rstrip("=") if word.strip() else before if before.startswith("-") else "an argument"
+            field = (
+                word.rstrip("=") if word.strip() else before if before.startswith("-") else f"the word after {before}"
+            )
             raise InputError(field, "''", "is empty: give it a value, or leave it out")
 
 
@@ -289,7 +291,7 @@ def _comes_from(error: BaseException | None, kind: type[BaseException]) -> bool:
 
 
 OTHER_WORDS = {
-    "--gpu": "--cluster", "--gpus": "--num-devices", "--world-size": "--num-devices", "--chips": "--num-devices",
+    "--gpu": "--cluster (a GPU's name is one too)", "--gpus": "--num-devices", "--world-size": "--num-devices", "--chips": "--num-devices",
     "--nodes": "--num-devices", "--precision": "--dtype", "--recipe": "--dtype", "--quantization": "--dtype",
     "--fp8": "--dtype", "--bf16": "--dtype", "--fp16": "--dtype", "--fp4": "--dtype", "--batch": "--microbatch-size",
     "--batch-size": "--microbatch-size", "--micro-batch-size": "--microbatch-size", "--sequence-length": "--seq-len",
@@ -313,7 +315,7 @@ def _meant(error: Any, option: str) -> str:
     if axis in {param.name for param in params if param.param_type_name == "argument"}:
         return f"the argument {axis.upper()}, without {option}"
     meant = OTHER_WORDS.get(option, "")
-    return meant if meant in has else ""
+    return meant if meant.partition(" ")[0] in has else ""
 
 
 def _from_usage(error: Any) -> InputError:

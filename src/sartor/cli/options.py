@@ -32,6 +32,16 @@ def size_of(field: str) -> Callable[[str], int]:
     return size
 
 
+def seconds(text: str) -> float:
+    """A parser of times: ``0.2`` or ``200ms``."""
+    from sartor.units import parse_seconds
+
+    try:
+        return parse_seconds("", str(text))
+    except InputError as error:
+        raise typer.BadParameter(f"{text!r} {error.must}; nearest: {error.nearest}") from None
+
+
 whole_number = size_of("")
 tokens = size_of("seq_len")
 
@@ -245,7 +255,7 @@ EqualDevices = Annotated[int | None, NUM_DEVICES(metavar="N", parser=size_of("nu
 
 # How much to search and list, and what makes a check fail.
 
-TIME_LIMIT = partial(typer.Option, "--time-limit", metavar="SECONDS")
+TIME_LIMIT = partial(typer.Option, "--time-limit", metavar="SECONDS", parser=seconds)
 TimeLimit = Annotated[float, TIME_LIMIT(help="Time limit of a search; 0 returns a first schedule at once.")]
 RequestTimeLimit = Annotated[float, TIME_LIMIT(help="Time limit of a search.")]
 

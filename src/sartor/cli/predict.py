@@ -322,8 +322,12 @@ def deploy(
     users: Annotated[
         int, typer.Option("--users", metavar="N", parser=o.whole_number, help="Requests always in flight, instead.")
     ] = 0,
-    ttft: Annotated[float | None, typer.Option("--ttft", metavar="S", help="Largest time to the first token.")] = None,
-    tpot: Annotated[float | None, typer.Option("--tpot", metavar="S", help="Largest time between tokens.")] = None,
+    ttft: Annotated[
+        float | None, typer.Option("--ttft", metavar="S", parser=o.seconds, help="Largest time to the first token.")
+    ] = None,
+    tpot: Annotated[
+        float | None, typer.Option("--tpot", metavar="S", parser=o.seconds, help="Largest time between tokens.")
+    ] = None,
     percentile: Annotated[
         float | None, typer.Option("--percentile", metavar="95", help="Of requests that must see both, not the mean.")
     ] = None,

@@ -143,6 +143,8 @@ def _declared_parameter(name: str, row: Declared) -> inspect.Parameter:
     extras: dict[str, Any] = {"metavar": row.metavar or None}
     if row.kind is Spelling.WHOLE:
         extras["parser"] = o.size_of(name)
+    if row.metavar == "SECONDS":
+        extras["parser"] = o.seconds
     if row.kind is Spelling.FILE:
         extras["callback"] = o.writable
     default = row.default if row.terminal_default is ... else row.terminal_default

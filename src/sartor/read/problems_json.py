@@ -41,7 +41,7 @@ ALIKE = 0.8
 
 def read_placement(path: Path) -> PlacementProblem:
     """The problem in a file. Raises `InputError` naming the field, its value and what must hold."""
-    return parse_placement(_read_object(path))
+    return parse_placement(_read_object(path, lacks="ops", command="schedule"))
 
 
 def read_terms(path: Path) -> PlacementTerms:
@@ -49,9 +49,12 @@ def read_terms(path: Path) -> PlacementTerms:
     return parse_terms(_read_object(path))
 
 
-def _read_object(path: Path) -> JsonDict:
-    """The JSON object in a file. Raises `InputError` if there is none."""
-    return parse_json(read_bytes(path, "instance", "must be a JSON file"), name=path.name)
+def _read_object(path: Path, lacks: str = "", command: str = "") -> JsonDict:
+    """The JSON object in a file. Raises `InputError` if there is none, or if it has the key of another command's."""
+    read = parse_json(read_bytes(path, "instance", "must be a JSON file"), name=path.name)
+    if lacks in read:
+        raise InputError("instance", path.name, f"has {lacks!r}, so it is for another command", f"sartor {command}")
+    return read
 
 
 def _refuse_misspelt(raw: JsonMap, required: Sequence[str], optional: Sequence[str], where: str) -> None:
@@ -243,7 +246,7 @@ OPERATOR_KEYS = ("id", "type", "latency", "intra_latency")
 
 def read_schedule_problem(path: Path) -> ScheduleProblem:
     """The problem in an instance file. Raises `InputError` on anything that is not one."""
-    return schedule_problem(_read_object(path))
+    return schedule_problem(_read_object(path, lacks="nodes", command="place"))
 
 
 def schedule_problem(instance: JsonMap) -> ScheduleProblem:

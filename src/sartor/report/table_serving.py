@@ -336,16 +336,16 @@ def _share_text(share: float) -> str:
     return f"{share:.0%}" if 0.01 <= share < 0.995 else "over 99%" if share > 0.5 else "under 1%"
 
 
+def _per_s(rate: float) -> str:
+    return f"{three_digits(rate)} {'request' if rate == 1 else 'requests'}/s"
+
+
 def _load_text(answer: DeploymentAnswer) -> str:
     load = answer.load
     lengths = f"{count_text(load.input_len, 'token')} in, {load.output_len:,} out"
     if load.users:
         return f"{count_text(load.users, 'request')} in flight of {lengths}"
-    return (
-        f"{three_digits(load.requests_per_s)} requests/s of {lengths}"
-        if load.requests_per_s
-        else f"{lengths}, any load"
-    )
+    return f"{_per_s(load.requests_per_s)} of {lengths}" if load.requests_per_s else f"{lengths}, any load"
 
 
 def _goal_text(answer: DeploymentAnswer) -> str:
@@ -470,7 +470,7 @@ def _out_of_reach(answer: DeploymentAnswer) -> list[str]:
     if answer.least_usd_per_hour:
         return [f"What meets the objectives costs at least {answer.least_usd_per_hour:,.2f} USD per hour."]
     if answer.most_load:
-        most = f"{answer.most_load:,.0f} requests in flight" if load.users else f"{answer.most_load:.3g} requests/s"
+        most = f"{answer.most_load:,.0f} requests in flight" if load.users else _per_s(answer.most_load)
         return [f"{answer.most_devices} devices take at most {most} (--most-devices)."]
     if answer.most_likely and (wanted := answer.objective.probability):
         layout, share = answer.most_likely
