@@ -291,7 +291,8 @@ def _comes_from(error: BaseException | None, kind: type[BaseException]) -> bool:
 
 
 OTHER_WORDS = {
-    "--gpu": "--cluster (a GPU's name is one too)", "--gpus": "--num-devices", "--world-size": "--num-devices", "--chips": "--num-devices",
+    "--gpu": "--cluster (a GPU's name is one too)",
+    "--gpus": "--num-devices", "--world-size": "--num-devices", "--chips": "--num-devices",
     "--nodes": "--num-devices", "--precision": "--dtype", "--recipe": "--dtype", "--quantization": "--dtype",
     "--fp8": "--dtype", "--bf16": "--dtype", "--fp16": "--dtype", "--fp4": "--dtype", "--batch": "--microbatch-size",
     "--batch-size": "--microbatch-size", "--micro-batch-size": "--microbatch-size", "--sequence-length": "--seq-len",
