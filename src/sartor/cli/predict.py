@@ -98,6 +98,7 @@ def gemm(
 
         c.show(gemm_view(found))
 
+
 SECONDS = partial(typer.Option, metavar="S", parser=o.seconds)
 
 
