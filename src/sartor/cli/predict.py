@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Unpack
 
@@ -24,6 +23,12 @@ Traffic = Annotated[
     typer.Option(
         "--traffic", metavar="FILE", help="CSV of requests (time,in,out[,cached]), instead of load and lengths."
     ),
+]
+Ttft = Annotated[
+    float | None, typer.Option("--ttft", metavar="S", parser=o.seconds, help="Largest time to the first token.")
+]
+Tpot = Annotated[
+    float | None, typer.Option("--tpot", metavar="S", parser=o.seconds, help="Largest time between tokens.")
 ]
 MostUsdPerHour = Annotated[
     float | None, typer.Option("--most-usd-per-hour", metavar="USD", help="Limit of what all devices cost.")
@@ -97,9 +102,6 @@ def gemm(
         from sartor.report.table_operators import gemm_view
 
         c.show(gemm_view(found))
-
-
-SECONDS = partial(typer.Option, metavar="S", parser=o.seconds)
 
 
 def _number_of_bytes(text: str) -> float:
@@ -326,8 +328,8 @@ def deploy(
     users: Annotated[
         int, typer.Option("--users", metavar="N", parser=o.whole_number, help="Requests always in flight, instead.")
     ] = 0,
-    ttft: Annotated[float | None, SECONDS("--ttft", help="Largest time to the first token.")] = None,
-    tpot: Annotated[float | None, SECONDS("--tpot", help="Largest time between tokens.")] = None,
+    ttft: Ttft = None,
+    tpot: Tpot = None,
     percentile: Annotated[
         float | None, typer.Option("--percentile", metavar="95", help="Of requests that must see both, not the mean.")
     ] = None,
