@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
 
+import sartor
 from sartor.errors import InputError
 from sartor.hardware.catalog import load_gpu
+from sartor.model.editing import edit
 from sartor.model.workload import Workload
 from sartor.model.zoo import load_model, model_names
-from sartor.shapes.quality import Evidence, QualityGuard, allowed, bounds, criteria, judged, levine_depth, quality_of
+from sartor.report.verdict import advice_lines
+from sartor.shapes.quality import (
+    Evidence,
+    QualityGuard,
+    allowed,
+    bounds,
+    criteria,
+    doubt,
+    judged,
+    levine_depth,
+    loss_change,
+    nats_per_efold,
+    quality_of,
+)
 from sartor.shapes.search import search_shapes
 
 BASE = load_model("llama-3.1-8b").fields()
@@ -155,3 +171,37 @@ def test_levine_s_depth_for_gpt3_is_80_layers() -> None:
 def test_a_width_that_is_none_is_refused(width: float) -> None:
     with pytest.raises(InputError, match="evidence"):
         QualityGuard(width=width)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            {"num_heads": 4, "num_kv_heads": 4, "head_dim": 128},
+            "num_heads 4 is outside 8 to 16, as far as evidence goes",
+        ),
+        ({"ffn_hidden_size": 2048}, ""),
+    ],
+)
+def test_a_change_beyond_the_evidence_is_doubted(change: dict[str, int], words: str) -> None:
+    before = load_model("pythia-70m")
+    assert doubt(edit(before, **change), before, 70e6, 0.05).removesuffix(" as evidence goes") == words
+
+
+def test_a_change_that_costs_more_loss_than_its_speed_buys_is_doubted() -> None:
+    before = load_model("pythia-2.8b")
+    fewer = edit(before, num_layers=28)
+    loss = float(loss_change(fewer, before).low_nats)
+    worth = loss / nats_per_efold(20 * 2.8e9)  # the logarithm of the speedup that buys as much
+    assert loss > 0
+    assert doubt(fewer, before, 2.8e9, 1 - math.exp(-0.99 * worth)).startswith(f"the loss rises by {loss:.3f} nats")
+    assert not doubt(fewer, before, 2.8e9, 1 - math.exp(-1.01 * worth))
+
+
+@pytest.mark.parametrize(("model", "gpu"), [("pythia-70m", "b200"), ("gpt2", "b200"), ("pythia-2.8b", "h100")])
+def test_advice_and_findings_judge_a_change_alike(model: str, gpu: str) -> None:
+    found = sartor.advise(model, gpu)
+    costly = [finding for finding in found.findings if finding.fix and (finding.gain_fraction or 0) >= 0.01]
+    assert found.search.candidates or all(finding.doubt for finding in costly)
+    brief = " ".join(advice_lines(found))
+    assert found.search.candidates or all(finding.doubt in brief for finding in costly[:1])

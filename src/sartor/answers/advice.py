@@ -58,6 +58,7 @@ FINDING: Fields = (
     number("low_s", path="gain_low_s", null=True, help="lower end of the gain's 80% interval"),
     number("high_s", path="gain_high_s", null=True, help="upper end of the gain's 80% interval"),
     text("source"),
+    text("doubt", help="why not to make the change, though it saves time; empty if nothing is known against it"),
     flag("remark", help="an architecture choice to make before training, not a fault of the shape"),
     number("params_change"),
     number("device_seconds_spared"),

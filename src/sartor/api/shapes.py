@@ -54,6 +54,7 @@ from sartor.hardware.cluster_catalog import network_of
 from sartor.hardware.gpu import Gpu, alignment_of
 from sartor.interrupts import counted
 from sartor.json_types import JsonDict, JsonMap
+from sartor.model.editing import edit
 from sartor.model.lower import feasible, lower
 from sartor.model.lower.setting import undivided_words
 from sartor.model.plan import AXES
@@ -545,7 +546,21 @@ def findings_of(
 
     if question.reading.shape.traced is not None:
         return ()
-    return added_up(run_rules(_context(question, run), allow=tuple(allow), remarks=remarks))
+    found = added_up(run_rules(_context(question, run), allow=tuple(allow), remarks=remarks))
+    return tuple(replace(finding, doubt=_doubt(question, finding)) for finding in found)
+
+
+def _doubt(question: Question, finding: Finding) -> str:
+    """What speaks against the fix of a finding that saves time, as `advise` judges a shape."""
+    from sartor.shapes.quality import doubt
+
+    before, saved = question.trained_shape, finding.gain_fraction or 0.0
+    if finding.remark or not saved or not finding.fix.keys() <= before.fields().keys():
+        return ""
+    words = doubt(edit(before, **finding.fix), before, float(question.reading.num_params), saved)
+    return words or "it may be no gain: its interval holds none" * (
+        finding.gain_low_s is not None and finding.gain_low_s <= 0
+    )
 
 
 def _context(question: Question, run: InRun | None) -> Context:

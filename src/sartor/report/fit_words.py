@@ -284,13 +284,15 @@ def first_change(answer: ModelEstimate, findings: Sequence[Finding], *, further:
     fixes = [item for item in findings if item.fix and not item.remark and abs(item.params_change) <= SAME_SIZE]
     costly = [item for item in fixes if (item.gain_fraction or 0) >= WORTH_TRYING]
     if costly:
-        first = max(costly, key=lambda item: item.gain_fraction or 0)
+        first = max(costly, key=lambda item: (not item.doubt, item.gain_fraction or 0))
         fix = ", ".join(f"{name}={value}" for name, value in first.fix.items())
         of = "step" if answer.question.held is not None else "pass"
         size = f", {format_change(first.params_change)} parameters" if abs(first.params_change) >= WORTH_TRYING else ""
         saved = f"{format_share(first.gain_fraction or 0)} of the {of} ({first.rule}{size})"
         sure = (first.gain_fraction or 0) >= WORTH_CHANGING
         told = f"Change first: {fix}, which saves {saved}" if sure else f"Perhaps better: {fix}, by {saved}"
+        if first.doubt:
+            told = f"Not worth it: {fix}, which would save {saved}: {first.doubt}"
         why = f"`{_stated_command('lint', answer)}` says why" if sure else ""
         why = why or f"`{_stated_command('advise', answer)}` judges shapes of this size"
         return f"{told}{f'; {why}' * further}.{padding}"

@@ -93,8 +93,8 @@ def _finding_lines(finding: Finding, width: int) -> Iterator[tuple[str, str]]:
 
 
 def _also(finding: Finding) -> list[str]:
-    """Further reasons for the same change: ``also R14 flash_misfit: head_dim=80 is padded ...``."""
-    return [
+    """Further reasons for the same change: ``also R14 flash_misfit: head_dim=80 is padded ...``; and against it."""
+    return [f"not worth it: {finding.doubt}"] * bool(finding.doubt) + [
         f"also {finding_beside.code} {finding_beside.rule}: {finding_beside.message}"
         for finding_beside in finding.others
     ]

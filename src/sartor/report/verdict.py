@@ -17,7 +17,7 @@ from sartor.units import format_change, format_count, format_share
 if TYPE_CHECKING:
     from sartor.answers.advice import Advice, Worth
     from sartor.answers.estimate import ModelEstimate
-    from sartor.rules.rule import Finding
+    from sartor.rules.rule import Finding, Fix
     from sartor.shapes.quality import LossChange, Quality
     from sartor.shapes.search import Candidate, CoDesign, ShapeSearch
 
@@ -134,9 +134,15 @@ def why_to_keep(advice: Advice, *, brief: bool = False) -> str:
     """Why to keep the shape, but for what lint calls an error, and the best alternative tried; ``brief``: its gain
     alone."""
     faults = [f for f in _of_what_runs(advice) if f.grade is Grade.ERROR and f.fix]
-    fixes = " and ".join(f"{name}={value}" for fault in faults for name, value in fault.fix.items())
+    fixes = " and ".join(_set_text(fault.fix) for fault in faults)
     keep = f"Set {fixes}, as lint calls the present value an error, and keep the rest" if faults else "Keep this shape"
-    return f"{keep}: {_kept(advice.search, brief)}"
+    doubted = next((f for f in advice.findings if f.doubt and (f.gain_fraction or 0.0) >= MATTERS), None)
+    but = f" Not {_set_text(doubted.fix)} ({doubted.rule}): {doubted.doubt}." if doubted else ""
+    return f"{keep}: {_kept(advice.search, brief)}{but}"
+
+
+def _set_text(fix: Fix) -> str:
+    return ", ".join(f"{name}={value}" for name, value in fix.items())
 
 
 def _kept(search: ShapeSearch, brief: bool) -> str:

@@ -223,6 +223,8 @@ class Finding:
     """Share of the device-seconds of a pass of inference that fewer devices spare; its time is no shorter."""
     axis: str = ""
     """For one that cannot run: the degree of parallelism that does not divide the shape."""
+    doubt: str = ""
+    """Why not to make the change, though it saves time: what speaks against the shape, or an interval with no gain."""
     others: tuple[Finding, ...] = ()
     """Findings of other rules that the same change fixes; its gain already includes theirs."""
 

@@ -334,6 +334,21 @@ def loss_change(after: TransformerShape, before: TransformerShape) -> LossChange
     )
 
 
+def doubt(after: TransformerShape, before: TransformerShape, num_params: float, saved: float) -> str:
+    """Why not to have the shape ``after`` in place of ``before`` though it saves a share of the time: published models
+    have no such sizes, controlled studies found it worse, or its loss is surely worth more than what it saves, spent on
+    tokens (20 per parameter). Empty where none holds."""
+    moved = quality_of(QualityGuard(), after.fields(), before.fields(), num_params).moved
+    for check in moved:
+        if not check.within_evidence:
+            known = f"{check.low:.4g} to {check.high:.4g}"
+            return f"{check.name} {check.value:.4g} is outside {known}, as far as evidence goes"
+    if worse := [check.name for check in moved if check.adverse]:
+        return f"controlled studies found such a change of {worse[0]} worse"
+    loss, gained = float(loss_change(after, before).low_nats), -math.log1p(-saved) * nats_per_efold(20 * num_params)
+    return f"the loss rises by {loss:.3f} nats or more, {gained:.3f} is what its speed buys" if loss > gained else ""
+
+
 def _quantities(shape: TransformerShape, before: TransformerShape) -> dict[str, Floats]:
     """What each term of the law multiplies, of a shape beside the shape ``before``; without those it has no sizes
     for."""

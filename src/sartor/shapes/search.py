@@ -171,7 +171,7 @@ def _answer(
     }
     fair = _fastest(1 + prices.regret, kinds.count)
     candidates = {i: priced.candidate(i) for i in sorted({*chosen, *own_best.values(), fair, *smallest, *unsure})}
-    sure = [i for i in chosen if candidates[i].efficiency_low > 1]
+    sure = [i for i in (*chosen, *unsure) if candidates[i].efficiency_low > 1]
     unsure = [] if sure else [i for i in (*chosen, *unsure) if candidates[i].efficiency_gain > 1][:1]
     smallest = [i for i in (*smallest, *sure[:1]) if i in sure]
     chosen = sure
