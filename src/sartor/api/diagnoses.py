@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -180,23 +180,14 @@ def _other_device(trace: KernelTrace, named: str | None, where: Cluster) -> list
 
 def _as_run(trace: KernelTrace) -> RunLog:
     """A trace as a run log that only knows the number of devices."""
-    from sartor.traces.logs.run_log import RunLog
+    from sartor.traces.logs.run_log import COLUMNS, RunLog
 
-    none = np.array([np.nan])
+    none: Any = np.array([np.nan])
     return RunLog(
         trainer=USUAL_TRAINER,
         title="trace",
         iteration=np.array([0]),
-        step_s=none,
-        tokens_per_s=none,
-        device_tokens_per_s=none,
-        samples_per_s=none,
-        flops_per_s=none,
-        allocated_bytes=none,
-        reserved_bytes=none,
-        mfu=none,
-        loss=none,
-        clock_s=none,
+        **dict.fromkeys(COLUMNS, none),
         facts={} if trace.world_size is None else {"num_devices": trace.world_size},
     )
 

@@ -1,6 +1,6 @@
-"""A training log as the runs it holds; the trainer is recognized by its step lines.
+"""A training log as the runs it holds: every number is read by the words beside it, whoever prints it.
 
-``formats.toml`` has what the trainers print: patterns of numbers with their units, and facts about the plan.
+``formats.toml`` has these words, the names of trainers by their step lines, and patterns of facts about the plan.
 """
 
 from __future__ import annotations
@@ -10,136 +10,83 @@ import json
 import math
 import re
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import reduce
 from itertools import chain, pairwise, takewhile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from sartor.bounded import decoded, packaged_toml, read_bytes, unpacked
+from sartor.bounded import decoded, read_bytes, unpacked
 from sartor.errors import InputError
 from sartor.hardware.catalog import GPUS
 from sartor.json_types import JsonMap
-from sartor.traces.logs.run_log import SLOWER, RunLog, filled
-from sartor.units import GIB, BoolArray, FloatArray, IntArray, format_seconds, format_share
-
-NUMBER = r"([0-9][0-9,]{0,20}(?:\.[0-9]{1,20})?(?:[eE][+-]?[0-9]{1,3})?)"
-HUMAN = NUMBER + r"([KMGTB]?)"
-"""A number with a suffix such as K or M, as nanotron prints."""
-KEY_END = r"\)?['\"]?(?:\s{0,2}[:=]\s{0,2}['\"]?|\s)"
-"""Between a key and its number."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Reading:
-    """One number in a line: its quantity, pattern and unit in SI."""
-
-    of: str
-    """``step_s``, ``steps_per_s``, ``tokens_per_s``, ``device_tokens_per_s``, ``samples_per_s``, ``flops_per_s``,
-    ``allocated_bytes``, ``reserved_bytes``, ``mfu``, or a whole-number fact (``global_batch_size``)."""
-    where: re.Pattern[str]
-    unit: float = 1.0
+from sartor.traces.logs.fields import FILE, SUFFIX, numbers_in
+from sartor.traces.logs.run_log import SLOWER, UNKNOWN, RunLog, filled
+from sartor.units import GIB, FloatArray, IntArray, format_seconds, format_share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LogFormat:
-    """How one trainer prints its steps."""
+    """What is known of one trainer's step lines: a row of ``formats.toml``."""
 
     trainer: str
     title: str
     marks: tuple[str, ...]
     """Words that every step line contains."""
-    iteration: re.Pattern[str] | None
-    """None: every line stands for a whole run."""
-    readings: tuple[_Reading, ...]
-    beside: tuple[_Reading, ...] = ()
-    """Numbers on lines of their own that belong to the step before."""
+    iteration: re.Pattern[str] | None = None
+    """The step's number, where the trainer says it in no usual words."""
+    own: tuple[str, ...] = ()
+    """Words of a step line, beside such a number."""
     counts_samples: bool = False
     """Whether the iteration counts samples."""
-    clock: re.Pattern[str] | None = None
-    """Time stamp of a line, for logs in which only this tells how long steps take."""
+    clocked: bool = True
+    """Whether the times of its lines tell how long steps take, where nothing else does."""
+    means: Mapping[str, str] = field(default_factory=lambda: {"memory": "allocated_bytes"})
+    """What numbers are that are said of nothing."""
+    gb: float = GIB
+    keys: Mapping[str, re.Pattern[str]] = field(default_factory=dict)
+    """Words for quantities of its own."""
     begins: str = ""
     """Words on a line that every launch prints once, before its first step."""
     times: str = ""
     """As in ``RunLog``."""
-    units: tuple[str, ...] = field(default_factory=tuple)
-
-
-_FILE = packaged_toml("traces/logs", "formats.toml")
-UNITS = {"ms": 1e-3, "MiB": 2.0**20, "GiB": GIB, "GB": 1e9, "mega": 1e6, "tera": 1e12, "percent": 0.01}
-"""Units of ``formats.toml`` in SI."""
+    units: tuple[str, ...] = ()
 
 
 def _format(row: JsonMap) -> _LogFormat:
     """A row of ``formats.toml``."""
-    texts = {name: tuple(row[name]) for name in ("marks", "units")}
-    patterns = {name: re.compile(row[name]) if name in row else None for name in ("iteration", "clock")}
-    readings = {name: tuple(map(_reading, row.get(name, ()))) for name in ("readings", "beside")}
-    return _LogFormat(**{**row, **texts, **patterns, **readings})
+    texts = {name: tuple(row.get(name, ())) for name in ("marks", "units")}
+    keys = {of: re.compile(pattern) for of, pattern in row.get("keys", {}).items()}
+    iteration = re.compile(row["iteration"]) if "iteration" in row else None
+    own = texts["marks"] if iteration else ()
+    return _LogFormat(**{**row, **texts, "keys": keys, "iteration": iteration, "own": own})
 
 
-def _reading(row: JsonMap) -> _Reading:
-    number = HUMAN if row.get("number") == "human" else NUMBER
-    before = row.get("before") or f"(?i){row['key']}{KEY_END}"
-    where = before + r"\s{0,12}" + number + row.get("after", "")
-    return _Reading(of=row["of"], where=re.compile(where), unit=UNITS.get(row.get("unit", ""), 1.0))
-
-
+_FILE = FILE
 FORMATS = tuple(map(_format, _FILE["format"]))
-BY_WORDS = tuple(
-    _format({**_FILE["by_words"], "iteration": pattern, "beside": _FILE["by_words"]["readings"]})
-    for pattern in _FILE["by_words"].pop("iterations")
-)
-"""Forms of a trainer that has no row."""
-MEGATRON = next(form for form in FORMATS if form.title == "Megatron-LM")
+MEGATRON, BAR = FORMATS[0], FORMATS[-1]
+BY_WORDS = _LogFormat(trainer="pytorch", title=UNKNOWN, marks=())
+STEPS = tuple(map(re.compile, _FILE["steps"]["patterns"]))
+_ANY_STEP = re.compile("|".join([*_FILE["steps"]["patterns"], _FILE["format"][-1]["iteration"]]))
 
-RANK = re.compile(
-    r"^\s{0,4}(?:\[(\d{1,6})\]:|\[\d{1,6},(\d{1,6})\]<std(?:out|err)>:|(\d{1,6}): )"
-    r"|^.{0,120}?\[(?:default|rank)(\d{1,6})\]:"
-)
-"""The rank that a launcher puts before each line; of times and rates only the lowest one's lines count."""
-NO_NUMBER = re.compile(r"loss['\"]?\s{0,3}[:=]\s{0,12}'?nan\b|nan iterations:\s{0,8}[1-9]", re.IGNORECASE)
-"""A step line whose loss is not a number."""
-_LOSS = re.compile(
-    r"(?:\blm[ _-]loss|\bloss(?: train)?|\bcross-entropy-loss|(?<!\w)(?:reduced_)?train_loss"
-    r"|\btrain/(?:crossentropy)?loss)['\"]?\s{0,3}[:=]?\s{0,12}'?([0-9.]{1,20}(?:[eE][+-]?\d{1,3})?)(?![\w.])",
-    re.IGNORECASE,
-)
-NO_GRADIENT = re.compile(r"grad[_ ]norm['\"]?\s{0,3}[:=]\s{0,12}'?nan\b", re.IGNORECASE)
-"""A step line whose gradient is not a number. Fp16 has some while its loss scale falls: only those to the end count."""
-_SKIPPED = re.compile(r"skipped iterations:\s{0,8}([1-9]\d{0,8})|(OVERFLOW)! Rank 0 Skipping step")
-_TIMERS = re.compile(r"(?:forward|backward)-compute \.{2,60}: \((\d{1,12}\.\d{1,6}), (\d{1,12}\.\d{1,6})\)")
-"""Megatron's timers of the fastest and of the slowest rank."""
-_STAMPS = re.compile(
-    r"(\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)|(\d\d/\d\d/\d{4} \d\d:\d\d:\d\d)"
-    r"|^[IWEF]\d{4} (\d\d:\d\d:\d\d\.\d{1,6})|\[((?:\d{1,4}:)?\d\d:\d\d)<"
-)
-"""Times that launchers, loggers and progress bars put on a line."""
-
-
-DUMPED = re.compile(r"\b([a-zA-Z]\w{1,60}) \.{3,60} (.{1,400})$")
-"""A line of Megatron's dump of arguments: ``  hidden_size .......... 4096``, behind any prefix."""
-
+_LINE = {name: re.compile(pattern) for name, pattern in _FILE["lines"].items()}
+_CLOCKS = tuple(map(re.compile, _FILE["clocks"]["patterns"]))
+_ENDS = {name: re.compile(pattern) for name, pattern in _FILE["ends"].items()}
+_CAUSES = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern in _FILE["causes"].items()))
 _FACTS: Mapping[str, Sequence[str]] = _FILE["facts"]
 _WORDS: Mapping[str, Mapping[str, str]] = _FILE["words"]
-_CAUSES = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern in _FILE["causes"].items()))
-_AXES_OF_NAME = {"pp": "pp", "tp": "tp", "cp": "cp", "ep": "ep", "mbs": "microbatch_size", "gbs": "global_batch_size"}
-_NAMED = re.compile(r"(?<![a-zA-Z0-9])(pp|tp|cp|ep|mbs|gbs|seq)(\d{1,9})(?![0-9])")
-_NODES = re.compile(r"(?<![a-zA-Z0-9])(\d{1,5})n(\d{1,3})g(?![a-zA-Z0-9])")
 LEAST_NAMED = 3
 """Least number of parts in the name of a configuration, such as ``pp4-cp1-ep8-mbs1``."""
-_CONFIG = re.compile(r"^(?:.{0,200})Model config \w{1,60}Config (?={)", re.MULTILINE)
-"""What transformers puts before a model's configuration."""
-_MESH = re.compile(r"device mesh with \[([^\]]{1,200})\], \[([^\]]{1,200})\]")
-_PARALLELISM = re.compile(r"device mesh with parallelism: ((?:\w{1,20}=\d{1,7}(?:, )?){1,12})")
 
 
 def _arguments_in(text: str) -> dict[str, str]:
     """The dump of Megatron's arguments."""
-    matches = (DUMPED.search(line) for line in text.splitlines() if " ..." in line)
+    matches = (_LINE["dumped"].search(line) for line in text.splitlines() if " ..." in line)
     return {match[1]: match[2].strip() for match in matches if match}
 
 
@@ -171,7 +118,7 @@ def _facts_in(text: str) -> dict[str, int | str]:
 
 def _config_in(text: str) -> JsonMap:
     """The model's configuration that transformers logs; empty without one."""
-    match = _CONFIG.search(text)
+    match = _LINE["config"].search(text)
     with suppress(ValueError):
         return dict(json.JSONDecoder().raw_decode(text, match.end())[0]) if match else {}
     return {}
@@ -186,11 +133,11 @@ def gpu_named(text: str) -> str | None:
 
 def _configuration_name(line: str) -> dict[str, int | str]:
     """``8n8g-h100/pp4-cp1-ep8-mbs1-gbs1024-seq4096``."""
-    parts = dict(_NAMED.findall(line))
+    parts = dict(_LINE["named"].findall(line))
     if len(parts) < LEAST_NAMED:
         return {}
-    facts: dict[str, int | str] = {_AXES_OF_NAME.get(name, "seq_len"): int(value) for name, value in parts.items()}
-    if nodes := _NODES.search(line):
+    facts: dict[str, int | str] = {_FILE["short"].get(name, name): int(value) for name, value in parts.items()}
+    if nodes := _LINE["nodes"].search(line):
         facts["num_devices"] = int(nodes[1]) * int(nodes[2])
     return facts
 
@@ -199,10 +146,10 @@ def _mesh(text: str) -> dict[str, int | str]:
     """torchtitan's device mesh: ``Building 2-D device mesh with ['dp_shard', 'tp'], [4, 2]``, and since 2025
     ``Building device mesh with parallelism: pp=1, dp_replicate=1, dp_shard=4, cp=1, tp=2, ep=1``, whose experts' axes
     lie inside the others. The former kind leaves out degrees of 1."""
-    if match := _PARALLELISM.search(text):
+    if match := _LINE["parallelism"].search(text):
         mesh = {name: int(size) for name, size in re.findall(r"(\w{1,20})=(\d{1,7})", match[1])}
         return {**_degrees(mesh), "num_devices": math.prod(mesh.get(name, 1) for name in AXES)}
-    match = _MESH.search(text)
+    match = _LINE["mesh"].search(text)
     if not match:
         return {}
     names = re.findall(r"\w{1,20}", match[1])
@@ -226,15 +173,12 @@ LONGEST_LINE = 4000
 """Only this many characters of a line are read."""
 MOST_HEADER = 2_000_000
 """Only this many characters before a run's first step are searched for facts."""
-LARGEST = 1e30
-"""Larger numbers are ignored."""
 MUST = (
     f"must be a training log of {', '.join(dict.fromkeys(form.title.split(' (')[0] for form in FORMATS))}, or another "
     "with a step's number, its loss and its time or tokens/s"
 )
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]{0,12}m")
-_SUFFIX = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 
 
 def read_log(path: str | Path, field: str = "LOG") -> tuple[RunLog, ...]:
@@ -248,21 +192,25 @@ def read_log(path: str | Path, field: str = "LOG") -> tuple[RunLog, ...]:
 
 def _parse_log(text: str, name: str, field: str = "LOG") -> tuple[RunLog, ...]:
     """The runs of a log's text. Raises `InputError` if it has no step line of a known trainer."""
-    text = _rows_of_blocks(_rows_of(text))
-    lines = text.splitlines()
-    form = _format_of(text, lines)
+    lines = _rows_of_blocks(_rows_of(text)).splitlines()
+    form, marked = _form_of(lines, MOST_TRIED)
+    if form is None and len(lines) > MOST_TRIED:
+        form, marked = _form_of(lines, len(lines))
     if form is None:
+        if marked:
+            must = f"has {marked} lines but no step time in them; must hold at least one step"
+            raise InputError(field, name, must)
         ends = "".join(f" {event.replace('after step 0', 'before its first step')}" for event in _ended(lines, 0))
         raise InputError(field, name, f"holds no line of a training step that is known; {MUST}{ends and '.' + ends}")
-    parts = list(_parts(form, lines if form.marks else [_BAR.sub("", line) for line in lines]))
+    parts = list(_parts(form, lines if form is BAR else map(_without_bar, lines)))
     heads = [*(part.header for part in parts), []][1:]
     runs = list[RunLog]()
     for part, head in zip(parts, heads, strict=True):
         run, last = _run(form, part), part.steps[-1][0]
         runs.append(replace(run, events=(*run.events, *_ended([*part.beside.get(last, ()), *head], last))))
+    rolls_out = any(map(_LINE["rolls_out"].search, lines[-MOST_TRIED:]))
+    runs = [replace(run, rolls_out=rolls_out) for run in runs]
     timed_runs = [run for run in runs if any(np.isfinite(rate).any() for rate in _rates(run))]
-    if not timed_runs:
-        raise InputError(field, name, f"has {form.title} lines but no step time in them; must hold at least one step")
     return tuple(
         _after(run, timed_runs[index - 1]) if index else replace(run, num_runs=len(timed_runs))
         for index, run in enumerate(replace(run, index=i, num_runs=len(timed_runs)) for i, run in enumerate(timed_runs))
@@ -291,19 +239,6 @@ def _after(run: RunLog, before: RunLog) -> RunLog:
     return replace(run, events=(*run.events, *ends, f"{words}."))
 
 
-_ENDS = {name: re.compile(pattern) for name, pattern in _FILE["ends"].items()}
-_GIB = r" ([\d.]{1,12}) GiB"
-_ASKED, _TOTAL, _FREE, _UNUSED = (
-    re.compile(words)
-    for words in (
-        f"Tried to allocate{_GIB}",
-        f"total capacity of{_GIB}",
-        rf"{_GIB[1:]} (?:is )?free",
-        f"and{_GIB} is reserved by PyTorch but unallocated",
-    )
-)
-
-
 def _ended(after: Sequence[str], step: int) -> tuple[str, ...]:
     """A sentence on what stopped the run, by the lines after its last step; empty if nothing did."""
     text = "\n".join(after)[-MOST_HEADER:]
@@ -314,25 +249,15 @@ def _ended(after: Sequence[str], step: int) -> tuple[str, ...]:
     if name == "memory":
         return (_out_of_memory(text, step),)
     last_error = [match[1].strip() for match in _ENDS["error"].finditer(text)][-1:] if name == "error" else []
-    words = {
-        "timeout": "stopped after step {step} in a timeout of NCCL. To do: find the rank that came late: its log and "
-        "stack (TORCH_NCCL_TRACE_BUFFER_SIZE, py-spy), its GPU (Xid errors) and its network.",
-        "terminated": "was stopped from outside after step {step} (SIGTERM: time limit, preemption or cancelled). To "
-        "do: ask for more time, or save a checkpoint on the signal.",
-        "killed": "was killed after step {step} (SIGKILL), mostly as the host's memory is full. To do: fewer loader "
-        "workers, and look at the host's memory (dmesg).",
-        "error": "stopped after step {step} with an error: {error}",
-        "exit_code": "stopped after step {step} with exit code {error}. To do: read the log of the rank that failed "
-        "first.",
-    }
     error = last_error[0] if last_error else matches[name][1] if name == "exit_code" else ""
-    return (f"The run {words[name].format(step=f'{step:,}', error=error)}",) if name else ()
+    return (f"The run {_FILE['end_words'][name].format(step=f'{step:,}', error=error)}",) if name else ()
 
 
 def _out_of_memory(text: str, step: int) -> str:
     """What ran out, by PyTorch's own words, and what would help."""
     asked, total, free, unused = (
-        float(match[1]) if (match := pattern.search(text)) else math.nan for pattern in (_ASKED, _TOTAL, _FREE, _UNUSED)
+        float(match[1]) if (match := _LINE[name].search(text)) else math.nan
+        for name in ("asked", "total", "free", "unused")
     )
     sizes = f"asked {asked:g} GiB" if asked > 0 else ""
     sizes += f", {free:g} of {total:g} GiB free" if free >= 0 and total > 0 and sizes else ""
@@ -368,24 +293,21 @@ def _rows_of_panel(text: str) -> str:
     )
 
 
-_BLOCK = re.compile(r'"time_ms": (\d{10,16}).{0,200}"key": "block_(start|stop)".{0,400}?"samples_count": (\d{1,12})')
-_MLPERF_BATCH = re.compile(r'"key": "global_batch_size", "value": (\d{1,9})')
-
-
 def _rows_of_blocks(text: str) -> str:
     """A submission to MLPerf with the mean step of each block of training, where it logs no step of its own."""
-    batch = _MLPERF_BATCH.search(text) if ":::MLLOG" in text and '"train_step_tim' not in text else None
+    text = _LINE["mlperf_key"].sub(r'"\1": ', text)
+    batch = _LINE["mlperf_batch"].search(text) if ":::MLLOG" in text and '"train_step_tim' not in text else None
     if batch is None or re.search('"(?:tracked_stats|throughput)".{0,400}?"samples_count"', text):
         return text
     lines, begun, before = [], math.nan, 0
     for line in text.splitlines():
         lines.append(line)
-        if not (match := _BLOCK.search(line)):
+        if not (match := _LINE["block"].search(line)):
             continue
         now, done = int(match[1]) / 1e3, int(match[3])
         if match[2] == "stop" and done > before:
             step_s = (now - begun) / (done - before) * int(batch[1])
-            metadata = f'{{"key": "train_step_time", "value": {step_s:.6f}, "metadata": {{"samples_count": {done}}}}}'
+            metadata = f'{{"train_step_time": {step_s:.6f}, "metadata": {{"samples_count": {done}}}}}'
             lines += [f':::MLLOG {{"time_ms": {match[1]}, {metadata[1:]}'] * (step_s > 0)
         begun, before = now, max(done, before)
     return "\n".join(lines)
@@ -441,7 +363,7 @@ def _wire(message: bytes) -> Iterator[tuple[int, bytes]]:
 
 def _rates(run: RunLog) -> tuple[FloatArray, ...]:
     """The arrays from which step times can be derived."""
-    return run.step_s, run.tokens_per_s, run.device_tokens_per_s, run.samples_per_s
+    return run.step_s, run.tokens_per_s, run.device_tokens_per_s, run.open_tokens_per_s, run.samples_per_s
 
 
 @dataclass(slots=True)
@@ -455,79 +377,79 @@ class _LogPart:
     beside: dict[int, list[str]] = field(default_factory=dict)
 
 
-def _format_of(text: str, lines: Sequence[str]) -> _LogFormat | None:
-    """The format with the most step lines; None if no line matches."""
-    matching = [form for form in FORMATS if all(mark in text for mark in form.marks)]  # much faster than line by line
-    counts = [(sum(all(mark in line for mark in form.marks) for line in lines), form) for form in matching]
-    best, form = max(counts, key=lambda counted: counted[0], default=(0, None))
-    if form and form.times != "smoothed":
-        return form
-    least = max(best // MOST_BARS, LEAST_BY_WORDS - 1)
-    return _by_words([_BAR.sub("", line) for line in lines[:MOST_TRIED]], least) or form
+def _form_of(lines: Sequence[str], length: int) -> tuple[_LogFormat | None, str]:
+    """The form that gives most steps a time or rate, None if none does; and the trainer whose words the lines have."""
+    text = "\n".join(lines)
+    forms = [form for form in FORMATS if all(mark in text for mark in form.marks)]  # much faster than line by line
+    marked = {form.title: sum(all(mark in line for mark in form.marks) for line in lines) for form in forms}
+    forms = [form for form in forms if marked[form.title]]
+    first = next((i for i, line in enumerate(lines) if _ANY_STEP.search(line)), 0)
+    tried = lines[first : first + length]
+    plain = list(map(_without_bar, tried))
+    best, most, silent = None, 0.0, False
+    usual = [form for form in forms if not form.iteration and form.times != "whole"]
+    own = [form for form in forms if form.iteration and form is not BAR]
+    named = (replace(form, iteration=words, own=form.marks) for form in usual for words in STEPS)
+    for form in (*own, *named, *(replace(BY_WORDS, iteration=words) for words in STEPS)):
+        parts = [] if silent and form.title == UNKNOWN else list(_parts(form, plain))
+        count = _timed(form, parts)
+        silent = silent or bool(parts and not count and not form.clocked)
+        if count > most * (MOST_OTHER if best and form.title == UNKNOWN != best.title else 1):
+            best, most = form, count
+    bars = _timed(BAR, list(_parts(BAR, tried))) if BAR in forms else 0
+    if bars and bars >= MOST_BARS * most:
+        best = BAR
+    whole = next((form for form in forms if form.times == "whole" and not best), None)
+    if whole and _timed(whole, list(_parts(whole, lines))):
+        best = whole
+    return best, max(marked, key=marked.__getitem__, default="")
+
+
+MOST_OTHER = 5
+"""Times as many steps must lines without a trainer's words tell to count instead of those with them."""
+
+
+def _timed(form: _LogFormat, parts: Sequence[_LogPart]) -> float:
+    """How many steps have a time; those that have a rate alone count for less. 0 for too few, or steps of an unknown
+    trainer without a loss: they may be of something else."""
+    count = 0.0
+    for part in parts:
+        texts = ("\n".join([line, *part.beside.get(step, ())]).lower() for step, line in part.steps)
+        if form.title == UNKNOWN and sum("loss" in text for text in texts) < max(LEAST_BY_WORDS, len(part.steps) / 2):
+            continue
+        step_s, *rates = map(np.isfinite, _rates(_run(form, part)))
+        count += int(step_s.sum()) or max(int(rate.sum()) for rate in rates) / MOST_BARS
+    return count
 
 
 MOST_BARS = 20
 """Times as often a bar may be printed as the lines that tell more."""
-_BAR = re.compile(r"^.{0,120}?\d{1,3}%.{0,400}?\d{1,12}/\d{1,12} \[[^\]]{0,200}\]")
-"""A progress bar, with what stands before it."""
-LEAST_BY_WORDS = 3
+LEAST_BY_WORDS = 2
 """Steps from which lines without a known form count as a log."""
+MOST_TRIED = 2_000
+"""Lines from the first step on in which the form is looked for, before all are."""
 
 
-def _by_words(lines: Sequence[str], most: int) -> _LogFormat | None:
-    """The form of an unknown trainer that gives most steps with a loss and a time or rate; its ``units`` say from which
-    words these are read. None if none gives more than ``most``: a bar may be of something that is loaded before."""
-    best = None
-    for form in BY_WORDS:
-        for part in _parts(form, lines):
-            texts = ("\n".join([line, *part.beside.get(step, ())]) for step, line in part.steps)
-            losses = [text for text in texts if "loss" in text.lower()]
-            if len(losses) <= max(most, len(part.steps) / 2):
-                continue
-            run = _run(form, part)
-            timed = max(int(np.isfinite(rate).sum()) for rate in _rates(run))
-            if timed > most:
-                units = _places(form, losses[-1], timed=bool(np.isfinite(run.step_s).any()))
-                best, most = replace(form, units=units), timed
-    return best
+def _without_bar(line: str) -> str:
+    return _LINE["bar"].sub("", line) if "<" in line else line
 
 
-def _places(form: _LogFormat, text: str, *, timed: bool) -> tuple[str, ...]:
-    """From which words of a step each number is read, in sentences. ``timed``: its time is known."""
-    matches = {reading.of: match[0] for reading in form.readings if (match := reading.where.search(text))}
-    clocked = ("step time from the lines' time stamps",) * (timed and not {"step_s", "steps_per_s"} & set(matches))
-    words = (f'{_FILE["quantities"][of]} from "{" ".join(found.split())[-SHOWN:]}"' for of, found in matches.items())
-    return (*clocked, *words)
-
-
-MOST_TRIED = 20_000
-"""Lines in which the form of an unknown trainer is looked for."""
-SHOWN = 40
-"""Characters that show where a number is read."""
-
-
-def _parts(form: _LogFormat, lines: Sequence[str]) -> Iterator[_LogPart]:
-    stepping = [all(mark in line for mark in form.marks) for line in lines]
-    rank = min((_rank(line) for line, step in zip(lines, stepping, strict=True) if step), default=-1)
+def _parts(form: _LogFormat, lines: Iterable[str]) -> Iterator[_LogPart]:
+    matched = [(line, _step_in(form, line)) for line in (line[:LONGEST_LINE] for line in lines)]
+    rank = min((_rank(line) for line, iteration in matched if iteration is not None), default=-1)
     part, before, begun = _LogPart(), -1, False
     waiting: list[str] = []
-    for line, step in zip(lines, stepping, strict=True):
-        if not step:
-            waiting.append(line[:LONGEST_LINE])
+    for line, iteration in matched:
+        if iteration is None:
+            waiting.append(line)
             begun = begun or bool(form.begins and form.begins in line)
             continue
-        line = line[:LONGEST_LINE]
-        match = form.iteration.search(line) if form.iteration else None
-        if match is None and form.iteration:  # no step, though it has the words of one
-            waiting.append(line)
-            continue
-        iteration = _whole(match[1]) if match else 0
-        if epoch := _EPOCH.match(line):
-            iteration += int(epoch[1]) * int(epoch[2])
+        if epoch := _LINE["epoch"].match(line):
+            iteration += int(epoch[1] or epoch[3]) * int(epoch[2] or epoch[4])
         if _rank(line) not in (rank, NO_RANK):
             part.others.append((iteration, line))
             continue
-        if part.steps and (iteration < before or begun or form.iteration is None):
+        if part.steps and (iteration < before or begun or form.times == "whole"):
             yield part
             part = _LogPart(header=waiting)
         elif part.steps:
@@ -541,20 +463,26 @@ def _parts(form: _LogFormat, lines: Sequence[str]) -> Iterator[_LogPart]:
         yield part
 
 
+def _step_in(form: _LogFormat, line: str) -> int | None:
+    """The number of the step that the line tells of."""
+    if form.times == "whole":
+        return 0 if all(mark in line for mark in form.marks) else None
+    match = form.iteration.search(line) if form.iteration and all(mark in line for mark in form.own) else None
+    return _whole(match[1]) if match else None
+
+
 def _whole(text: str) -> int:
     """``1.25k`` as a whole number."""
-    return int(text) if text.isdigit() else round(float(text.rstrip("kM")) * _SUFFIX[text[-1].upper()])
+    return int(text) if text.isdigit() else round(float(text.rstrip("kM")) * SUFFIX.get(text[-1].upper(), 1.0))
 
 
-_EPOCH = re.compile(r"\s{0,4}Epoch (\d{1,7}): .{0,400}?[|%] {0,3}\d{1,12}/(\d{1,12}) \[")
-"""The bar of one epoch of Lightning, which starts from 0 in the next."""
 NO_RANK = 10**6
 """Above every rank: that of a line without one."""
 
 
 def _rank(line: str) -> int:
     """The rank that a launcher put before a line."""
-    match = RANK.match(line)
+    match = _LINE["rank"].match(line)
     return NO_RANK if match is None else int(match[match.lastindex or 1])
 
 
@@ -562,56 +490,57 @@ HIGHEST = ("allocated_bytes", "reserved_bytes")
 """Quantities of which the highest of all ranks counts; of others, that of the first line."""
 
 
+READ = (*_FILE["quantities"], "loss")
+"""The quantities that are read of each step."""
+
+
 def _run(form: _LogFormat, part: _LogPart) -> RunLog:
     iterations = sorted({iteration for iteration, _ in part.steps})
     row = {iteration: i for i, iteration in enumerate(iterations)}
-    quantities = {*(reading.of for reading in (*form.readings, *form.beside)), "loss"}
-    columns = {quantity: np.full(len(iterations), np.nan) for quantity in quantities}
+    columns = {quantity: np.full(len(iterations), np.nan) for quantity in READ}
 
-    def put(readings: Sequence[_Reading], iteration: int, line: str) -> None:
-        for reading in readings:
-            column, place = columns[reading.of], row[iteration]
-            has_value = not math.isnan(column[place])
-            if has_value and reading.of not in HIGHEST:
-                continue
-            value = _value(reading, line)
-            if value is not None:
-                column[place] = max(value, column[place]) if has_value else value
+    shown = dict[str, str]()
+
+    def put(iteration: int, line: str, only: Sequence[str]) -> None:
+        place = row[iteration]
+        for of, value, words in _numbers(form, line):
+            before = columns[of][place]
+            if of in only and (math.isnan(before) or (of in HIGHEST and value > before)):
+                columns[of][place], shown[of] = value, words
+        if "loss" in only and math.isnan(columns["loss"][place]) and (match := _LINE["loss"].search(line)):
+            columns["loss"][place] = float(match[1])
 
     for iteration, line in part.steps:
-        put((*form.readings, LOSS), iteration, line)
-    beside = form.beside if np.isfinite(columns["loss"]).any() else (*form.beside, LOSS)
-    highest = [reading for reading in form.readings if reading.of in HIGHEST]
-    for iteration, line in part.others:
-        put(highest, iteration if iteration in row else iterations[0], line)
-    for line in part.header if form.marks else ():
-        put(form.beside, iterations[0], line)
-    after_steps = _moved_behind(part) if any(_IN_LOSS.search(line) for line in part.header) else part.beside
+        put(iteration, line, READ)
+    later = [of for of in READ if of not in ("lone_s", "loss" if np.isfinite(columns["loss"]).any() else "")]
+    header_lines = part.header if form.title != UNKNOWN else ()
+    for iteration, line in (*part.others, *((iterations[0], line) for line in header_lines)):
+        put(iteration if iteration in row else iterations[0], line, HIGHEST)
+    after_steps = _moved_behind(part) if any(map(_LINE["dict"].search, part.header)) else part.beside
     for iteration, after in after_steps.items():
         for line in after:
-            put(beside, iteration, line)
+            put(iteration, line, later)
     header = "\n".join(part.header)[:MOST_HEADER]
     facts = _facts_in(header)
-    if form.iteration is None:
+    if form.times == "whole":
         facts |= _tokens_of_whole(header, part.steps[0][1])
-    last_batch = _of_last_batch(columns)
-    batch = columns.pop("global_batch_size", None)
-    if batch is not None and np.isfinite(batch).any():
-        facts["global_batch_size"] = int(batch[np.isfinite(batch)][-1])
-    run = _derived(
-        form, np.array(iterations), columns, _clock(form, part, row), facts, _arguments_in(header), _year(part)
-    )
+    batch = columns.pop("global_batch_size")
+    last = batch[np.isfinite(batch)][-1:]  # earlier steps may have others: a ramp-up
+    facts |= dict.fromkeys(["global_batch_size"] * last.size, int(last.sum()))
+    units = form.units or tuple(f'{_FILE["quantities"][of]} from "{words}"' for of, words in shown.items())
+    form = replace(form, units=units)
+    run = _derived(form, np.array(iterations), columns, _clock(part, row), facts, _arguments_in(header), _year(part))
     lines = [*part.steps, *((iteration, line) for iteration, after in after_steps.items() for line in after)]
     number = dict(zip(iterations, run.iteration.tolist(), strict=True))
     return replace(
-        run.only(last_batch),
+        run.only(np.isnan(batch) | np.isin(batch, last)),
         printed=len(row),
-        no_number=tuple(sorted({number[iteration] for iteration, line in lines if NO_NUMBER.search(line)})),
+        no_number=tuple(sorted({number[iteration] for iteration, line in lines if _LINE["no_number"].search(line)})),
         events=_without_gradient(lines, number),
-        whole_losses=tuple(float(loss) for loss in _LOSS.findall(header)) if form.iteration is None else None,
-        loaded=int(loaded[-1]) if (loaded := _LOADED.findall(header)) else None,
+        whole_losses=tuple(float(loss) for loss in _LINE["loss"].findall(header)) if form.times == "whole" else None,
+        loaded=int(loaded[-1]) if (loaded := _LINE["loaded"].findall(header)) else None,
         title=_title(run, header + part.steps[0][1]),
-        skipped=sum(int(match[1] or 1) for _, line in lines if (match := _SKIPPED.search(line))),
+        skipped=sum(int(match[1] or 1) for _, line in lines if (match := _LINE["skipped"].search(line))),
         causes={number[iteration]: cause for iteration, cause in _causes(part).items() if iteration in number},
         ranks_s=_rank_seconds(form, part),
         rank_skew=_rank_skew(part),
@@ -621,7 +550,7 @@ def _run(form: _LogFormat, part: _LogPart) -> RunLog:
 
 def _without_gradient(lines: Sequence[tuple[int, str]], number: Mapping[int, int]) -> tuple[str, ...]:
     """A sentence on the gradients that are no numbers, if those of the last two steps or more are not."""
-    lost = {number[iteration] for iteration, line in lines if NO_GRADIENT.search(line)}
+    lost = {number[iteration] for iteration, line in lines if _LINE["no_gradient"].search(line)}
     last = list(takewhile(lambda step: step in lost, sorted(number.values(), reverse=True)))
     if len(last) < 2:
         return ()
@@ -631,18 +560,9 @@ def _without_gradient(lines: Sequence[tuple[int, str]], number: Mapping[int, int
 LOST = "To do: resume from a checkpoint before; lower the learning rate, clip gradients, check the loss scale in fp16."
 
 
-LOSS = _Reading(of="loss", where=_LOSS)
-_IN_LOSS = re.compile(r"^\{'loss': ")
-_LOADED = re.compile(r"(?:loaded checkpoint .{1,400} at iteration|[Ll]oading the checkpoint at step) (\d{1,12})")
-
-
-_NUM_TOKENS = re.compile(r"'num_tokens': (\d{1,18}(?:\.\d{1,3})?)")
-_OF_WHOLE = re.compile(r"'train_(?:runtime|steps_per_second)': '?([\d.]{1,20})")
-
-
 def _tokens_of_whole(header: str, line: str) -> dict[str, int]:
     """Tokens per step by the last count of tokens that TRL prints, and the run's seconds and steps per second."""
-    counts, rates = _NUM_TOKENS.findall(header), _OF_WHOLE.findall(line)
+    counts, rates = _LINE["num_tokens"].findall(header), _LINE["of_whole"].findall(line)
     steps = round(math.prod(map(float, rates))) if len(rates) == 2 else 0
     return {"tokens_per_step": round(float(counts[-1]) / steps)} if counts and steps else {}
 
@@ -673,56 +593,50 @@ def _causes(part: _LogPart) -> dict[int, str]:
     return {iteration: " and ".join(sorted(words)) for iteration, words in causes.items()}
 
 
+def _numbers(form: _LogFormat, line: str) -> Iterator[tuple[str, float, str]]:
+    """The numbers of a line, with what this trainer means by those that are said of nothing."""
+    for of, value, words in numbers_in(line, form.keys, form.gb):
+        yield form.means.get(of, of), value, words
+
+
 def _rank_seconds(form: _LogFormat, part: _LogPart) -> dict[int, float]:
     """Median step of each rank that prints its own."""
     seconds: dict[int, list[float]] = {}
     for _, line in chain(part.steps, part.others) if part.others else ():
-        for reading in form.readings:
-            if reading.of in ("step_s", "device_tokens_per_s") and (value := _value(reading, line)):
-                seconds.setdefault(_rank(line), []).append(value if reading.of == "step_s" else 1 / value)
+        for of, value, _ in _numbers(form, line):
+            if of in ("step_s", "told_s", "device_tokens_per_s"):
+                seconds.setdefault(_rank(line), []).append(1 / value if "tokens" in of else value)
     return {rank: float(np.median(values)) for rank, values in seconds.items()}
 
 
 def _rank_skew(part: _LogPart) -> float:
     """Compute of the slowest rank over that of the fastest, minus 1; NaN without timers."""
-    timers = [match.groups() for after in part.beside.values() for line in after if (match := _TIMERS.search(line))]
+    timers = [
+        match.groups() for after in part.beside.values() for line in after if (match := _LINE["timers"].search(line))
+    ]
     fastest, slowest = np.array(timers, dtype=float).reshape(-1, 2).sum(axis=0)
     return float(slowest / fastest) - 1 if fastest else float("nan")
 
 
-def _of_last_batch(columns: Mapping[str, FloatArray]) -> BoolArray:
-    """Steps of the last batch size, while earlier ones have others (batch ramp-up)."""
-    batch = columns.get("global_batch_size", np.zeros(0))
-    stated = np.isfinite(batch)
-    if not stated.any():
-        return np.ones(next(iter(columns.values()), batch).size, dtype=bool)
-    steps: BoolArray = ~stated | (batch == batch[stated][-1])
-    return steps
-
-
-def _value(reading: _Reading, line: str) -> float | None:
-    match = reading.where.search(line)
-    if match is None:
-        return None
-    scale = _SUFFIX[match[2]] if reading.where.groups > 1 else 1.0
-    value = float(match[1].replace(",", "")) * scale * reading.unit
-    return value if 0 < value < LARGEST else None
-
-
-def _clock(form: _LogFormat, part: _LogPart, row: dict[int, int]) -> FloatArray:
-    """Time at which each step's line was printed [s]."""
-    times = np.full(len(row), np.nan)
-    for iteration, line in part.steps:
-        match = (form.clock or _STAMPS).search(line)
+def _clock(part: _LogPart, row: dict[int, int]) -> FloatArray:
+    """Time at which each step's line was printed [s]; NaN for times that go back, which are of something else."""
+    half, times = len(row) / 2, np.full(len(row), np.nan)
+    stamps = ([(step, pattern.search(line)) for step, line in part.steps] for pattern in _CLOCKS)
+    for iteration, match in next((pairs for pairs in stamps if sum(map(bool, dict(pairs).values())) > half), ()):
         if match and np.isnan(times[row[iteration]]):
             times[row[iteration]] = _seconds(match[match.lastindex or 1])
-    return times
+    back = np.diff(times) < 0
+    return np.full(len(row), np.nan) if back.sum() > MOST_BACK * back.size else times
+
+
+MOST_BACK = 0.2
+"""Share of the lines at which a clock may start anew."""
 
 
 def _seconds(text: str) -> float:
     if re.fullmatch(r"\d{1,20}(?:\.\d{1,20})?", text):
         return float(text) / (1e3 if len(text) >= MILLISECONDS and text.isdigit() else 1)
-    if elapsed := _ELAPSED.fullmatch(text):
+    if elapsed := _LINE["elapsed"].fullmatch(text):
         days, hours, minutes, seconds = (float(part or 0) for part in elapsed.groups())
         return 86400 * days + 3600 * hours + 60 * minutes + seconds
     text = re.sub(r"^(\d\d)/(\d\d)/(\d{4})", r"\3-\1-\2", text).replace("/", "-").replace(",", ".")
@@ -734,48 +648,52 @@ def _seconds(text: str) -> float:
 
 MILLISECONDS = 12
 """Digits from which whole seconds since 1970 are milliseconds."""
-_ELAPSED = re.compile(
-    r"(?:(\d{1,4})(?: days?, |d ))?(?:(?:(\d{1,4})(?::|h ))?(\d{1,2})(?::|m ))?(\d{1,2}(?:\.\d{1,6})?)s?"
-)
 
 
 def _derived(
     form: _LogFormat,
     iteration: IntArray,
-    columns: dict[str, FloatArray],
+    columns: dict[str, Any],
     clock: FloatArray,
     facts: dict[str, int | str],
     arguments: dict[str, str],
     year: str,
 ) -> RunLog:
     """The run, with step times derived from samples, tokens or, as the last resort, the clock."""
-    empty = np.full(iteration.size, np.nan)
     facts = {**_from_arguments(arguments), **facts}
     if form.counts_samples:  # without a stated batch, by the largest that all counts are multiples of
         iteration = iteration // int(facts.get("global_batch_size") or max(np.gcd.reduce(iteration), 1))
+    tokens, shares = columns["tokens_per_s"], columns.pop("mfu_number")
+    times = [columns.pop(name) for name in ("step_s", "steps_per_s", "told_s", "seconds", "lone_s")]
+    keyed = np.isfinite(times[0]).sum() > iteration.size / 2
+    times[1] = 1 / times[1]
+    if "tokens_per_s" not in form.means and not np.isfinite(columns["device_tokens_per_s"]).any():
+        columns |= {"open_tokens_per_s": tokens, "tokens_per_s": columns["open_tokens_per_s"]}
+    largest = np.nanmax(shares, initial=0)
+    shares = shares / 100 if largest > LEAST_PERCENT else np.where(largest <= 1, shares, np.nan)
+    columns["mfu"] = filled(columns["mfu"], shares)
+    step_s = reduce(filled, (*times, columns.pop("step_tokens") / tokens))
     run = RunLog(
         trainer=_trainer(form, arguments, year),
         title="Megatron-DeepSpeed" if arguments.get("deepspeed") == "True" else form.title,
         iteration=iteration,
-        step_s=filled(columns.get("step_s", empty), 1 / columns.get("steps_per_s", empty)),
-        tokens_per_s=columns.get("tokens_per_s", empty),
-        device_tokens_per_s=columns.get("device_tokens_per_s", empty),
-        samples_per_s=columns.get("samples_per_s", empty),
-        flops_per_s=columns.get("flops_per_s", empty),
-        allocated_bytes=columns.get("allocated_bytes", empty),
-        reserved_bytes=columns.get("reserved_bytes", empty),
-        mfu=columns.get("mfu", empty),
-        loss=columns["loss"],
+        step_s=step_s,
+        **columns,
         clock_s=clock,
-        times=form.times,
+        times="" if form.title == BAR.title and keyed else form.times,
         facts=facts,
         arguments=arguments,
         units=form.units,
-        prints_tokens=bool({"tokens_per_s", "device_tokens_per_s"} & set(columns)) or "tokens_per_step" in facts,
+        prints_tokens=bool(np.isfinite([tokens, columns["device_tokens_per_s"]]).any()) or "tokens_per_step" in facts,
     ).knowing()
-    if form.clock is None or not np.isnan(run.step_s).all():
+    if not form.clocked or not np.isnan(run.step_s).all():
         return run
-    return replace(run, step_s=_between(clock, iteration)).knowing()
+    units = (*("step time from the lines' time stamps",) * (form.title == UNKNOWN), *form.units)
+    return replace(run, step_s=_between(clock, iteration), units=units).knowing()
+
+
+LEAST_PERCENT = 2.0
+"""If a run prints an MFU above this, all are in percent; from 1 to it, that is not known."""
 
 
 def _between(clock: FloatArray, iteration: IntArray) -> FloatArray:
@@ -791,37 +709,21 @@ def _between(clock: FloatArray, iteration: IntArray) -> FloatArray:
     return rate
 
 
-ARGUMENTS = {
-    "num_devices": "world_size",
-    "tp": "tensor_model_parallel_size",
-    "pp": "pipeline_model_parallel_size",
-    "cp": "context_parallel_size",
-    "ep": "expert_model_parallel_size",
-    "microbatch_size": "micro_batch_size",
-    "global_batch_size": "global_batch_size",
-    "seq_len": "seq_length",
-}
-"""Fact -> Megatron's argument."""
-
-
 def _from_arguments(arguments: dict[str, str]) -> dict[str, int | str]:
-    words = {name: arguments.get(argument, "") for name, argument in ARGUMENTS.items()}
+    words = {name: arguments.get(argument, "") for name, argument in _FILE["arguments"].items()}
     return {name: int(value) for name, value in words.items() if re.fullmatch(r"\d{1,12}", value)}
 
 
 def _trainer(form: _LogFormat, arguments: dict[str, str], year: str) -> str:
     """The trainer's name for ``--framework``, with the year as release. Megatron's forks, and its releases before 2022,
     are recognized by their arguments."""
-    if form is MEGATRON and ("checkpoint_activations" in arguments or "DDP_impl" in arguments):
+    if form.title == MEGATRON.title and ("checkpoint_activations" in arguments or "DDP_impl" in arguments):
         year = year or "2021"
-    fork = form is MEGATRON and arguments.get("deepspeed") == "True"
+    fork = form.title == MEGATRON.title and arguments.get("deepspeed") == "True"
     name = "megatron-deepspeed" if fork else form.trainer
     return f"{name}@{year}" if year else name
 
 
-_YEAR = re.compile(r"(?<!\d)(20[12]\d)-\d\d-\d\d[ T]")
-
-
 def _year(part: _LogPart) -> str:
     """The year in which the first step was printed."""
-    return "".join(_YEAR.findall(part.steps[0][1])[:1])
+    return "".join(_LINE["year"].findall(part.steps[0][1])[:1])

@@ -38,6 +38,8 @@ class RunLog:
     tokens_per_s: FloatArray
     """Whole job."""
     device_tokens_per_s: FloatArray
+    open_tokens_per_s: FloatArray
+    """Those of which the log doesn't say whether they are of one GPU or of all."""
     samples_per_s: FloatArray
     """Sequences per second, whole job."""
     flops_per_s: FloatArray
@@ -73,6 +75,8 @@ class RunLog:
     """What a printed time is of: ``mean`` since the line before, ``smoothed``, ``whole`` run, or else of a step."""
     ranks_s: Mapping[int, float] = field(default_factory=dict)
     """Median step of each rank that prints its own."""
+    rolls_out: bool = False
+    """Whether a step holds rollouts (reinforcement learning)."""
     rank_skew: float = float("nan")
     """Compute of the slowest rank over that of the fastest, minus 1, by the trainer's timers."""
     whole_losses: tuple[float, ...] | None = None
@@ -89,13 +93,25 @@ class RunLog:
         """The run with facts from another source added, and the columns that follow from them."""
         all_facts = {**self.facts, **{name: value for name, value in facts.items() if value is not None}}
         batch, seq, devices = (_number(all_facts, name) for name in ("global_batch_size", "seq_len", "num_devices"))
-        tokens = filled(self.tokens_per_s, self.device_tokens_per_s * devices)
-        step_s = filled(self.step_s, batch / self.samples_per_s)
         per_step = _number(all_facts, "tokens_per_step")
+        known = self._scoped(per_step if per_step > 0 else batch * seq, devices, log_s_own=per_step > 0)
+        tokens = filled(known.tokens_per_s, known.device_tokens_per_s * devices)
+        step_s = filled(self.step_s, batch / self.samples_per_s)
         tokens = filled(tokens, per_step / step_s)
         step_s = filled(filled(step_s, per_step / tokens), batch * seq / tokens)
         tokens = filled(tokens, batch * seq / step_s)
-        return replace(self, facts=all_facts, step_s=step_s, tokens_per_s=tokens)
+        return replace(known, facts=all_facts, step_s=step_s, tokens_per_s=tokens)
+
+    def _scoped(self, per_step: float, devices: float, *, log_s_own: bool) -> RunLog:
+        """The run with its open tokens/s as those of the job or of a GPU, by what a step has or where there is one."""
+        rate = self.open_tokens_per_s
+        ratio = _median((rate * self.step_s)[np.isfinite(rate * self.step_s)]) / per_step
+        none = np.full(rate.size, np.nan)
+        if devices == 1 or abs(ratio - 1) < SAME_TOKENS or (log_s_own and np.isnan(self.step_s).all()):
+            return replace(self, tokens_per_s=filled(self.tokens_per_s, rate), open_tokens_per_s=none)
+        if abs(ratio * devices - 1) < SAME_TOKENS:
+            return replace(self, device_tokens_per_s=filled(self.device_tokens_per_s, rate), open_tokens_per_s=none)
+        return self
 
     def only(self, steps: BoolArray) -> RunLog:
         """The run with some of its steps alone; peak memory stays that of all."""
@@ -115,12 +131,20 @@ class RunLog:
             sentences.append(
                 f"{left_out} of {self.printed} steps had another batch and are left out: it ramps up to {batch}"
             )
+        if self.rolls_out:
+            sentences.append("a step of reinforcement learning is mostly rollouts; predictions are of training alone")
+        if (rate := _median(self.steady(self.open_tokens_per_s))) > 0:
+            words = f"its {rate:,.0f} tokens/s may be of one GPU or of all: the log does not say"
+            step = _median(self.steady(self.open_tokens_per_s * self.step_s))
+            sentences.append(words + (f"; they make {step:,.0f} tokens a step" if step > 0 else ""))
+        if (rate := _median(self.steady(self.samples_per_s))) > 0 and self.number("global_batch_size") is None:
+            step = _median(self.steady(self.samples_per_s * self.step_s))
+            sentences.append(f"it prints {rate:,.3g} samples/s{f': {step:,.3g} samples a step' if step > 0 else ''}")
         if self.title == UNKNOWN:
             sentences.append(f"the trainer is not known, its lines are read by their words: {'; '.join(self.units)}")
-            if 0 < np.diff(self.clock_s).sum() < CLOCKED * (np.diff(self.iteration) * self.step_s[1:]).sum():
-                sentences.append(CONTRADICTED)
-        if "reinforcement learning" in self.title:
-            sentences.append("a step of reinforcement learning is mostly rollouts; predictions are of training alone")
+        doubtful = self.title == UNKNOWN or self.times == "smoothed"
+        if doubtful and 0 < np.diff(self.clock_s).sum() < CLOCKED * (np.diff(self.iteration) * self.step_s[1:]).sum():
+            sentences.append(CONTRADICTED)
         return tuple(sentences)
 
     def number(self, fact: str) -> int | None:
@@ -276,7 +300,7 @@ class RunLog:
 
 
 COLUMNS = (
-    *("step_s", "tokens_per_s", "device_tokens_per_s", "samples_per_s"),
+    *("step_s", "tokens_per_s", "device_tokens_per_s", "open_tokens_per_s", "samples_per_s"),
     *("flops_per_s", "allocated_bytes", "reserved_bytes", "mfu", "loss", "clock_s"),
 )
 LEAST_DRIFT = 0.02
@@ -284,6 +308,8 @@ LEAST_DRIFT = 0.02
 CONTRADICTED = (
     "by the time stamps of its lines, its steps take less than half of the time that is read: do not trust it"
 )
+SAME_TOKENS = 0.1
+"""Tokens/s times step are a step's tokens up to this share: both are rounded, and the time may hold some logging."""
 CLOCKED = 0.5
 """A clock that passes less than this share of the printed times is of other lines."""
 BEFORE, RISE, DEVIATIONS = 8, 0.2, 8.0
