@@ -329,3 +329,11 @@ def test_xla_gathers_a_table_only_where_it_is_used() -> None:
     plan = TrainingPlan(dims=ParallelDims(dp=64), zero_stage=3)
     gathered = every_stage(job, plan, load_cluster("tpu-v5e")).held.gathered
     assert gathered[0, 0] == 2 * (128256 * 4096 + 4096)
+
+
+def test_xla_has_no_gradients_before_backward() -> None:
+    """At the loss of a single microbatch; a sum over microbatches lasts."""
+    job = TrainingJob(shape=load_model("llama-3.1-8b"), seq_len=8192, global_batch_size=64, trainer=TRAINERS["maxtext"])
+    plan = TrainingPlan(dims=ParallelDims(dp=16), zero_stage=3, recompute=Recompute.FULL, microbatch_size=4)
+    single, several = (footprint(job, replace(plan, num_microbatches=m), load_cluster("tpu-v5p")) for m in (1, 2))
+    assert (single.grad_bytes, several.grad_bytes) == (0, 4 * 8_030_261_248 / 16)

@@ -12,7 +12,7 @@ from sartor.model.workload import LoraTargets, Loss, Optimizer, ParallelDims, Re
 from sartor.model.zoo import load_model
 from sartor.operators import DType
 from sartor.step.footprint import footprint, host_bytes
-from sartor.step.states import FROZEN_BYTES, block_params, main_bytes
+from sartor.step.states import block_params, main_bytes
 from sartor.step.trainers import record_named
 
 CLUSTER = load_cluster("dgx-h100")
@@ -50,7 +50,7 @@ def test_frozen_weights_are_held_in_16_bits_and_only_adapters_have_states(name: 
     assert memory.grad_bytes <= 6 * adapters
     assert 4 * adapters <= memory.optimizer_bytes <= 12 * adapters
     tables = 2 * 128_256 * 4096
-    for bits, each in FROZEN_BYTES.items():
+    for bits, each in ((8, 1.0), (4, (4.5 if name == "litgpt" else 4.127) / 8)):
         narrow = footprint(replace(job, frozen_bits=bits), ONE, CLUSTER)
         assert memory.param_bytes - narrow.param_bytes == pytest.approx((2 - each) * (PARAMS - tables), rel=0.001)
 
@@ -122,6 +122,26 @@ def test_lightning_sums_whole_gradients_until_the_last_microbatch() -> None:
     job = job_of(record_named("litgpt"), lora_rank=8, lora_targets=LoraTargets.QUERY_VALUE, global_batch_size=16)
     once = footprint(job, replace(plan, num_microbatches=1), CLUSTER).allocated_bytes
     assert footprint(job, plan, CLUSTER).allocated_bytes - once == pytest.approx(2 * PARAMS, rel=0.01)
+
+
+def test_litgpts_4_bit_layers_hold_the_inputs_of_two_microbatches_and_adapters_masks_and_copies() -> None:
+    """By token and layer in 16 bits: the adapter's input and its mask of bytes; in 4 bits also two microbatches' inputs
+    of both parts and of the last GEMM, and one more of attention's output; before 2024 one microbatch's."""
+    trainer, plan = record_named("litgpt"), replace(ONE, recompute=Recompute.NONE)
+    job = job_of(trainer, lora_rank=8, lora_targets=LoraTargets.QUERY_VALUE)
+    first = trainer.releases[0].changes["memory"]
+    wide, narrow, before, shared = (
+        float(footprint(each, plan, CLUSTER).stash_bytes)
+        for each in (
+            job,
+            replace(job, frozen_bits=4),
+            replace(job, frozen_bits=4, trainer=replace(trainer, memory=first)),
+            replace(job, trainer=replace(trainer, memory=replace(trainer.memory, drops_adapter_inputs=False))),
+        )
+    )
+    assert wide - shared == 1024 * 32 * 4096
+    assert narrow - wide == 1024 * 32 * (4 * 4096 + 4 * 4096 + 2 * 4096 + 4 * 14336)
+    assert before - wide == 1024 * 32 * (2 * 4096 + 2 * 4096 + 2 * 14336)
 
 
 def test_states_off_the_device_are_counted_in_the_hosts_memory() -> None:

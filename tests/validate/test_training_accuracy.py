@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,8 @@ from records.made_tables import write_csv
 from sartor.cli import app, run, validate
 from sartor.errors import InputError
 from sartor.report.accuracy_document import accuracy_view
-from sartor.validate.training_accuracy import by_source, training_body, training_charts, validate_training
+from sartor.step.footprint import PEAK_SCALE, peak_scale
+from sartor.validate.training_accuracy import _scales, by_source, training_body, training_charts, validate_training
 from sartor.validate.training_predictions import TrainingOutcome, drawn, planned, predict_training, ranking
 from sartor.validate.training_rows import _training_case
 from validate.training_rows_made import ROW, made
@@ -221,6 +223,26 @@ def test_fine_tuning_is_read_from_its_own_table(tmp_path: Path, call: Callable[.
     code, out, _ = call("validate", "finetune", "--data", tmp_path, "--json")
     body = json.loads(out)
     assert (code, body["expressed"], body["groups"][0]["table"]) == (0, 1, "finetune")
+
+
+def test_each_source_is_judged_with_a_scale_of_the_others() -> None:
+    """A source far off is outside intervals that do not know it, however many runs it has."""
+    near = {f"near-{i}": np.array([ratio, 1.01]) for i, ratio in enumerate((0.9, 0.97, 1.04, 1.2))}
+    runs = [
+        replace(outcome(1.0, 1.0, source=source, peak_mem_gb=60, mem_kind="max reserved"), predicted_bytes=60e9 * ratio)
+        for source, each in (near | {"far": np.full(5, 3.0)}).items()
+        for ratio in each
+    ]
+    scales = _scales(runs)
+    assert scales["far"] == peak_scale([-np.log(each) for each in near.values()])
+    assert scales["far"] <= min(scale for source, scale in scales.items() if source != "far")
+    assert _scales(runs[:4]) == dict.fromkeys(("near-0", "near-1"), PEAK_SCALE)
+
+
+def test_a_scale_counts_each_source_once() -> None:
+    few, many = np.array([0.1, -0.1]), np.full(100, 0.01)
+    assert peak_scale([few, many]) == peak_scale([few, many[:1]]) == peak_scale([np.tile(few, 50), many])
+    assert peak_scale([few, few]) == pytest.approx(0.1, rel=0.02), "of t with two degrees of freedom: |x| = scale"
 
 
 def test_memory_is_judged_over_both_tables_with_the_runs_that_ran_out(tmp_path: Path, call: Callable[..., Any]) -> None:

@@ -113,10 +113,17 @@ class MemoryHabits:
     most_gathered: float = math.inf
     """Gathered parameters above which nothing is prefetched."""
     fresh_grads: bool = False
-    """Gradients are freed after every step (``zero_grad(set_to_none=True)``, PyTorch's default since 2.0): those of a
-    single microbatch appear in backward while its activations go. Else their buffer stays."""
-    keeps_4_bit_inputs: bool = False
-    """Frozen 4-bit layers keep their inputs (bitsandbytes' MatMul4Bit before about 0.43 saved both operands)."""
+    """Gradients are freed after every step (``zero_grad(set_to_none=True)``, PyTorch's default since 2.0; buffers of
+    XLA): those of a single microbatch appear in backward while its activations go. Else their buffer stays."""
+    saved_4_bit_inputs: float = 0.0
+    """Microbatches whose inputs frozen 4-bit layers hold: 1 if they are saved for backward; 2 if they go with the graph
+    (bitsandbytes' MatMul4Bit before about 0.43 had them in ``ctx.tensors``), which the loop's loss holds until the next
+    forward pass is over."""
+    frozen_4_bits: float = 4.127
+    """Bits of a frozen 4-bit weight with its scales: quantized too (arXiv 2305.14314, sec. 3: 0.127), or an fp32 one
+    for each 64 weights (4.5)."""
+    drops_adapter_inputs: bool = False
+    """Adapters drop out of their inputs (``lora_dropout``): each keeps its own copy and a mask of bytes."""
     whole_grads: bool = False
     """Under ZeRO 3 gradients of several microbatches are summed whole, those of frozen weights too (FSDP's ``no_sync``
     with flat parameters); else every microbatch reduces its own."""

@@ -113,8 +113,8 @@ def _memory_lines(whole: JsonMap, heading: str) -> Iterator[str]:
         detail = f"median {whole['median_error']:.1%}, bias {whole['bias']:+.1%}"
         yield f"Peaks are off by {whole['mape']:.1%} on average ({detail}) over {whole['targets']:,} runs. {heading}."
         yield (
-            f"The 80% intervals hold {whole['coverage_80']:.0%} of them; the probability of fit is off by up to "
-            f"{100 * whole['fit_calibration']:.0f} points."
+            f"On sources left out of their fit 80% intervals hold {whole['coverage_80']:.0%}; the probability of fit "
+            f"is off by up to {100 * whole['fit_calibration']:.0f} points (each source counted once)."
         )
     if whole["oom_rows"]:
         found = f"Of {count_text(whole['oom_rows'], 'run')} that ran out of memory, {whole['oom_recall']:.0%}"

@@ -66,13 +66,15 @@ class Rows:
     ep: Ints
     wide: float
     narrow: float
-    adapter_inputs: int
-    """Copies of the layer's input that adapters of another type keep beside it (`_adapter_inputs`)."""
     ffn_input: float
-    """``narrow`` for the inputs of feed-forward GEMMs; 0 if weights are frozen and have no adapter there, since no
-    weight gradient needs them."""
+    """Bytes per element of the inputs of feed-forward GEMMs: ``narrow``, 0 if nothing needs them, more if adapters and
+    4-bit kernels keep copies (`_kept_inputs`)."""
     attention_input: float
-    """``narrow`` for the inputs of attention's GEMMs; 0 if weights are frozen and adapters keep them in 16 bits."""
+    """The same of attention's first GEMMs."""
+    adapter_input: float
+    """Bytes per element of a layer's input that adapters keep besides."""
+    out_copies: float
+    """Bytes per element of attention's output that are kept besides it."""
     gate_input: float
     """Bytes per element of a gated activation function's kept input."""
     flash: bool
@@ -117,9 +119,7 @@ def rows_of(job: TrainingJob, plan: TrainingPlan) -> Rows:
         ep=d.ep,
         wide=wide,
         narrow=narrow,
-        adapter_inputs=_adapter_inputs(job, wide),
-        ffn_input=narrow if _keeps_ffn_inputs(job) else 0.0,
-        attention_input=narrow if job.trains_weights or not _adapter_inputs(job, wide) else 0.0,
+        **_kept_inputs(job, wide, narrow),
         gate_input=1.0 if habits.narrow_act else wide,
         flash=job.attention_kernel is AttentionKernel.FLASH,
         dropout=job.dropout,
@@ -134,21 +134,26 @@ def rows_of(job: TrainingJob, plan: TrainingPlan) -> Rows:
     )
 
 
-def _keeps_ffn_inputs(job: TrainingJob) -> bool:
-    """Whether something needs the inputs of feed-forward GEMMs: weight gradients, adapters, or a kernel that saves
-    them."""
-    adapted = job.lora_rank > 0 and job.lora_targets is LoraTargets.ALL
-    return job.trains_weights or adapted or (job.frozen_bits == 4 and job.trainer.memory.keeps_4_bit_inputs)
-
-
-def _adapter_inputs(job: TrainingJob, wide: float) -> int:
-    """Adapters with fp32 weights under autocast cast their input each for itself (peft/tuners/lora/layer.py,
-    ``_cast_input_dtype``; recalled, 2026-11-30): beside one input per part, those of v; of k and the output projection;
-    of the second feed-forward GEMM."""
-    trainer = job.trainer
-    if not (job.lora_rank and trainer.memory.casts_weights and trainer.main_dtype.bytes > wide):
-        return 0
-    return {LoraTargets.QUERY_VALUE: 1, LoraTargets.ATTENTION: 3, LoraTargets.ALL: 4}[job.lora_targets]
+def _kept_inputs(job: TrainingJob, wide: float, narrow: float) -> dict[str, float]:
+    """What keeps the inputs of GEMMs: weight gradients; adapters, which take them as they are, cast each for itself
+    (fp32 weights under autocast; peft/tuners/lora/layer.py, ``_cast_input_dtype``; recalled, 2026-11-30), or after
+    dropout, with a mask; and kernels of frozen 4-bit weights that save them, of the microbatch before too."""
+    trainer, habits = job.trainer, job.trainer.memory
+    out_copies = narrow if narrow < wide else 0.0
+    if not job.lora_rank:
+        own = narrow if job.trains_weights else 0.0
+        return {"ffn_input": own, "attention_input": narrow, "adapter_input": 0.0, "out_copies": out_copies}
+    every, attention = job.lora_targets is LoraTargets.ALL, job.lora_targets is not LoraTargets.QUERY_VALUE
+    saved = habits.saved_4_bit_inputs * wide if job.frozen_bits == 4 else 0.0
+    casts = habits.casts_weights and trainer.main_dtype.bytes > wide
+    dropped = wide + 1 if habits.drops_adapter_inputs else 0.0
+    own = dropped or (0.0 if saved else narrow)  # without dropout an adapter shares what a kernel saves
+    return {
+        "ffn_input": saved + own * every,
+        "attention_input": 0.0 if casts else saved + own,
+        "adapter_input": wide * (attention * 2 + every + 1) if casts else dropped * (attention + every),
+        "out_copies": 0.0 if casts else out_copies + max(saved - wide, 0.0),
+    }
 
 
 def layer_activations(rows: Rows, layer: Layer, hidden_size: Ints) -> Activations:
@@ -171,7 +176,7 @@ def layer_activations(rows: Rows, layer: Layer, hidden_size: Ints) -> Activation
     masks = entries * outer if rows.dropout else 0
     inputs = len(layer.mixers) * rows.attention_input + len(layer.all_ffns) * rows.ffn_input
     inputs = rows.attention_input if layer.parallel else inputs
-    entering = rows.entering * hidden_size * (inputs + rows.wide * rows.adapter_inputs)
+    entering = rows.entering * hidden_size * (inputs + rows.adapter_input)
     residual = _norm_inputs(rows, layer) * outer + entering + masks
     core = sum((_core(rows, mixer) for mixer in layer.mixers), 0)
     inner = sum((_ffn(rows, part, hidden_size) for part in layer.all_ffns), 0)
@@ -237,7 +242,7 @@ def _core_inputs(rows: Rows, mixer: AttentionMixer | LatentAttentionMixer) -> tu
     kv_heads = heads if rows.eager else kv_heads  # keys and values are repeated for every query head
     out = heads * mixer.value_dim
     queries = rows.tokens * rows.wide * (heads * mixer.head_dim + kv_heads * (mixer.head_dim + mixer.value_dim))
-    return queries, rows.tokens * out * (rows.wide + (rows.attention_input if rows.attention_input < rows.wide else 0))
+    return queries, rows.tokens * out * (rows.wide + rows.out_copies)
 
 
 def _expert_inputs(rows: Rows, part: MoeFfn, hidden_size: Ints, modules: frozenset[OffloadModule]) -> Floats:

@@ -97,14 +97,12 @@ def weight_bytes(job: TrainingJob) -> float:
     return 4.0 if job.recipe in (Recipe.FP32, Recipe.TF32) else 2.0
 
 
-FROZEN_BYTES: Mapping[int, float] = {4: (4 + 0.127) / 8, 8: 1.0}
-"""Bytes of a frozen weight by its bits: in 4 with its scales, which are quantized too (arXiv 2305.14314, sec. 3: 0.127
-bits); in 8 scales are per row (LLM.int8, arXiv 2208.07339)."""
-
-
 def frozen_bytes(job: TrainingJob) -> float:
-    """Bytes of a frozen layer's weight that is held in 8 or 4 bits; 0 where there is none."""
-    return 0.0 if job.trains_weights else FROZEN_BYTES.get(job.frozen_bits, 0.0)
+    """Bytes of a frozen layer's weight that is held in 8 bits, with scales per row (LLM.int8, arXiv 2208.07339), or 4;
+    0 where there is none."""
+    if job.trains_weights or job.frozen_bits > 8:
+        return 0.0
+    return job.trainer.memory.frozen_4_bits / 8 if job.frozen_bits == 4 else 1.0
 
 
 def main_bytes(job: TrainingJob) -> float:

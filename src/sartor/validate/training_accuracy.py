@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +19,8 @@ from sartor.cost.cost import Z80
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, picked
 from sartor.step.coefficients import check_constants
-from sartor.step.footprint import peak_quantile
+from sartor.step.footprint import PEAK_SCALE, deviate, peak_scale
+from sartor.units import FloatArray
 from sartor.validate.accuracy import suspected, suspicion
 from sartor.validate.answer import (
     check_any_predicted,
@@ -173,7 +174,7 @@ def _group_figures(accuracy: _TrainingAccuracy, members: Sequence[int]) -> JsonD
     """All metrics of some rows; None if there is no data for one."""
     rows = [accuracy.outcomes[i] for i in members]
     if accuracy.table == "memory":
-        return _memory_figures(rows, accuracy.worst)
+        return _memory_figures(rows, _scales(accuracy.outcomes), accuracy.worst)
     timed = [outcome for outcome in rows if outcome.timed]
     ratio = np.asarray([outcome.ratio for outcome in timed])
     inside = [outcome.covered for outcome in timed]
@@ -239,24 +240,45 @@ def _after(accuracy: _TrainingAccuracy, members: Sequence[int]) -> JsonDict:
     }
 
 
-def _memory_figures(rows: Sequence[TrainingOutcome], worst: int) -> JsonDict:
-    """Errors of peaks, whether running out of memory is predicted, and how true the probability of fit is."""
+def _memory_figures(rows: Sequence[TrainingOutcome], scales: Mapping[str, float], worst: int) -> JsonDict:
+    """Errors of peaks, whether running out of memory is predicted, and how true the probability of fit is on sources
+    that its scale was not fitted on, each counted once."""
     weighed = sorted((row for row in rows if row.weighed), key=lambda row: -abs(math.log(_peak_ratio(row))))
     ratio = np.asarray([_peak_ratio(row) for row in weighed])
-    held = [float(np.mean(1 / ratio <= peak_quantile(share))) for share in SHARES] if weighed else []
-    inside = [peak_quantile(0.1) <= 1 / each <= peak_quantile(0.9) for each in ratio]
+    off = [np.log(1 / each) / scales[source] for source, each in _by_source(weighed).items()]
+    held = [float(np.mean([np.mean(each <= deviate(share)) for each in off])) for share in SHARES] if off else []
     return {
         "rows": len(rows),
         "targets": len(weighed),
         "expressed": sum(not row.reason for row in rows),
         **errors_of(ratio),
-        "coverage_80": mean_or_none(inside),
+        "coverage_80": mean_or_none(float(np.mean(np.abs(each) <= deviate(0.9))) for each in off),
         "kendall_tau": None,
         **_memory(rows),
         "fit_calibration": max((abs(a - b) for a, b in zip(held, SHARES, strict=False)), default=None),
         "worst": [_memory_case(row) for row in weighed[:worst]],
     }
 
+
+def _by_source(weighed: Iterable[TrainingOutcome]) -> dict[str, FloatArray]:
+    """Predicted over measured peaks of each source."""
+    groups: dict[str, list[float]] = {}
+    for row in weighed:
+        groups.setdefault(row.case.words.get("source", ""), []).append(_peak_ratio(row))
+    return {source: np.asarray(ratios) for source, ratios in groups.items()}
+
+
+def _scales(outcomes: Iterable[TrainingOutcome]) -> dict[str, float]:
+    """For each source the scale of the peaks' errors that the other sources have; the packaged one where they are
+    fewer than `LEAST_OTHERS`."""
+    errors = {source: -np.log(ratio) for source, ratio in _by_source(row for row in outcomes if row.weighed).items()}
+    if len(errors) <= LEAST_OTHERS:
+        return dict.fromkeys(errors, PEAK_SCALE)
+    return {left: peak_scale([each for source, each in errors.items() if source != left]) for left in errors}
+
+
+LEAST_OTHERS = 3
+"""Sources that a scale is fitted on at least."""
 
 SHARES = tuple(np.arange(1, 10) / 10)
 """Probabilities at which the share of measured peaks below the predicted quantile is compared."""

@@ -1,10 +1,11 @@
 """MaxText and other JAX trainers, on TPUs and GPUs: XLA compiles the whole step.
 
-Buffers are planned ahead, without fragmentation; matrices are gathered and their gradients scattered one by one. The
+Buffers are planned ahead, without fragmentation; matrices are gathered and their gradients scattered one by one. A
+gradient's buffer begins where backward computes it; only a sum over microbatches lasts (XLA's liveness; inferred). The
 products with the head read and write 16 bits: casts to fp32 are fused into the loss (``logits_dot_in_fp32`` is off).
 Activations between layers are sharded over the tensor axis too (base.yml, logical_axis_rules: ``activation_embed``;
-recalled 2026-11-29). A gather and its GEMM are split into pieces that overlap (Wang et al. 2023, ASPLOS,
-"Overlap communication with dependent computation via decomposition").
+recalled 2026-11-29). A gather and its GEMM are split into pieces that overlap (Wang et al. 2023, ASPLOS, "Overlap
+communication with dependent computation via decomposition").
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ MAXTEXT = Trainer(
         layers_gathered=2 / 3,
         keeps_tables=False,
         layers_graded=1 / 3,
+        fresh_grads=True,
         fragmentation=1.0,
         steps_in_own_blocks=False,
     ),

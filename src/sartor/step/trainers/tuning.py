@@ -6,7 +6,8 @@ logits in eight chunks, ``CEWithChunkedOutputLoss`` widens one at a time (torcht
 chunk's logits as it writes their gradient. LitGPT: its fine-tuning recipes set ``precision: bf16-true`` (pretraining
 defaults to bf16-mixed), the head runs in chunks of 128 tokens whose cross-entropy is not widened, microbatches before
 the last do not reduce gradients (``fabric.no_backward_sync``: FSDP's flat gradients of whole blocks stay;
-litgpt/finetune/lora.py), and 4-bit runs use bitsandbytes 0.41 or 0.42. NeMo AutoModel: ``torch_dtype`` of the
+litgpt/finetune/lora.py), all recipes drop 5% of adapters' inputs, and 4-bit runs use bitsandbytes 0.41 or 0.42
+without quantized scales (``bnb.nf4``). NeMo AutoModel: ``torch_dtype`` of the
 checkpoint, FSDP2, Transformer Engine's or Liger's kernels.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sartor.model.training import Release
 from sartor.model.workload import Loss
 from sartor.operators import DType
 from sartor.step.trainers.fsdp import FSDP, HABITS
@@ -36,6 +38,15 @@ TORCHTUNE = replace(
     source="its recipes of full and LoRA fine-tuning, 0.6 (recalled, 2026-11-29)",
 )
 
+HELD = replace(
+    PURE,
+    chunked_logit_bytes=4.5,
+    whole_grads=True,
+    saved_4_bit_inputs=2.0,
+    frozen_4_bits=4.5,
+    drops_adapter_inputs=True,
+)
+
 LITGPT = replace(
     FSDP,
     key="litgpt",
@@ -45,7 +56,14 @@ LITGPT = replace(
     words=("litgpt", "lit-gpt"),
     main_dtype=DType.BF16,
     fused_loss=Loss.CHUNKED,
-    memory=replace(PURE, chunked_logit_bytes=4.5, whole_grads=True, keeps_4_bit_inputs=True),
+    memory=HELD,
+    releases=(
+        Release(
+            last=(2023,),
+            changes={"memory": replace(HELD, saved_4_bit_inputs=1.0)},
+            source="its loop of 2023 ran the longest sample first, when no graph is held (get_batch, finetune/lora.py)",
+        ),
+    ),
     launchable=False,
     in_files={},
     source="litgpt/finetune/lora.py (read 2026-11-29), config_hub",
