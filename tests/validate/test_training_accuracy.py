@@ -20,8 +20,15 @@ from records.made_tables import write_csv
 from sartor.cli import app, run, validate
 from sartor.errors import InputError
 from sartor.report.accuracy_document import accuracy_view
-from sartor.step.footprint import PEAK_SCALE, peak_scale
-from sartor.validate.training_accuracy import _scales, by_source, training_body, training_charts, validate_training
+from sartor.step.footprint import PEAK_SCALE
+from sartor.validate.training_accuracy import (
+    _peak_scale,
+    _scales,
+    by_source,
+    training_body,
+    training_charts,
+    validate_training,
+)
 from sartor.validate.training_predictions import TrainingOutcome, drawn, planned, predict_training, ranking
 from sartor.validate.training_rows import _training_case
 from validate.training_rows_made import ROW, made
@@ -234,15 +241,15 @@ def test_each_source_is_judged_with_a_scale_of_the_others() -> None:
         for ratio in each
     ]
     scales = _scales(runs)
-    assert scales["far"] == peak_scale([-np.log(each) for each in near.values()])
+    assert scales["far"] == _peak_scale([-np.log(each) for each in near.values()])
     assert scales["far"] <= min(scale for source, scale in scales.items() if source != "far")
     assert _scales(runs[:4]) == dict.fromkeys(("near-0", "near-1"), PEAK_SCALE)
 
 
 def test_a_scale_counts_each_source_once() -> None:
     few, many = np.array([0.1, -0.1]), np.full(100, 0.01)
-    assert peak_scale([few, many]) == peak_scale([few, many[:1]]) == peak_scale([np.tile(few, 50), many])
-    assert peak_scale([few, few]) == pytest.approx(0.1, rel=0.02), "of t with two degrees of freedom: |x| = scale"
+    assert _peak_scale([few, many]) == _peak_scale([few, many[:1]]) == _peak_scale([np.tile(few, 50), many])
+    assert _peak_scale([few, few]) == pytest.approx(0.1, rel=0.02), "of t with two degrees of freedom: |x| = scale"
 
 
 def test_memory_is_judged_over_both_tables_with_the_runs_that_ran_out(tmp_path: Path, call: Callable[..., Any]) -> None:

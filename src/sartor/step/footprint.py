@@ -46,9 +46,9 @@ def usable_of(gpu: Gpu) -> float:
 
 PEAK_SCALE = 0.042
 """Scale of ln(measured peak / predicted peak), distributed as Student's t with two degrees of freedom. *Fitted* by
-likelihood on 183 published peaks, each of 8 sources counted once (`peak_scale`, 2026-12-01). Mean log likelihood of a
-source left out of the fit: 1.02; logistic 0.82, normal 0.54. The mechanisms of memory have seen these sources: a new
-one may be off by more."""
+likelihood on 183 published peaks, each of 8 sources counted once (`sartor validate memory`, 2026-12-01). Mean log
+likelihood of a source left out of the fit: 1.02; logistic 0.82, normal 0.54. The mechanisms of memory have seen these
+sources: a new one may be off by more."""
 
 FIT_PROBABILITY = 0.9
 """Usual probability with which a plan must fit: running out of memory costs more than a little recomputation. A run
@@ -71,25 +71,13 @@ def fit_probability(peak_bytes: Floats, cluster: Cluster) -> FloatArray:
     return np.asarray(0.5 + deviates / (2 * np.sqrt(2 + deviates**2)))
 
 
-def peak_quantile(probability: float) -> float:
+def peak_quantile(probability: float, scale: float = PEAK_SCALE) -> float:
     """The measured peak, relative to the predicted one, that is not exceeded with this probability.
 
     >>> peak_quantile(0.5), peak_quantile(0.9) > 1
     (1.0, True)
     """
-    return math.exp(PEAK_SCALE * deviate(probability))
-
-
-def deviate(probability: float) -> float:
-    """Quantile of Student's t with two degrees of freedom."""
-    return (2 * probability - 1) / math.sqrt(2 * probability * (1 - probability))
-
-
-def peak_scale(errors: Sequence[FloatArray]) -> float:
-    """The scale that makes ln(measured / predicted) of some sources' peaks likeliest, each source counted once."""
-    scales = np.geomspace(1e-3, 1, 500)
-    likely = sum(np.mean(-1.5 * np.log1p((each[:, None] / scales) ** 2 / 2), axis=0) for each in errors)
-    return float(scales[np.argmax(likely - len(errors) * np.log(scales))])
+    return math.exp(scale * (2 * probability - 1) / math.sqrt(2 * probability * (1 - probability)))
 
 
 def margin(probability: float) -> float:

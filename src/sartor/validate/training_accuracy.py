@@ -19,7 +19,7 @@ from sartor.cost.cost import Z80
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, picked
 from sartor.step.coefficients import check_constants
-from sartor.step.footprint import PEAK_SCALE, deviate, peak_scale
+from sartor.step.footprint import PEAK_SCALE, peak_quantile
 from sartor.units import FloatArray
 from sartor.validate.accuracy import suspected, suspicion
 from sartor.validate.answer import (
@@ -245,17 +245,20 @@ def _memory_figures(rows: Sequence[TrainingOutcome], scales: Mapping[str, float]
     that its scale was not fitted on, each counted once."""
     weighed = sorted((row for row in rows if row.weighed), key=lambda row: -abs(math.log(_peak_ratio(row))))
     ratio = np.asarray([_peak_ratio(row) for row in weighed])
-    off = [np.log(1 / each) / scales[source] for source, each in _by_source(weighed).items()]
-    held = [float(np.mean([np.mean(each <= deviate(share)) for each in off])) for share in SHARES] if off else []
+    below = [
+        [np.mean(1 / each <= peak_quantile(share, scales[source])) for share in SHARES]
+        for source, each in _by_source(weighed).items()
+    ]
+    held = np.mean(below, axis=0) if below else np.array([])
     return {
         "rows": len(rows),
         "targets": len(weighed),
         "expressed": sum(not row.reason for row in rows),
         **errors_of(ratio),
-        "coverage_80": mean_or_none(float(np.mean(np.abs(each) <= deviate(0.9))) for each in off),
+        "coverage_80": float(held[-1] - held[0]) if below else None,
         "kendall_tau": None,
         **_memory(rows),
-        "fit_calibration": max((abs(a - b) for a, b in zip(held, SHARES, strict=False)), default=None),
+        "fit_calibration": float(np.abs(held - SHARES).max()) if below else None,
         "worst": [_memory_case(row) for row in weighed[:worst]],
     }
 
@@ -274,13 +277,20 @@ def _scales(outcomes: Iterable[TrainingOutcome]) -> dict[str, float]:
     errors = {source: -np.log(ratio) for source, ratio in _by_source(row for row in outcomes if row.weighed).items()}
     if len(errors) <= LEAST_OTHERS:
         return dict.fromkeys(errors, PEAK_SCALE)
-    return {left: peak_scale([each for source, each in errors.items() if source != left]) for left in errors}
+    return {left: _peak_scale([each for source, each in errors.items() if source != left]) for left in errors}
+
+
+def _peak_scale(errors: Sequence[FloatArray]) -> float:
+    """The scale that makes ln(measured / predicted) of some sources' peaks likeliest, each source counted once."""
+    scales = np.geomspace(1e-3, 1, 500)
+    likely = sum(np.mean(-1.5 * np.log1p((each[:, None] / scales) ** 2 / 2), axis=0) for each in errors)
+    return float(scales[np.argmax(likely - len(errors) * np.log(scales))])
 
 
 LEAST_OTHERS = 3
 """Sources that a scale is fitted on at least."""
 
-SHARES = tuple(np.arange(1, 10) / 10)
+SHARES = np.arange(1, 10) / 10
 """Probabilities at which the share of measured peaks below the predicted quantile is compared."""
 
 
