@@ -190,7 +190,7 @@ def _prefill(op: Attention, gpu: Gpu, c: AttentionCoefficients, peak: float) -> 
     finishes before the longest block."""
     seq_q, seq_kv = np.asarray(op.seq_q, dtype=np.float64), np.asarray(op.seq_kv, dtype=np.float64)
     tiles = np.ceil(seq_q / c.tile_q)
-    blocks = op.batch * op.num_heads * tiles * 1.0
+    blocks = op.batch * op.num_heads * tiles
     reach = np.where(np.asarray(op.window) > 0, np.minimum(seq_kv, np.asarray(op.window) + c.tile_q), seq_kv)
     longest = np.ceil(reach / TILE_KV)
     # Steps of a mean block: its share of the pairs, plus half a tile at the mask's edge.
@@ -228,8 +228,8 @@ def _split(
     kv_heads = np.maximum(np.asarray(op.num_kv_heads), 1)
     rows = np.asarray(op.seq_q) * np.ceil(np.asarray(op.num_heads) / kv_heads)
     tiles = np.ceil(rows / tile_q)
-    blocks = op.batch * kv_heads * tiles * 1.0
-    reach = np.where(np.asarray(op.window) > 0, np.minimum(op.seq_kv, op.window), np.asarray(op.seq_kv) * 1.0)
+    blocks = op.batch * kv_heads * tiles
+    reach = np.where(np.asarray(op.window) > 0, np.minimum(op.seq_kv, op.window), op.seq_kv)
     steps = np.ceil(reach / TILE_KV)
     step = _step_s(op, gpu, c, peak, tile_q)
     per_sm = blocks / gpu.num_sms
