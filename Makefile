@@ -39,9 +39,9 @@ demo: .venv/user.stamp ## advise on a real config.json: terminal tables and out/
 	$(BIN)/sartor advise examples/pythia-2.8b/config.json --gpu a100 --html out/pythia-2.8b.html
 	@echo "open out/pythia-2.8b.html"
 
-test: .venv/dev.stamp ## run every test
+test: .venv/dev.stamp ## run the tests (with ALL=1, as in CI: also those that take more than two seconds)
 	@$(BIN)/python -m compileall -q src tests # hundreds of tests start a process
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(if $(ALL),,-m 'not slow')
 
 long: .venv/dev.stamp ## every test with its many cases (the whole zoo in a browser, 50 kills a command): about an hour
 	SARTOR_LONG=1 $(BIN)/python -m pytest -n $(JOBS)
@@ -54,6 +54,7 @@ format: .venv/dev.stamp ## rewrite the code in the house format
 	$(BIN)/ruff check --fix .
 	@test ! -x $(PAGE)/.bin/biome || $(PAGE)/.bin/biome check --write --config-path=tools/page src/sartor/web/static
 
+check: ALL = 1
 check: lint types page test ## format, lint, types, the page's code and every test: what CI runs
 
 corpus: .venv/dev.stamp ## read every launch of tests/corpus: read, partly, refused or wrong by dialect

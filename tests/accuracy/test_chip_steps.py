@@ -27,6 +27,7 @@ def errors(found: list[Any], device: str, source: str, *, own: bool = True) -> A
     return np.array([(x.own if own else x.lockstep) - 1 for x in rows])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("device", "source", "share"),
     [

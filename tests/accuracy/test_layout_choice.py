@@ -41,6 +41,7 @@ def shares_of_best(runs: list[dict[str, InferenceRow]]) -> list[float]:
     return shares
 
 
+@pytest.mark.slow
 def test_the_chosen_layout_is_the_best_measured_one_under_most_objectives(shared_dir: Path) -> None:
     path = shared_dir / "data" / "end_to_end" / "serving.csv"
     if not path.exists():

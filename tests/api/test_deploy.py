@@ -87,6 +87,7 @@ def test_a_mixture_has_copies_of_attention_with_experts_split_or_whole() -> None
     assert all(tp * copies <= 8 and tp * copies % ep == 0 and 8 % ep == 0 for tp, copies, ep in sizes)
 
 
+@pytest.mark.slow
 @settings(max_examples=times(3, 6), deadline=None)
 @given(rate=st.floats(0.5, 5.0), more=st.floats(1.0, 3.0), looser=st.floats(1.0, 4.0))
 def test_more_load_or_a_tighter_objective_never_costs_less(rate: float, more: float, looser: float) -> None:
@@ -272,6 +273,7 @@ def test_one_gpu_without_a_price_leaves_the_others_theirs(capsys: pytest.Capture
     assert "(no price of h20 is known)" in said
 
 
+@pytest.mark.slow
 def test_why_not_compares_the_best_with_the_sizes_asked_about(capsys: pytest.CaptureFixture[str]) -> None:
     goal = {"requests_per_s": 5, "tpot_s": 0.03, "pools": False}
     answer = api.deploy(MODEL, "h100", **goal, why_not={"tp": 8})
@@ -298,6 +300,7 @@ def test_a_limit_of_money_is_kept_and_named_where_nothing_keeps_it(capsys: pytes
             api.deploy(MODEL, gpu, **goal, most_usd_per_hour=usd)
 
 
+@pytest.mark.slow
 def test_without_a_first_token_stated_the_front_has_no_load_that_mostly_waits() -> None:
     front = api.deploy(MODEL, "h100", users=64, most_devices=16).front
     split = [point for point in front if point.layout.prefill]

@@ -114,6 +114,7 @@ def test_passes_lint_gemms_and_plans_say_it_too(tmp_path: Path) -> None:
     assert not sartor.gemm(4096, 4096, 4096, "h100_like").depends_on
 
 
+@pytest.mark.slow
 def test_a_plan_on_a_cluster_of_own_chips_says_it(tmp_path: Path) -> None:
     chip(tmp_path)
     cluster = tmp_path / "mine_x8.toml"
@@ -158,6 +159,7 @@ def test_a_device_named_as_a_cluster_is_its_usual_cluster_and_said_so(device: st
     assert any(words.startswith(f"cluster={cluster}: the usual one of {device}") for words in answer.assumptions)
 
 
+@pytest.mark.slow
 def test_a_chip_of_ones_own_is_priced_beside_the_best_one(tmp_path: Path) -> None:
     mine, catalogue = chip(tmp_path), "a100_like"
     job = {"num_devices": 8, "global_batch_size": 64, "seq_len": 1024, "baselines": False}

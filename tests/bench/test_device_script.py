@@ -29,6 +29,7 @@ def calls_of(script: Path, folder: Path, parts: str) -> list[list[str]]:
     return [line.split() for line in calls.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_the_device_script_s_command_lines_run_on_a_fake_clock(
     tmp_path: Path, repo_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

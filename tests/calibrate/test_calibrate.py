@@ -146,6 +146,7 @@ def test_a_plan_is_a_table_to_be_filled() -> None:
     assert all(line.startswith("h200_sxm,bf16,1,") for line in lines[1:])
 
 
+@pytest.mark.slow
 def test_chosen_products_hold_out_better_than_drawn_ones_on_measured_tables(shared_dir: Path) -> None:
     table = shared_dir / "data" / "measured" / "gemm_fp16_bf16.parquet"
     chosen, drawn = [], []

@@ -71,6 +71,7 @@ def test_gemm_on_a_chip_has_the_contracts_keys(sartor: Sartor) -> None:
     assert chip["low_s"] < chip["time_s"] < chip["high_s"]
 
 
+@pytest.mark.slow
 def test_an_estimate_on_a_chip_says_that_the_step_overlaps_what_it_lists(sartor: Sartor, my_chip: Path) -> None:
     plan = ["--num-devices", "16", "--global-batch-size", "16"]
     trained = " ".join(sartor("estimate", "gpt2", "--gpu", str(my_chip), *plan).out.split())

@@ -57,6 +57,7 @@ def test_the_first_lines_say_it_and_the_exit_code_is_that_of_nothing_feasible(sa
     assert sartor("estimate", *WORDS[:4], 4, *WORDS[5:]).code == 0
 
 
+@pytest.mark.slow
 def test_advise_prices_them_too(sartor: Callable[..., Any]) -> None:
     first = [sartor(command, *WORDS).out.split(", 4")[0] for command in ("estimate", "lint", "advise")]
     assert len(set(first)) == 1
@@ -71,6 +72,7 @@ def test_advise_prices_them_too(sartor: Callable[..., Any]) -> None:
 PLAN = ("qwen2.5-7b", "--cluster", "dgx-h100", *WORDS[3:])
 
 
+@pytest.mark.slow
 def test_plan_answers_them_as_the_other_commands_do(sartor: Callable[..., Any], answer: api.ModelEstimate) -> None:
     ran, estimated = sartor("plan", *PLAN), sartor("estimate", *WORDS)
     assert (ran.code, estimated.code) == (3, 3)
@@ -144,6 +146,7 @@ def test_heads_of_a_state_space_model_that_do_not_split_are_an_error(
     assert (fault.rule, dict(fault.fix)) == ("unsplit_heads", {"tp": 2})
 
 
+@pytest.mark.slow
 def test_only_sizes_that_the_model_can_have_are_proposed() -> None:
     answer = api.estimate("qwen2.5-7b", "h100", tp=3)
     said = "tp=3 does not split num_heads=28 (27 with num_kv_heads=3 and 30 with num_kv_heads=3 do)"

@@ -40,6 +40,7 @@ def ask(sartor: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
     return asked
 
 
+@pytest.mark.slow
 def test_a_number_of_a_chips_file_is_an_axis(ask: Callable[..., Any]) -> None:
     body = ask(SPACE + LATENCIES, "--sensitivity", "--json").body
     assert body["status"] == "optimal"

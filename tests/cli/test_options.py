@@ -235,6 +235,7 @@ def test_a_completion_script_is_no_internal_error(
     assert "internal error" not in ran.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", ["estimate", "advise", "lint", "serving", "deploy --rate 1 --input-len 256 --output-len 256"]
 )

@@ -263,6 +263,7 @@ gbit_per_s = 200
 """
 
 
+@pytest.mark.slow
 def test_two_kinds_of_devices_share_a_model_by_their_pace(sartor: Call, repo_dir: Path, tmp_path: Path) -> None:
     cluster = tmp_path / "two.toml"
     cluster.write_text(MIXED)

@@ -44,6 +44,7 @@ def _everything(terminal: int) -> str:
     return shown.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="Ctrl-C is another thing elsewhere")
 def test_a_terminal_sees_how_far_the_work_is_and_a_pipe_sees_nothing() -> None:
     ours, theirs = pty.openpty()

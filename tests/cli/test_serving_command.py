@@ -339,6 +339,7 @@ def test_a_load_beyond_memory_says_how_many_run_and_gives_the_step_of_those(sart
     assert "in flight the first token" not in text
 
 
+@pytest.mark.slow
 def test_sizes_that_were_not_read_leave_open_whether_it_fits(sartor, tmp_path: Path) -> None:
     sizes = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 8}
     config = {"model_type": "llama", "vocab_size": 32000, **sizes, "memory_slots_hidden_size": 4096}

@@ -204,6 +204,7 @@ def test_what_is_served_is_said_with_the_tokens_it_is_priced_with_and_no_batch(
     assert question["models"][0]["phase"] == objective
 
 
+@pytest.mark.slow
 def test_a_study_holds_the_chip_that_a_search_printed_at_its_time_limit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -37,6 +37,7 @@ def test_a_gpu_that_nobody_measured_asks_to_be_measured() -> None:
     assert parts_of("llama-3-8b", "l40s", phase="prefill")["gemm"].narrows is Narrows.MEASURE
 
 
+@pytest.mark.slow
 def test_no_measurement_is_asked_for_of_a_chip_that_nobody_can_measure() -> None:
     parts = parts_of("llama-3-8b", "tpu_v4_like")
     assert {part.narrows for part in parts.values()} == {Narrows.NOTHING}

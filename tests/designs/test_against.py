@@ -27,6 +27,7 @@ SMALL = [
 ]
 
 
+@pytest.mark.slow
 def test_a_gpu_beside_a_chip_takes_what_plan_says_it_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     space = tmp_path / "space.toml"
     space.write_text(
@@ -80,6 +81,7 @@ def test_a_device_to_compare_with_that_there_is_not_is_refused(capsys: pytest.Ca
     assert "tpu_v4_like" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_gpu_and_a_tpu_stand_beside_the_baselines_where_none_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -134,6 +136,7 @@ def designed(folder: Path, text: str, *gpus: str | Path, devices: int = 16) -> s
     return sartor.design("gpt2", space=path, against=gpus, **run)
 
 
+@pytest.mark.slow
 def test_a_gpu_is_priced_on_the_chips_network_too_and_the_first_lines_say_which(tmp_path: Path) -> None:
     answer = designed(tmp_path, SPACE + "num_links = 1\nlink_gb_per_s = 10\n", "h100")
     (entry,) = answer.against
@@ -154,12 +157,14 @@ def test_a_gpu_is_priced_on_the_chips_network_too_and_the_first_lines_say_which(
     assert line.endswith(f"(all devices at 10 GB/s); {model.ratio:.3g}x with h100_sxm on its own (dgx-h100).")
 
 
+@pytest.mark.slow
 def test_on_equal_networks_both_ratios_are_one(tmp_path: Path) -> None:
     (entry,) = designed(tmp_path, SPACE + H100_NETWORK, "h100").against
     assert entry.network == "groups of 8 at 450 GB/s, 50 GB/s beyond"
     assert entry.models[0].equal_ratio == pytest.approx(entry.models[0].ratio, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_an_own_chip_sustains_what_the_spaces_chips_do_unless_its_file_says_otherwise(tmp_path: Path) -> None:
     own = "num_tensor_cores = 8\nnum_vector_cores = 4\narray_cols = 128\narray_rows = 128\nvector_lanes = 128\n"
     own += 'global_buffer_mib = 32\nclock_mhz = 1050\nmemory = "hbm2"\nnum_stacks = 4\nnode_nm = 7\n'
@@ -177,6 +182,7 @@ def test_an_own_chip_sustains_what_the_spaces_chips_do_unless_its_file_says_othe
     assert any(line.startswith("1.00x the sequences/s of mine, ") for line in headlines(answer))
 
 
+@pytest.mark.slow
 def test_a_default_that_decides_is_named_before_the_plans(tmp_path: Path) -> None:
     small = SPACE.replace("[128]", "[32]").replace("[4, 8]", "64") + "vector_lanes = 1024\n"
     open_key = [words for words in designed(tmp_path, small).warnings if words.startswith("tensor_core_sram_kib=")]

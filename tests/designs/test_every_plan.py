@@ -72,6 +72,7 @@ def every_plan(question: DesignQuestion, split: CopySplit, recompute: Recompute,
                         yield replace(plan, virtual_stages=v, stage_layers=each)
 
 
+@pytest.mark.slow
 @settings(max_examples=times(20, 60), deadline=None)
 @given(
     name=st.sampled_from(tuple(MODELS)),

@@ -57,6 +57,7 @@ def best_of_all(asked: DesignQuestion, space: AcceleratorSpace) -> float:
     return most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(times(3, 1000)))
 def test_any_job_on_any_type_of_array_is_searched_exactly(seed: int) -> None:
     draw = np.random.default_rng(seed)
@@ -101,6 +102,7 @@ def test_more_time_for_a_pass_is_never_worse_and_none_at_all_is_an_answer() -> N
     assert all(a <= b for a, b in pairwise(reached))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", ["prefill", "decode", "train:0.5,decode:0.5"])
 def test_a_limit_that_no_chip_meets_names_the_nearest_that_one_does(words: str) -> None:
     space = small_space(hbm_gb=[0.2])
@@ -117,6 +119,7 @@ def test_a_copy_that_holds_the_weights_and_no_cache_serves_nothing() -> None:
     assert found.tightest.startswith("hbm_bytes=500000")
 
 
+@pytest.mark.slow
 def test_a_choice_of_types_is_never_worse_than_one_of_them() -> None:
     def reached(*types: str) -> float:
         space = small_space(packed_dtype=list(types), hbm_gb=[0.2], node_nm=7)
@@ -212,6 +215,7 @@ def test_limits_of_a_phase_that_is_not_asked_for_and_sums_over_phases_are_refuse
         replace(jobs_question(space, "train:0.5,decode:0.5"), mean=Mean.ARITHMETIC)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(times(3, 1000)))
 def test_tiers_of_links_are_searched_exactly(seed: int) -> None:
     draw = np.random.default_rng(10_000 + seed)

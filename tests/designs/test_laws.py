@@ -43,11 +43,13 @@ def best_of(asked: DesignQuestion, space: AcceleratorSpace) -> float:
 FEW = small_space(num_vector_cores=[2], hbm_gb=[0.2])
 
 
+@pytest.mark.slow
 def test_a_larger_space_is_never_worse() -> None:
     more = small_space(hbm_gb=[0.02, 0.2], num_vector_cores=[2], array_cols=[32, 48])
     assert best_of(question(), FEW) <= best_of(question(), more) * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_more_devices_microbatches_or_widths_are_never_worse() -> None:
     least = question(microbatch_sizes=(1,), num_devices=4)
     first = best_of(least, FEW)
@@ -71,6 +73,7 @@ def test_a_tighter_budget_is_never_better_and_the_best_within_it_is_found(metric
     assert values == sorted(values)
 
 
+@pytest.mark.slow
 def test_a_budget_of_energy_is_kept_exactly() -> None:
     asked, space = question(microbatch_sizes=(1,)), FEW
     candidates, _ = candidates_of(asked, space)
@@ -123,6 +126,7 @@ def test_dear_memory_makes_for_less_of_it_per_dollar() -> None:
     assert cheap.usd == cheap.die_usd
 
 
+@pytest.mark.slow
 def test_ownership_is_the_price_of_parts_package_and_electricity_of_all_years() -> None:
     asked = replace(QUESTIONS[1], objective=Objective.PER_OWNERSHIP_DOLLAR, microbatch_sizes=(4,))
     space = small_space(num_vector_cores=[2])
@@ -150,6 +154,7 @@ def experts(num_experts: int = 4) -> DesignModel:
     return DesignModel(name="experts", shape=shape, seq_len=128, widths=(1, 2))
 
 
+@pytest.mark.slow
 def test_copies_that_share_experts_are_searched_exactly_and_hold_what_one_copy_cannot() -> None:
     asked = question(models=(experts(),), microbatch_sizes=(1,))
     assert asked.models[0].expert_widths == (1, 2, 4)

@@ -150,6 +150,7 @@ def test_a_single_stage_recomputes_nothing_and_says_so() -> None:
         estimate("gpt2", gpu=datasheet_of(chip), num_devices=4, global_batch_size=8, **axes)
 
 
+@pytest.mark.slow
 def test_plan_on_a_pod_is_never_faster_than_the_design_that_proved_its_best() -> None:
     """Plan looks at fewer plans (all devices, whole batches), each priced alike."""
     chip = Accelerator.from_template(num_tensor_cores=4, num_vector_cores=2, width=128, depth=128, global_buffer_mib=64)

@@ -49,6 +49,7 @@ def test_the_search_finds_what_trying_everything_finds(objective: Objective) -> 
     assert result.evaluated < result.evaluated + result.pruned
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quarter", range(4))
 def test_random_spaces_are_searched_exactly(quarter: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spaces (a hundred in the long run, of every objective here too), whose every chip, memory and plan is
@@ -93,6 +94,7 @@ def best_of_all(asked: DesignQuestion, space: AcceleratorSpace) -> float:
     return most
 
 
+@pytest.mark.slow
 def test_a_search_that_scouts_first_finds_what_trying_everything_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "FIRST_CHUNK", 1)
     monkeypatch.setattr(search, "FIRST_BOXES", 2)
@@ -132,6 +134,7 @@ def test_a_search_out_of_time_before_its_first_chip_still_ends_with_one(monkeypa
     assert 0 < result.best.objective <= best_by_trying_all(1) <= result.upper_bound * (1 + 1e-9) < np.inf
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [1, 2])
 def test_a_box_is_bounded_by_no_less_than_any_chip_in_it(kind: int) -> None:
     varied = {"num_stacks": [2, 4], "num_links": [2, 6], "vector_lanes": [16, 32], "memory": ["hbm2", "hbm3"]}
@@ -148,6 +151,7 @@ def test_a_box_is_bounded_by_no_less_than_any_chip_in_it(kind: int) -> None:
                 assert max(rates) <= work_rates(asked, parts, best, 2e8) * (1 + 1e-12)
 
 
+@pytest.mark.slow
 def test_with_every_kind_of_plan_the_search_finds_what_trying_everything_finds() -> None:
     result = search_design(QUESTIONS["plans"], SPACES["plans"])
     assert result.best is not None
@@ -157,6 +161,7 @@ def test_with_every_kind_of_plan_the_search_finds_what_trying_everything_finds()
     assert published.best is None or published.best.objective < result.best.objective
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mean", list(Mean))
 def test_several_models_are_weighed_as_asked(mean: Mean) -> None:
     result = search_design(replace(QUESTIONS[2], mean=mean), SPACES[2])
@@ -168,6 +173,7 @@ def test_several_models_are_weighed_as_asked(mean: Mean) -> None:
     assert result.best.objective == pytest.approx(by_hand)
 
 
+@pytest.mark.slow
 def test_chips_no_one_can_build_are_left_out_or_priced_and_marked() -> None:
     space = small_space(clock_mhz=[1000, 9000], num_tensor_cores=[1], array_rows=[16])
     asked = question(costs=DesignCosts(area=AreaModel.DIE), recomputes=(Recompute.NONE,))
@@ -258,6 +264,7 @@ def test_an_impossible_budget_is_named_with_what_the_smallest_candidate_takes(bu
     assert result.tightest.startswith(named)
 
 
+@pytest.mark.slow
 def test_a_budget_keeps_its_candidates_out() -> None:
     space = small_space()
     free = search_design(question(), space).best
@@ -274,6 +281,7 @@ def test_an_energy_budget_leaves_only_plans_within_it() -> None:
     assert search_design(replace(asked, budgets=Budgets(energy_j_per_token=1e30)), space).best is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("served", [False, True])
 def test_an_energy_budget_that_nothing_meets_names_the_nearest_without_looking_at_points(served: bool) -> None:
     asked, space = question(microbatch_sizes=(4,)), small_space(num_tensor_cores=[1, 4], num_vector_cores=[2])
@@ -329,6 +337,7 @@ def test_work_done_elsewhere_gives_the_same_answer() -> None:
     assert [(p.bound, p.incumbent) for p in elsewhere.trajectory] == [(p.bound, p.incumbent) for p in alone.trajectory]
 
 
+@pytest.mark.slow
 def test_a_tolerance_is_part_of_the_proof() -> None:
     best, asked = search_design(question(), small_space()).best, question()
     assert best is not None
@@ -338,6 +347,7 @@ def test_a_tolerance_is_part_of_the_proof() -> None:
     assert result.gap <= 0.5
 
 
+@pytest.mark.slow
 @settings(max_examples=times(16, 50), deadline=None)
 @given(
     index=st.integers(0, 29_359),
@@ -432,6 +442,7 @@ def test_every_chip_with_a_memory_is_counted_once() -> None:
     assert tight.left_out == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [1, 2, "plans"])
 def test_fine_boxes_with_second_bounds_of_their_own_change_no_answer(
     kind: int | str, monkeypatch: pytest.MonkeyPatch

@@ -37,6 +37,7 @@ def found() -> ShapeDesign:
     return search_design_shapes(one, SPACE, VARIANTS, [(there, 2.0)])
 
 
+@pytest.mark.slow
 def test_each_shape_has_its_own_best_chip_over_the_whole_space(found: ShapeDesign) -> None:
     for variant, result, rate in zip(VARIANTS, found.results, found.best_rate, strict=True):
         alone = DesignModel(name="small", shape=variant.shape, seq_len=128, widths=(1, 2))
@@ -68,6 +69,7 @@ def test_the_chip_for_all_and_the_shape_for_a_fleet_lose_least(found: ShapeDesig
     assert best.objective >= both.max() * (1 - 1e-9)
 
 
+@pytest.mark.slow
 def test_a_shape_that_fits_nowhere_is_left_out_and_none_that_fits_is_refused() -> None:
     huge = ShapeVariant(shape=small_shape(4, 4096), changed=(("hidden_size", 256, 4096),))
     found = search_design_shapes(asked(), SPACE, (VARIANTS[0], huge))

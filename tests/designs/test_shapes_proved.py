@@ -80,6 +80,7 @@ def best_as_it_is(asked: DesignQuestion, space: AcceleratorSpace, blocks: Schedu
     return most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(times(2, 1000)))
 def test_all_shapes_on_all_chips_give_what_trying_everything_gives(seed: int) -> None:
     draw = random.Random(seed)
@@ -110,6 +111,7 @@ def test_all_shapes_on_all_chips_give_what_trying_everything_gives(seed: int) ->
     assert loose.result.gap <= 0.2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, times(3, 301)))
 def test_a_family_of_models_has_the_chip_and_shapes_that_trying_everything_has(seed: int) -> None:
     draw = random.Random(seed)

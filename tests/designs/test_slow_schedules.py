@@ -72,6 +72,7 @@ def family(deadline: float) -> JointResult:
     return found.result
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("slow")
 @pytest.mark.parametrize("search", [chip, shape, family])
 def test_it_ends_with_the_proof_or_when_time_is_too_short(search: Callable[[float], JointResult]) -> None:

@@ -30,6 +30,7 @@ def expected() -> JointResult:
     return run_search(ASKED, SPACE, Scripted(), None)
 
 
+@pytest.mark.slow
 def test_processes_beside_this_one_give_the_same_answer(expected: JointResult) -> None:
     by = Local(workers=2, alone_s=0.0)
     try:
@@ -45,12 +46,14 @@ def test_any_executor_of_the_standard_library_serves(expected: JointResult) -> N
         assert facts(run_search(ASKED, SPACE, by, None)) == facts(expected)
 
 
+@pytest.mark.slow
 def test_a_small_question_starts_no_process(expected: JointResult) -> None:
     by = Local(workers=2, alone_s=float("inf"))
     assert facts(run_search(ASKED, SPACE, by, None)) == facts(expected)
     assert by.beside.executor is None
 
 
+@pytest.mark.slow
 def test_workers_killed_on_the_way_are_replaced_and_the_answer_is_the_same(
     expected: JointResult, tmp_path: Path
 ) -> None:
@@ -114,6 +117,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_workers_end_with_a_process_that_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "orphans.py"
     script.write_text(ORPHANS)
@@ -202,6 +206,7 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+@pytest.mark.slow
 def test_dask_workers_give_the_same_answer_though_one_is_killed(
     cluster: tuple[str, Processes], expected: JointResult, tmp_path: Path
 ) -> None:
@@ -221,6 +226,7 @@ def test_dask_workers_give_the_same_answer_though_one_is_killed(
     assert sum(session.evaluated for session in record.sessions) == evaluations(expected)
 
 
+@pytest.mark.slow
 def test_a_study_outlives_its_scheduler_and_its_table_has_the_bytes_of_one_machine(
     cluster: tuple[str, Processes], expected: JointResult, tmp_path: Path
 ) -> None:
@@ -244,6 +250,7 @@ def test_a_study_outlives_its_scheduler_and_its_table_has_the_bytes_of_one_machi
     assert sorted(shared.splitlines()) == sorted(alone.splitlines())  # in the order of evaluation
 
 
+@pytest.mark.slow
 def test_a_sweep_of_plans_on_workers_answers_as_one_machine_does(cluster: tuple[str, Processes]) -> None:
     from distributed import Client
 

@@ -66,6 +66,7 @@ def pool() -> Iterator[Submitting]:
     by.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ASKED if LONG else ["throughput", "hbm", "few devices"])
 def test_a_pool_of_workers_finds_what_trying_everything_finds(name: str, pool: Submitting) -> None:
     found = search_design(ASKED[name], SPACE, run=Remembering(by=pool, stored=None, deadline=float("inf")))

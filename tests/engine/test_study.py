@@ -40,6 +40,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, JointResult, 
     return path, result, len(by.done)
 
 
+@pytest.mark.slow
 @settings(max_examples=times(8, 25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_search_cut_anywhere_any_number_of_times_answers_as_if_it_had_not_been(
@@ -252,6 +253,7 @@ def test_a_row_with_a_flipped_bit_is_named_and_the_rest_is_used(
     assert len(read_study(path).points) == whole[1].evaluated, "and kept"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flips", [times(15, 1000)])
 def test_any_flipped_bit_is_a_sentence_or_changes_nothing(
     flips: int, whole: tuple[Path, JointResult, int], tmp_path: Path
@@ -285,6 +287,7 @@ def test_a_truncated_study_is_named(whole: tuple[Path, JointResult, int], tmp_pa
         search(path, Scripted())
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_the_search_in_words_and_loses_nothing(
     whole: tuple[Path, JointResult, int], tmp_path: Path
 ) -> None:

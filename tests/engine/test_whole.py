@@ -103,6 +103,7 @@ class Counting:
         patch.setattr(SearchStore, "keep", counted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(times(1, 2)))
 def test_cut_anywhere_it_ends_as_if_it_had_not_been_and_does_nothing_twice(
     seed: int, uncut: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -125,6 +126,7 @@ def test_cut_anywhere_it_ends_as_if_it_had_not_been_and_does_nothing_twice(
     assert [session.ending for session in record.sessions[-2:]] == ["complete", "complete"]
 
 
+@pytest.mark.slow
 def test_the_record_and_the_export_have_what_stands_beside_the_search(uncut: Whole, tmp_path: Path) -> None:
     found = ask(tmp_path / "study.db")
     record = read_study(tmp_path / "study.db")
@@ -155,6 +157,7 @@ def test_records_survive_the_file_to_the_last_bit(uncut: Whole) -> None:
         assert from_text(to_text(value)) == value
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_any_part_answers_with_what_there_is_and_the_next_run_goes_on(uncut: Whole, tmp_path: Path) -> None:
     for phase in ("baselines: TPUv4-like, searched placement", "front", "shapes"):
 
@@ -169,6 +172,7 @@ def test_ctrl_c_in_any_part_answers_with_what_there_is_and_the_next_run_goes_on(
     assert facts(ask(tmp_path / "study.db")) == facts(uncut)
 
 
+@pytest.mark.slow
 def test_a_full_disk_beside_the_search_is_said_and_loses_nothing(
     uncut: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

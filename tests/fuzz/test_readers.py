@@ -14,6 +14,7 @@ SLOW = {"space", "config", "study"}
 """Readers whose answer takes a search."""
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("reader", READERS)
 def test_a_mutated_file_is_answered_or_refused_in_one_sentence(reader: str, tmp_path: Path) -> None:
@@ -40,6 +41,7 @@ FOUND = [
 """Cases that the long run found outside the contract, by reader and seed; fixed since."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("reader", "seed"), FOUND)
 def test_what_the_long_run_found_stays_fixed(reader: str, seed: int, tmp_path: Path) -> None:
     assert not fault(reader, seed, tmp_path)

@@ -21,6 +21,7 @@ TYPES = (
 PLAN = "plan --cluster dgx-h100 --num-devices 16 --global-batch-size 64"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model_type", TYPES)
 def test_a_tower_goes_through_every_journey(model_type: str, tmp_path: Path, sartor: Callable[..., object]) -> None:
     line = next(x for x in (GOLDEN / "configs.jsonl").read_text().splitlines() if f'"model_type":"{model_type}"' in x)

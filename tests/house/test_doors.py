@@ -18,6 +18,7 @@ NAMES = st.just(tuple(DOORS)) if LONG else st.sets(st.sampled_from(tuple(DOORS))
 """Doors that are tried for a run: all in the long run, else one or two."""
 
 
+@pytest.mark.slow
 @settings(
     max_examples=times(60, 2000),
     derandomize=not LONG,  # the long run looks for more

@@ -93,6 +93,7 @@ def planned(job: dict[str, Any], held: HeldPlan) -> PlanAnswer:
     return api.plan(job["model"], job["cluster"], **words, optimizer=job["optimizer"] or "adam", fix=fix)
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(jobs())
 def test_estimate_is_plan_with_the_same_plan_fixed(job: dict[str, Any]) -> None:
@@ -156,6 +157,7 @@ def unfinished(draw: st.DrawFn) -> tuple[str, str, dict[str, Any]]:
     return model, gpu, {name: value for name, value in stated.items() if value is not None}
 
 
+@pytest.mark.slow
 @settings(max_examples=times(6, 200), deadline=None)
 @given(unfinished())
 def test_an_unfinished_question_has_one_answer_at_every_door(question: tuple[str, str, dict[str, Any]]) -> None:
@@ -192,6 +194,7 @@ def served(draw: st.DrawFn) -> tuple[str, str, dict[str, Any]]:
     return model, gpu, {name: value for name, value in words.items() if value is not None}
 
 
+@pytest.mark.slow
 @settings(max_examples=times(12, 300), deadline=None)
 @given(served(), st.integers(1, 5000), st.integers(1, 2000))
 def test_an_estimate_of_inference_is_serving_with_one_sequence_in_flight(

@@ -29,7 +29,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.parametrize(("section", "question"), ASKED, ids=[question for _, question in ASKED])
+SLOW = ("design", "validate", "shared")
+
+
+@pytest.mark.parametrize(
+    ("section", "question"),
+    [pytest.param(*row, id=row[1], marks=[pytest.mark.slow] if row[0] in SLOW else []) for row in ASKED],
+)
 def test_the_answer_is_as_recorded(section: str, question: str, folder: Path, request: pytest.FixtureRequest) -> None:
     if section == "shared":
         request.getfixturevalue("shared_dir")

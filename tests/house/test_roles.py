@@ -142,6 +142,7 @@ QUESTIONS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("journey", QUESTIONS)
 def test_answers_do_not_depend_on_names(journey: str, monkeypatch: pytest.MonkeyPatch) -> None:
     known = QUESTIONS[journey]()

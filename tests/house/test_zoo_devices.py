@@ -15,6 +15,7 @@ DEVICES = ("h100_sxm", "a100_sxm", "h200_sxm", "b200_sxm", "mi300x", "tpu_v5p", 
 PAIRS = [*itertools.product(model_names(), DEVICES)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "device"), PAIRS[:: times(101, 1)])
 def test_a_model_without_a_plan_is_priced_on_one_that_fits(model: str, device: str) -> None:
     held = api.ask(model, device).held

@@ -13,6 +13,7 @@ TOOL = Path(__file__).parents[2] / "tools" / "corpus.py"
 CORPUS = Path(__file__).parents[1] / "corpus"
 
 
+@pytest.mark.slow
 def test_no_launch_of_the_corpus_is_read_wrong() -> None:
     results = runpy.run_path(str(TOOL))["outcomes"]()
     assert {name: why for name, (outcome, why) in results.items() if outcome == "wrong"} == {}

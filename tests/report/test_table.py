@@ -82,6 +82,7 @@ CLUSTERS = {"llama-3.1-8b": ("dgx-h100", 64, 512), "deepseek-v3": ("dgx-h100", 2
 CLUSTERS |= {"gpt3-175b": ("dgx-a100", 512, 1536), "gpt3-2.7b": ("dgx-a100", 8, 512)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [80, 100])
 @pytest.mark.parametrize("model", CLUSTERS)
 def test_a_plan_is_one_screen_that_begins_with_whether_it_fits_how_fast_and_what_next(model: str, width: int) -> None:

@@ -345,6 +345,7 @@ def test_rules_that_one_change_answers_are_one_finding_with_several_reasons() ->
     assert [reason["code"] for reason in to_json(heads[0], FINDING)["reasons"]] == ["R4", "R14"]
 
 
+@pytest.mark.slow
 def test_no_two_findings_claim_the_gain_of_one_field() -> None:
     for question in ({"tp": 8}, {"phase": "decode"}, {"microbatch_size": 1}):
         for model in ("gpt3-2.7b", "t5-large", "tinyllama-1.1b"):

@@ -121,6 +121,7 @@ def test_parts_step_timeline_and_trace_agree(question: tuple[TrainingJob, Traini
     agree(*question, GPUS)
 
 
+@pytest.mark.slow
 @settings(max_examples=6)
 @given(questions(lockstep=True))
 def test_they_agree_on_chips_in_lockstep(question: tuple[TrainingJob, TrainingPlan]) -> None:
@@ -142,6 +143,7 @@ BREAKS = {
 """A mechanism that acts at each of the levels."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", BREAKS)
 @settings(max_examples=6)
 @given(st.booleans().flatmap(lambda lockstep: st.tuples(st.just(lockstep), questions(lockstep=lockstep))))

@@ -116,6 +116,7 @@ def test_plans_priced_together_are_priced_as_alone() -> None:
     assert step_each(job, [], CLUSTER) == []
 
 
+@pytest.mark.slow
 def test_large_pipelines_walk_the_durations_of_their_plans_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the work nor the memory of a walk grows with the sampled durations, and the stalls are those of paths."""
     counts = stage_counts(edit(load_model("llama3-8b"), num_layers=300), 64, 4)

@@ -149,6 +149,7 @@ def _asked_by_name(tree: ast.AST) -> Iterator[ast.Constant]:
             yield from (n for n in inside if isinstance(n, ast.Constant) and n.value in NAMES)
 
 
+@pytest.mark.slow
 def test_no_code_asks_a_trainer_its_name() -> None:
     for path in SOURCE.rglob("*.py"):
         where = path.relative_to(SOURCE).as_posix()

@@ -175,6 +175,7 @@ def test_the_convention_of_deepspeed_s_count_includes_recomputation() -> None:
     assert found[0].attention == "full"
 
 
+@pytest.mark.slow
 def test_the_dump_of_a_current_megatron_is_read(log: Path, tmp_path: Path) -> None:
     path = tmp_path / "new.log"
     path.write_text(dump(attention_backend="AttnBackend.unfused", params_dtype="torch.bfloat16") + megatron())

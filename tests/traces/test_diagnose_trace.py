@@ -69,6 +69,7 @@ def test_nine_of_ten_seeded_faults_are_the_first_cause(fault: str, tmp_path: Pat
     assert sum(bool(each) and each[0].kind is CAUSE[fault] for each in named) >= 9
 
 
+@pytest.mark.slow
 def test_healthy_runs_raise_no_alarm(tmp_path: Path) -> None:
     assert not [seed for seed in range(times(20, 100)) if losses(attributed(made("", seed), tmp_path))]
 

@@ -217,6 +217,7 @@ def test_a_log_in_gzip_and_one_of_json_lines_are_logs(tmp_path: Path) -> None:
         read_log(packed)
 
 
+@pytest.mark.slow
 def test_a_long_log_takes_time_in_proportion() -> None:
     """Seconds per line of 40,000 lines, at most three times those of 4,000: every line once made all columns anew."""
     line = megatron().splitlines()[0]

@@ -110,6 +110,7 @@ CELLS = {
 }
 
 
+@pytest.mark.slow
 def test_an_export_with_odd_values_is_answered_or_refused(tmp_path: Path, sartor: Callable[..., Ran]) -> None:
     whole = export([bf16(replace(RAGGED, steps=2))], tmp_path / "w.sqlite").read_bytes()
     rng = random.Random(7)

@@ -157,6 +157,7 @@ def test_nothing_usable_says_why(tmp_path: Path) -> None:
         validate_inference(write_csv(tmp_path / "x.csv", [{**ROW, "gpu": "abacus"}]))
 
 
+@pytest.mark.slow
 def test_the_published_rows_are_mostly_expressed(shared_dir: Path) -> None:
     found = validate_inference(shared_dir / "data" / "end_to_end")
     good = [row for row in found.rows if not row.reason]

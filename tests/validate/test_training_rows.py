@@ -250,6 +250,7 @@ def test_more_layers_than_any_model_has_are_refused_before_they_are_counted_out(
     assert "at most 65536 layers" in _training_case(made(L=10**11, pp=10**9, n_gpu=10**9)).reason
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.dictionaries(st.sampled_from(sorted(ROW)), words, max_size=6))
 def test_no_row_breaks_the_reader(changes: dict[str, str]) -> None:
@@ -280,6 +281,7 @@ SECOND_RELEASE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("second", "share"), [(False, 0.95), (True, 0.85)], ids=["first release", "second release"])
 def test_nearly_every_published_row_with_a_plan_is_expressed(shared_dir: Path, second: bool, share: float) -> None:
     """Of the second release 17 rows of 139 are not: hybrids without sizes (6), runs without a global batch (11)."""

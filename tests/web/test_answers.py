@@ -28,6 +28,7 @@ def commanded(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, 
     return code, out.out, out.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_every_example_of_the_api_page_is_answered_with_its_keys(server: Any, name: str) -> None:
     route = route_named(name)
@@ -41,6 +42,7 @@ def test_every_example_of_the_api_page_is_answered_with_its_keys(server: Any, na
         assert set(route.keys) <= set(body)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "body", "words"),
     [
@@ -349,6 +351,7 @@ def test_latent_attention_takes_the_heads_that_follow_and_no_others(server: Any)
     assert "fixed by latent attention" in refused.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

@@ -195,6 +195,7 @@ def memory_of(pid: int) -> int:
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -228,6 +229,7 @@ def test_two_hundred_at_once_are_answered_or_refused_politely_in_little_memory(
     assert server.post("/api/estimate", ASK).status_code == 200
 
 
+@pytest.mark.slow
 def test_who_finds_the_queue_full_is_asked_to_come_again_at_once(start_with: Callable[..., Any]) -> None:
     server = start_with(waiting=1, slow_s=6.0)
     body = {"model": "llama-3.1-405b", "num_devices": 4096, "cluster": "dgx-h100", "global_batch_size": 4096}
@@ -243,6 +245,7 @@ def test_who_finds_the_queue_full_is_asked_to_come_again_at_once(start_with: Cal
     assert "the server is busy" in busy[0].json()["error"]["message"]
 
 
+@pytest.mark.slow
 def test_a_search_that_takes_too_long_is_ended_with_a_sentence_and_the_next_is_answered(
     start_with: Callable[..., Any],
 ) -> None:
@@ -254,6 +257,7 @@ def test_a_search_that_takes_too_long_is_ended_with_a_sentence_and_the_next_is_a
     assert server.post("/api/estimate", ASK).status_code == 200
 
 
+@pytest.mark.slow
 def test_a_worker_that_asks_for_too_much_memory_answers_with_a_sentence(start_with: Callable[..., Any]) -> None:
     if not sys.platform.startswith("linux"):
         pytest.skip("memory of a process is limited on Linux alone")

@@ -148,6 +148,7 @@ def test_a_study_that_is_being_written_is_read_with_its_log_after_it(study: Path
         uploaded_body(sent(tmp_path, data))
 
 
+@pytest.mark.slow
 def test_a_study_of_many_megabytes_is_taken(server: Any, study: Path, tmp_path: Path) -> None:
     path = sent(tmp_path, study.read_bytes())
     with closing(connect(path, for_reading=False)) as connection:
@@ -236,6 +237,7 @@ def test_what_is_no_study_is_refused_over_http_too(server: Any) -> None:
     assert "--study FILE" in server.get("/api/study").json()["error"]["message"]
 
 
+@pytest.mark.slow
 def test_a_study_can_be_watched_while_it_is_written(start: Callable[..., Any], tmp_path: Path) -> None:
     path, watched = tmp_path / "running.db", tmp_path / "watched"
     code = (

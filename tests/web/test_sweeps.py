@@ -69,6 +69,7 @@ def test_all_sweeps_of_a_drag_go_through_the_cost_model_once(monkeypatch: pytest
     assert calls == [7]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["llama-2-70b", "deepseek-v3", "t5-large"])
 @pytest.mark.parametrize("phase", ["train", "decode"])
 def test_sweeps_made_together_are_those_asked_for_one_by_one(model: str, phase: str) -> None:
