@@ -32,6 +32,10 @@ def accelerators() -> st.SearchStrategy[Accelerator]:
         num_dies=st.sampled_from((1, 1, 2, 8)),
         num_io_dies=st.sampled_from((0, 0, 4)),
         die_to_die_bytes_per_s=st.sampled_from((50e9, 5e12)),
+        special_cycles=st.sampled_from((0.0, 8.0)),
+        load_bytes=st.sampled_from((0.0, 16.0)),
+        backward_passes=st.sampled_from((1, 2)),
+        buffer_add_share=st.sampled_from((0.0, 0.5)),
         dataflow=st.sampled_from(Dataflow),
     )
 

@@ -36,6 +36,10 @@ sustained_hbm_share = 0.89
 sustained_link_share = 0.76
 run_factor = 1.07
 softmax_overlap = 0
+special_cycles = 8
+backward_passes = 1
+buffer_add_share = 0.5
+load_bytes = 16
 operator_start_us = 4
 dataflow = "weight_stationary"
 """

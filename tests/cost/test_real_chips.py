@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from itertools import combinations
 
 import numpy as np
@@ -36,11 +37,11 @@ HEADS = {"num_heads": 16, "num_kv_heads": 16, "head_dim": 128, "v_head_dim": 128
 ATTENTION = Attention(name="attention", batch=1, seq_q=2048, seq_kv=2048, **HEADS)  # type: ignore[arg-type]
 
 
-PACKAGES = {"b200_like": "b200_sxm", "tpu_v7_like": "tpu_v7"}
+PACKAGES = {"b200_like": "b200_sxm", "tpu_v7_like": "tpu_v7", "trainium2_like": "trainium2"}
 
 
 @pytest.mark.parametrize("size", [4096, 8192])
-@pytest.mark.parametrize("chip", [*PAIRS, *PACKAGES])
+@pytest.mark.parametrize("chip", [*PAIRS, "b200_like", "tpu_v7_like"])
 def test_a_device_in_the_template_multiplies_within_15_percent_of_its_catalogue_rate(chip: str, size: int) -> None:
     device = (PAIRS | PACKAGES)[chip]
     drawn, calibrated = (sartor.gemm(size, size, size, gpu=name).cost.time_s for name in (chip, device))
@@ -102,11 +103,18 @@ JOBS |= {"gpt3-175b": (2048, 1)}
 
 def share_of_the_calibrated(chip: str, model: str) -> float:
     """Seconds of a training microbatch on one device drawn in the template over those of the calibrated device."""
+    drawn, calibrated = microbatch_s(chip, model)
+    return drawn / calibrated
+
+
+@cache
+def microbatch_s(chip: str, model: str) -> tuple[float, float]:
+    """Seconds on the device drawn in the template, and on the calibrated one."""
     tokens, sequences = JOBS[model]
     shape = load_model(model)
     work = Workload(shape=shape, microbatch_size=sequences, seq_len=tokens)
     seconds = []
-    for name in (chip, PAIRS[chip]):
+    for name in (chip, (PAIRS | PACKAGES)[chip]):
         device = load_device(name)
         trainer = TRAINERS["maxtext" if "tpu" in name else "megatron"]
         job = TrainingJob(shape=shape, seq_len=tokens, global_batch_size=sequences, recipe=Recipe.BF16, trainer=trainer)
@@ -115,13 +123,13 @@ def share_of_the_calibrated(chip: str, model: str) -> float:
         costs = zip(estimate.graph.operators, estimate.costs, strict=True)
         factor = {Part.LAYER: constants.compute_factor}
         seconds.append(sum(float(cost.time_s) * float(op.count) * factor.get(op.part, 1.0) for op, cost in costs))
-    return seconds[0] / seconds[1]
+    return seconds[0], seconds[1]
 
 
 @pytest.mark.parametrize("chip", PAIRS)
 def test_a_training_microbatch_in_the_template_takes_what_the_calibrated_device_takes(chip: str) -> None:
-    """Within a tenth in two of three cases, at worst 27% fast (GPT-2 XL on H100, whose small products and attention
-    heads of 64 stay too fast) and 17% slow."""
+    """Within a tenth in two of three cases, at worst 28% fast (BERT on TPU v6e, attention with heads of 64 on arrays of
+    256, which nobody timed) and 17% slow."""
     shares = np.array([share_of_the_calibrated(chip, model) for model in JOBS])
     assert np.exp(np.mean(np.log(shares))) == pytest.approx(1, abs=0.15)
     assert shares.min() > 0.72
@@ -131,3 +139,13 @@ def test_a_training_microbatch_in_the_template_takes_what_the_calibrated_device_
 def test_most_training_microbatches_in_the_template_are_within_a_tenth() -> None:
     shares = np.array([share_of_the_calibrated(chip, model) for chip in PAIRS for model in JOBS])
     assert np.mean(np.abs(shares - 1) <= 0.1) >= 0.6
+
+
+def test_which_of_two_chips_is_faster_is_right_in_95_percent_of_pairs() -> None:
+    """Nine real chips on five jobs, drawn and calibrated (of Trainium2 and TPU7x, nothing was timed)."""
+    right = []
+    for model in JOBS:
+        for a, b in combinations((microbatch_s(chip, model) for chip in PAIRS | PACKAGES), 2):
+            right.append((a[0] < b[0]) == (a[1] < b[1]))
+    assert len(right) == 180
+    assert np.mean(right) >= 0.95

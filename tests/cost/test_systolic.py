@@ -172,7 +172,8 @@ def test_an_epilogue_runs_beside_the_product() -> None:
 
 
 def product_of_one(**changes: float) -> _Problem:
-    sizes = {"m": 3, "n": 20, "k": 31, "batch": 5, "e": 2, "o": 3, "epilogue_cycles": 6, "epilogue_bytes": 1} | changes
+    sizes = {"m": 3, "n": 20, "k": 31, "batch": 5, "e": 2, "o": 3, "epilogue_cycles": 6, "epilogue_bytes": 1}
+    sizes |= {"most_macs": np.inf, **changes}
     return _Problem(**{name: np.array([float(value)]) for name, value in sizes.items()})
 
 

@@ -19,7 +19,8 @@ from sartor.cost.chip.operator_latency import (
     operator_floor,
     operator_latencies,
 )
-from sartor.cost.chip.vector_core import EXPONENTIAL, attention_cost, attention_products, vector_cost, vector_work
+from sartor.cost.chip.systolic import product_time_s
+from sartor.cost.chip.vector_core import attention_cost, attention_products, vector_cost, vector_work
 from sartor.cost.collective.links import link_time_s
 from sartor.hardware.accelerator import ARRAY_FIELDS, Accelerator
 from sartor.operators import (
@@ -35,6 +36,7 @@ from sartor.operators import (
 )
 
 FAST_MEMORY = replace(TPU, stack_bytes_per_s=1e18, bank_bytes_per_cycle=1e9)
+ADDS = {"buffer_add_share": 0.5}
 
 
 def streaming() -> st.SearchStrategy[MemoryBound]:
@@ -130,10 +132,14 @@ def test_each_of_many_chips_is_priced_as_it_is_alone(op: Operator, a: Accelerato
 
 @given(attentions())
 def test_the_products_of_attention_are_its_flops(op: Attention) -> None:
-    """Keys per query are rounded up, so products are at least the kernel's FLOPs and at most one key more."""
-    flops = sum(2 * p.macs for p in attention_products(op))
+    """Keys per query are rounded up, so products are at least the kernel's FLOPs and at most one key more. Two passes
+    of backward multiply two of five products again."""
+    flops, in_two_passes = (
+        sum(2 * p.macs for p in attention_products(op, replace(TPU, backward_passes=passes))) for passes in (1, 2)
+    )
     keys = op.pairs / op.seq_q
     assert op.flops * (1 - 1e-12) <= flops <= op.flops * (keys + 1) / keys * (1 + 1e-12)
+    assert in_two_passes == pytest.approx(flops * (1.4 if op.pass_ is Pass.BACKWARD else 1))
 
 
 @given(st.sampled_from(CollectiveKind), st.integers(1, 3000), st.floats(1, 1e10), st.floats(1, 8), accelerators())
@@ -166,6 +172,21 @@ def test_a_norm_by_hand() -> None:
     assert cost.compute_s * 1.05e9 == pytest.approx(1024 * (96 * 4 + 39))
     backward = vector_cost(stream(MemoryBoundKind.NORM, 2048, 12288, Pass.BACKWARD), FAST_MEMORY)
     assert backward.compute_s * 1.05e9 == pytest.approx(1024 * (96 * 9 + 39))
+
+
+def test_short_rows_share_the_lanes_by_hand() -> None:
+    """4,096 rows of 256 on one core of 1,024 lanes, all in its buffer: 1,024 at once leave each a lane, 256 steps of 4
+    cycles, and root and division; a buffer for four rows leaves each 256 lanes: one step, and two reductions of 8."""
+    op = stream(MemoryBoundKind.NORM, 4096, 256)
+    for held, cycles in (1024 * 256 * 2, 4 * (256 * 4 + 25)), (4 * 256 * 2, 1024 * (4 + 25 + 2 * 8)):
+        wide = replace(FAST_MEMORY, num_vector_cores=1, vector_lanes=1024, vector_core_sram_bytes=held)
+        assert vector_cost(op, wide).compute_s * 1.05e9 == pytest.approx(cycles)
+
+
+def test_backward_of_a_norm_reads_again_for_its_weights_where_operators_start_one_by_one() -> None:
+    op = replace(stream(MemoryBoundKind.NORM, 2048, 12288, Pass.BACKWARD), bytes_moved=6.0 * 2048 * 12288)
+    at_once, apart = (vector_cost(op, replace(TPU, operator_start_s=start)).memory_s for start in (0.0, 1e-6))
+    assert apart == pytest.approx(at_once * 10 / 6)
 
 
 def test_a_softmax_by_hand() -> None:
@@ -203,7 +224,7 @@ def test_a_convolution_by_hand() -> None:
 def test_every_kind_has_work_both_ways() -> None:
     for kind in MemoryBoundKind:
         for pass_ in (Pass.FORWARD, Pass.BACKWARD):
-            work = vector_work(stream(kind, 1, 1, pass_))
+            work = vector_work(stream(kind, 1, 1, pass_), TPU)
             assert work.per_element + work.per_flop > 0
 
 
@@ -273,7 +294,7 @@ def test_an_epilogue_reads_nothing_back() -> None:
     assert isinstance(fused, Fused)
     product = _fused_product(fused, TPU)
     assert product.epilogue_bytes == 2.0
-    assert product.epilogue_cycles == vector_work(fused.epilogue).per_element
+    assert product.epilogue_cycles == vector_work(fused.epilogue, TPU).per_element
     roomy = replace(TPU, vector_lanes=4096)
     apart = _operator_time_s(fused.product, roomy) + _operator_time_s(fused.epilogue, roomy)
     assert _operator_time_s(fused, roomy) < apart
@@ -304,8 +325,51 @@ def test_attention_by_hand_reads_keys_and_values_once_for_each_block_of_queries(
         cost = attention_cost(op, chip)
         assert cost.memory_bytes == op.bytes_moved + again
         assert cost.memory_s == pytest.approx((op.bytes_moved + again) / 1228.8e9, rel=1e-12)
-    # 3 x 4 x 256 x 128 pairs on 2 x 128 lanes are 1,536 rounds of 6 cycles and an exponential.
-    assert cost.vector_s == pytest.approx(1536 * (6 + EXPONENTIAL) / chip.clock_hz, rel=1e-12)
+    # 3 x 4 x 256 x 128 pairs on 2 x 128 lanes are 1,536 rounds of 6 cycles and an exponential of 10.
+    assert cost.vector_s == pytest.approx(1536 * (6 + 10) / chip.clock_hz, rel=1e-12)
+    # Units for special functions work beside the lanes: the slower of both.
+    for unit, cycles in (2.0, 6), (8.0, 8):
+        beside = attention_cost(op, replace(chip, special_cycles=unit)).vector_s
+        assert beside == pytest.approx(1536 * cycles / chip.clock_hz, rel=1e-12)
+
+
+def test_backward_in_one_pass_adds_in_the_global_buffer_by_hand() -> None:
+    """1,024 x 1,024 pairs: five 2-byte elements each through the ports of 8 cores of (128 + 128) x 2 bytes a cycle, and
+    8 blocks of keys that add 1,024 x 128 x 4 bytes at half of 128 MiB x 128 bytes a cycle; one softmax, not two."""
+    op = Attention(
+        name="x",
+        batch=1,
+        num_heads=1,
+        num_kv_heads=1,
+        seq_q=1024,
+        seq_kv=1024,
+        head_dim=128,
+        v_head_dim=128,
+        causal=False,
+        pass_=Pass.BACKWARD,
+    )
+    ways = {"backward_passes": 2}, ADDS
+    two, one = (attention_cost(op, replace(FAST_MEMORY, bank_bytes_per_cycle=128, **way)) for way in ways)
+    cycles = 1024 * 1024 * 5 * 2 / (8 * 256 * 2) + 8 * 1024 * 128 * 4 / (128 * 128 / 2)
+    products = sum(
+        float(product_time_s(p, replace(FAST_MEMORY, bank_bytes_per_cycle=128)))
+        for p in attention_products(op, replace(TPU, **ADDS))
+    )
+    assert one.tensor_s == pytest.approx(products + cycles / 1.05e9)
+    assert two.vector_s == pytest.approx(2 * one.vector_s)
+
+
+def test_operands_in_pieces_by_hand() -> None:
+    """Rows of 2,049 elements are aligned to 2 bytes: 280 multiply-accumulates a cycle on each of 8 cores that load 16
+    bytes; rows of 2,050 to 4, 525; rows of 2,056 to 16; a chip that loads any row does not mind."""
+    loads = replace(TPU, load_bytes=16)
+    for k, macs in (2049, 280), (2050, 525):
+        op = Gemm(name="g", m=4096, n=4096, k=k)
+        least = 4096 * 4096 * k / (8 * macs * 1.05e9)
+        assert least < _operator_time_s(op, loads) < 1.01 * least
+        assert least > 5 * _operator_time_s(op, TPU)
+    whole = Gemm(name="g", m=4096, n=4096, k=2056)
+    assert _operator_time_s(whole, loads) == _operator_time_s(whole, TPU)
 
 
 def test_softmax_runs_beside_the_products_of_attention_as_far_as_the_chip_says() -> None:

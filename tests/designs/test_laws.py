@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from design_samples import QUESTIONS, every_option, question, small_space
-from sartor.cost.chip.ownership import package_usd
+from sartor.cost.chip.ownership import network_beyond, package_usd
 from sartor.designs.bounds import joules_per_token
 from sartor.designs.candidates import DesignStatus, Ranked, candidates_of, priced
 from sartor.designs.point import Point, ScheduleStore, evaluate_option, evaluate_point
 from sartor.designs.question import Budgets, DesignCosts, DesignModel, DesignQuestion, Objective, expert_widths_of
 from sartor.designs.search import search_design
 from sartor.designs.space import AcceleratorSpace
+from sartor.hardware.accelerator_catalog import load_accelerator
 from sartor.model.editing import edit_fields
 from sartor.model.zoo import load_model
 
@@ -145,6 +146,34 @@ def test_ownership_is_the_price_of_parts_package_and_electricity_of_all_years() 
         assert best.ownership_usd == pytest.approx(parts + best.power_w * kwh * 0.1)
         assert best.objective == pytest.approx(best.evaluation.rates[0] / best.ownership_usd / asked.num_devices)
     assert long.power_w <= free.power_w
+
+
+def test_ownership_counts_switches_and_cables_beyond_the_links() -> None:
+    """Four devices in nodes of two need one tier: 1/64 of a switch of 36,000 USD and 1,720 W and a cable of 1,280 USD
+    for each of the two ports that 100 GB/s take."""
+    asked = replace(QUESTIONS[1], objective=Objective.PER_OWNERSHIP_DOLLAR, microbatch_sizes=(4,), num_devices=4)
+    owned = []
+    for beyond in ({}, {"scale_up_devices": [2], "scale_out_gb_per_s": [100]}):
+        best = search_design(asked, small_space(num_vector_cores=[2], num_tensor_cores=[4], **beyond)).best
+        assert best is not None
+        chip, costs = best.evaluation.point.accelerator, asked.costs
+        parts = best.usd + package_usd(best.area_mm2, chip.num_stacks)
+        network_usd, network_w = (2 * (36_000 / 64 + 1_280), 2 * 1_720 / 64) if beyond else (0.0, 0.0)
+        kwh = (best.power_w + network_w) * costs.years * 8.766 * 1.56
+        assert best.ownership_usd == pytest.approx(parts + network_usd + kwh * costs.usd_per_kwh)
+        owned.append(best.ownership_usd)
+    assert owned[1] > owned[0] + 2 * (36_000 / 64 + 1_280)
+
+
+@pytest.mark.parametrize(
+    ("devices", "switches", "cables"),
+    [(8, 0, 0), (64, 1 / 64, 1), (1024, 3 / 64, 2), (2048, 3 / 64, 2), (4096, 5 / 64, 3)],
+)
+def test_a_network_has_as_many_tiers_as_its_devices_need(devices: int, switches: float, cables: int) -> None:
+    nodes = replace(load_accelerator("h100_like"), scale_up_devices=8, scale_out_bytes_per_s=50e9)
+    usd, watts = network_beyond(nodes, devices)
+    assert usd == pytest.approx(switches * 36_000 + cables * 1_280)
+    assert watts == pytest.approx(switches * 1_720)
 
 
 def experts(num_experts: int = 4) -> DesignModel:

@@ -15,13 +15,13 @@ import numpy as np
 
 from sartor.cost.chip.area import die_area, published_area_mm2
 from sartor.cost.chip.operator_latency import PACKAGE, SCALE_OUT
-from sartor.cost.chip.ownership import dies_usd, electricity_usd, excess, faults, package_usd, power
+from sartor.cost.chip.ownership import dies_usd, electricity_usd, excess, faults, network_beyond, package_usd, power
 from sartor.designs.point import Evaluation
 from sartor.designs.question import EQUAL, AreaModel, DesignQuestion, Objective
 from sartor.designs.space import AcceleratorSpace, column, taken
 from sartor.hardware.accelerator import ARRAY_FIELDS, Accelerator
 from sartor.interrupts import point
-from sartor.units import GIGA, MIB, Array, Floats, IntArray, Ints, format_bytes
+from sartor.units import GIGA, MIB, Array, Floats, IntArray, format_bytes
 
 T = TypeVar("T")
 
@@ -54,7 +54,8 @@ class Ranked:
     usd: float = 0.0
     """Price of die and memory, the divisor of throughput per dollar; no package, test, margin, host or power supply."""
     ownership_usd: float = 0.0
-    """``usd`` plus package and electricity over the years of use at peak power; no test, margin, host or network."""
+    """``usd`` plus package, switches and cables, and electricity of all over the years of use at peak power; no test,
+    margin or host."""
 
 
 def best_of(points: Iterable[tuple[float, float, int, T]]) -> T | None:
@@ -269,7 +270,7 @@ def _within_budgets(
     }
     if question.objective in PER:
         usd = priced_columns["usd"][keep] + memory_usd(question, hbm)
-        owned = _ownership_usd(question, area, watts, usd, np.broadcast_to(chips.num_stacks, keep.shape)[keep])
+        owned = _ownership_usd(question, area, watts, usd, chips, keep)
         columns["divisor"] = np.broadcast_to(_divisor_of(question, area, watts, usd, owned), hbm.shape)
     return columns
 
@@ -312,7 +313,7 @@ def priced(question: DesignQuestion, evaluation: Evaluation) -> Ranked:
     point, evaluated = evaluation.point, evaluation.point.accelerator
     area, watts, die_usd = (float(column[0]) for column in prices(question, evaluated))
     usd = die_usd + float(memory_usd(question, point.hbm_bytes))
-    owned = float(_ownership_usd(question, area, watts, usd, evaluated.num_stacks))
+    owned = float(_ownership_usd(question, area, watts, usd, evaluated))
     divisor = float(_divisor_of(question, area, watts, usd, owned))
     return Ranked(
         evaluation=evaluation,
@@ -336,11 +337,16 @@ def _divisor_of(question: DesignQuestion, *takes: Any) -> Any:
 
 
 def _ownership_usd(
-    question: DesignQuestion, area_mm2: Floats, power_w: Floats, usd: Floats, num_stacks: Ints
+    question: DesignQuestion, area_mm2: Floats, power_w: Floats, usd: Floats, a: Accelerator, keep: Any = ...
 ) -> Floats:
-    """Price of die and memory ``usd`` with the package, and the electricity of the years of use."""
-    costs = question.costs
-    return usd + package_usd(area_mm2, num_stacks) + electricity_usd(power_w, costs.years, costs.usd_per_kwh)
+    """Price of die and memory ``usd`` with the package and the network beyond the links, and the electricity of the
+    years of use, of those chips of ``a`` to ``keep``."""
+    costs, shape = question.costs, np.shape(keep) or a.shape
+    columns = (a.num_stacks, *network_beyond(a, question.num_devices))
+    stacks, network_usd, network_w = (np.broadcast_to(column, shape)[keep] for column in columns)
+    electricity = electricity_usd(power_w + network_w, costs.years, costs.usd_per_kwh)
+    owned: Floats = usd + package_usd(area_mm2, stacks) + network_usd + electricity
+    return owned
 
 
 def memory_usd(question: DesignQuestion, hbm_bytes: Floats) -> Floats:

@@ -152,6 +152,19 @@ class Accelerator:
     control_share: float = 0.25
     """Control area of a lane relative to a GPU's, which schedules many threads; a core scheduled ahead of time needs
     less. A quarter is an assumption."""
+    special_cycles: float = 0.0
+    """Lanes over units for exponentials, divisions and roots that work beside them: 128 over 16 on H100. 0: no such
+    units, in the published template, whose lanes take 10 cycles for an exponential."""
+    backward_passes: int = 1
+    """Passes of attention's backward: two where one walks queries for the gradients of keys and values, the other keys
+    for those of queries, as kernels of TPUs do (jax.experimental.pallas); one pass adds to the latter from many cores.
+    1 in the published template, which has no fused attention."""
+    buffer_add_share: float = 0.0
+    """Share of the global buffer's rate at which it adds to what it holds: a half in GPUs, whose atomic sums are read
+    and written. 0: what is added is not counted, as in the published template."""
+    load_bytes: float = 0.0
+    """Bytes of an operand's row that a core loads at once: rows that are no multiple of it arrive in pieces (16 on
+    GPUs of NVIDIA). 0: any row, in the published template, whose operands are laid out for the arrays."""
     sustained_share: float = 1.0
     """Share of the arrays' peak rate that long matrix multiplications sustain, since clocks fall under full load and
     arrays wait for operands. 1 in the published template."""
@@ -186,6 +199,7 @@ class Accelerator:
     def __post_init__(self) -> None:
         for name in _COUNTS:
             _require(name, getattr(self, name), whole=True)
+        _require("backward_passes", self.backward_passes, whole=True)
         for name in _RATES:
             _require(name, getattr(self, name))
         for name in MAY_BE_NONE:
@@ -194,7 +208,7 @@ class Accelerator:
         if np.any((np.asarray(self.scale_up_devices) > 0) & (np.asarray(self.scale_out_bytes_per_s) <= 0)):
             must = f"must be above 0 where links join {np.max(self.scale_up_devices)} devices alone"
             raise InputError("scale_out_gb_per_s", 0, must, "50")
-        for name in (*SUSTAINED_SHARES, "softmax_overlap"):
+        for name in (*SUSTAINED_SHARES, "softmax_overlap", "buffer_add_share"):
             if np.max(getattr(self, name)) > 1:
                 raise InputError(name, getattr(self, name), "must be at most 1", "1")
         several = np.asarray(self.num_dies) + np.asarray(self.num_io_dies)
@@ -378,7 +392,12 @@ ARRAY_FIELDS = (
     "die_to_die_bytes_per_s",
 )
 """Fields that may be arrays."""
-MAY_BE_NONE = (*(n for n in ARRAY_FIELDS if n not in (*_COUNTS, *_RATES)), "softmax_overlap", "operator_start_s")
+MAY_BE_NONE = (
+    *(n for n in ARRAY_FIELDS if n not in (*_COUNTS, *_RATES)),
+    "softmax_overlap",
+    "operator_start_s",
+    "load_bytes",
+)
 """Fields that may be 0: none of it, or that of the memory's own stacks."""
 FIELD_NAMES = tuple(f.name for f in fields(Accelerator))
 

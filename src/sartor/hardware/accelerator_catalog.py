@@ -217,7 +217,20 @@ NUMBERS: dict[str, tuple[str, float]] = {
     "stack_gb_per_s": ("stack_bytes_per_s", GIGA),
     "link_latency_us": ("link_latency_s", MICRO),
     "scale_out_latency_us": ("scale_out_latency_s", MICRO),
-    **{name: (name, 1) for name in ("bank_bytes_per_cycle", "control_share", *IN_LONG_RUNS, "num_dies", "node_nm")},
+    **{
+        name: (name, 1)
+        for name in (
+            "bank_bytes_per_cycle",
+            "control_share",
+            "special_cycles",
+            "backward_passes",
+            "buffer_add_share",
+            "load_bytes",
+            *IN_LONG_RUNS,
+            "num_dies",
+            "node_nm",
+        )
+    },
     **{name: (name, 1) for name in ("num_io_dies", "io_node_nm")},
     "die_to_die_gb_per_s": ("die_to_die_bytes_per_s", GIGA),
 }
@@ -229,6 +242,7 @@ WHOLE = {field for field in ARRAY_FIELDS if field.startswith(("num_", "array_", 
     "global_buffer_bytes",
     "node_nm",
     "io_node_nm",
+    "backward_passes",
 }
 REQUIRED = (
     "num_tensor_cores",

@@ -83,7 +83,8 @@ def timing_fields(a: Accelerator) -> tuple[object, ...]:
     """Fields that the time of an operator depends on: all but the memory's capacity."""
     numbers = (getattr(a, name) for name in ARRAY_FIELDS if name != "stack_bytes")
     shares = (getattr(a, name) for name in IN_LONG_RUNS if name != "run_factor")
-    return (*numbers, a.memory, a.dtype, a.packed_dtype, a.dataflow, a.accumulator_bytes, *shares)
+    core = (a.dtype, a.packed_dtype, a.dataflow, a.accumulator_bytes, a.special_cycles, a.load_bytes)
+    return (*numbers, a.memory, *core, a.backward_passes, a.buffer_add_share, *shares)
 
 
 def in_turn_s(graph: OperatorGraph, accelerator: Accelerator) -> npt.NDArray[np.float64]:

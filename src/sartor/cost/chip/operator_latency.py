@@ -27,10 +27,9 @@ from sartor.cost.chip.systolic import (
     product_time_s,
 )
 from sartor.cost.chip.vector_core import (
-    BACKWARD_CYCLES,
-    FORWARD_CYCLES,
     attention_cost,
     attention_products,
+    softmax_cycles,
     vector_cost,
     vector_work,
 )
@@ -98,7 +97,7 @@ def _operator_time_s(op: Operator | Fused, accelerator: Accelerator) -> Floats:
 def _fused_product(op: Fused, accelerator: Accelerator) -> Product:
     """The GEMM with its epilogue per element of C: lane cycles, and bytes that the streaming operator moves through
     memory besides reading C."""
-    plain, work = product_of(op.product, accelerator), vector_work(op.epilogue)
+    plain, work = product_of(op.product, accelerator), vector_work(op.epilogue, accelerator)
     outputs = 1.0 * plain.batch * plain.m * plain.n
     elements = 1.0 * op.epilogue.rows * op.epilogue.cols
     read_back = op.epilogue.dtype.bytes * outputs
@@ -253,15 +252,14 @@ def _floor_of_work(op: Operator | Fused, a: Accelerator) -> OperatorFloor:
         vector = _lanes(outputs * product.epilogue_cycles, a)
         return _floor(tensor, vector, buffer, product.least_bytes / np.asarray(a.streamed_bytes_per_s))
     if isinstance(op, Attention):
-        pairs = [_product_floor(product, a) for product in attention_products(op)]
+        pairs = [_product_floor(product, a) for product in attention_products(op, a)]
         tensor = sum((tensor_s for tensor_s, _ in pairs), np.asarray(0.0))
         alone = sum((np.maximum(*pair) for pair in pairs), np.asarray(0.0))
-        each_pair = FORWARD_CYCLES if op.pass_.computes_outputs else BACKWARD_CYCLES
-        vector = _lanes(1.0 * op.batch * op.num_heads * np.asarray(op.pairs) * each_pair, a)
+        vector = _lanes(softmax_cycles(op, a), a)
         through = sum((memory_s for _, memory_s in pairs), np.asarray(0.0))
         return _floor(tensor, vector, through, op.bytes_moved / np.asarray(a.streamed_bytes_per_s), alone)
     if isinstance(op, MemoryBound):
-        work = vector_work(op)
+        work = vector_work(op, a)
         cycles = 1.0 * op.rows * op.cols * work.per_element + op.flops * work.per_flop
         through = op.bytes_moved / (np.asarray(a.num_vector_cores) * a.vector_port_bytes_per_s)
         buffer, memory = (op.bytes_moved / np.asarray(r) for r in (a.global_buffer_bytes_per_s, a.streamed_bytes_per_s))

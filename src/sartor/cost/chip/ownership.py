@@ -198,7 +198,7 @@ def _product_energy(product: Product, a: Accelerator, dtype: DType) -> _Energy:
 
 def _attention_energy(op: Attention, a: Accelerator) -> _Energy:
     """On-chip energy of the matrix multiplications and the softmax, with the fused kernel's own traffic and time."""
-    products = [_product_energy(p, a, a.dtype) for p in attention_products(op)]
+    products = [_product_energy(p, a, a.dtype) for p in attention_products(op, a)]
     cost = attention_cost(op, a)
     lane_cycles = cost.vector_s * a.num_vector_cores * a.vector_lanes * a.clock_hz
     return _Energy(
@@ -232,7 +232,7 @@ def energy_floor_j(op: Operator, a: Accelerator) -> Floats:
     if isinstance(op, Attention):
         lanes = 1.0 * np.asarray(a.num_vector_cores) * a.vector_lanes
         lane_cycles = operator_floor(op, a).vector_s * lanes * a.clock_hz
-        return _products_j(attention_products(op), op, a.dtype, lane_cycles, op.bytes_moved, a)
+        return _products_j(attention_products(op, a), op, a.dtype, lane_cycles, op.bytes_moved, a)
     energy = operator_energy(op, a)
     return energy.total_j - energy.static_j
 
@@ -334,6 +334,34 @@ def electricity_usd(power_w: Floats, years: float = YEARS, usd_per_kwh: float = 
     3086
     """
     return power_w * (PUE * HOURS_PER_YEAR * years * usd_per_kwh / 1000)
+
+
+SWITCH_PORTS, PORT_BYTES_PER_S = 64, 50 * GIGA
+"""NVIDIA Quantum-2 QM9700, 2022: 64 ports of 400 Gbit/s."""
+SWITCH_USD, CABLE_USD = 36_000.0, 1_280.0
+"""Such a switch (FS.com; NVIDIA's own about 50,000), and a link's cable with its connectors: 2,621,440 USD for the
+2,048 links of 1,024 H100s (E. Cheah, H100 Freakonomics, sheet of August 2024, read 2026-12-01)."""
+SWITCH_W = 1720.0
+"""Most that it draws, with the connectors in its ports (datasheet of QM9700, recalled)."""
+
+
+def network_beyond(a: Accelerator, num_devices: int) -> tuple[Floats, Floats]:
+    """Price [USD] and power [W] of one device's share of switches and cables beyond its links: a fat tree of full
+    bandwidth that joins all devices, in as many tiers as its ports need. Adapters are the chip's own links.
+
+    >>> from dataclasses import replace
+    >>> from sartor.hardware.accelerator_catalog import load_accelerator
+    >>> nodes = {"scale_up_devices": 8, "scale_out_bytes_per_s": 50e9}
+    >>> network_beyond(replace(load_accelerator("h100_like"), **nodes), 1024)
+    (4247.5, 80.625)
+    """
+    ports = np.ceil(np.asarray(a.scale_out_bytes_per_s) / PORT_BYTES_PER_S)
+    joined = (np.asarray(a.scale_up_devices) > 0) & (num_devices > np.asarray(a.scale_up_devices))
+    down = SWITCH_PORTS / 2  # and as many ports up, but in the last tier
+    tiers = np.maximum(np.ceil(np.log(np.maximum(ports * num_devices, 1) / 2) / np.log(down) - 1e-9), 1)
+    switches = ports * (2 * tiers - 1) / SWITCH_PORTS
+    usd = np.where(joined, switches * SWITCH_USD + ports * tiers * CABLE_USD, 0.0)
+    return plain(usd), plain(np.where(joined, switches * SWITCH_W, 0.0))
 
 
 MAX_CLOCK_HZ = 3.5 * GIGA

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from sartor.cost.gpu.gemm import aligned_bytes
 from sartor.errors import InputError
 from sartor.hardware.accelerator import Accelerator, Dataflow
 from sartor.operators import Gemm, GroupedGemm, Pass
-from sartor.units import FloatArray, Floats, Ints, ceil_div
+from sartor.units import FloatArray, Floats, Ints, ceil_div, plain
 
 ROW_TILES = (1, 2, 4, 8, 16, 32, 64, 128)
 """Heights of a core tile, in array rows."""
@@ -30,6 +31,10 @@ CONCURRENT = (1, 8, 64, 512)
 """How many GEMMs of a batch can share the chip."""
 BLOCK_ASPECTS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Square root of height over width of an output block in the global buffer (aspect ratios 1/64 to 64)."""
+MACS_IN_PIECES = 280.0, 525.0
+"""Multiply-accumulates of a core in a cycle at most where operands arrive in pieces of less than 4 bytes, and of 4 or
+8: they pass through its registers one by one, so that its arrays wait. Means of A100 (305, 516) and Hopper (254, 532)
+by this package's calibration, each within 20% of the other; V100, A40 and L4 have 317, 246, 242."""
 CHUNK = 512
 """Candidates priced at once, so that temporaries stay in cache."""
 
@@ -50,6 +55,8 @@ class Product:
     output_bytes: Floats = 2.0
     epilogue_cycles: Floats = 0.0
     epilogue_bytes: Floats = 0.0
+    most_macs: Floats = np.inf
+    """Multiply-accumulates that a core makes in a cycle at most, where its operands arrive in pieces."""
 
     @property
     def macs(self) -> Floats:
@@ -102,10 +109,19 @@ def product_of(op: Gemm | GroupedGemm, accelerator: Accelerator) -> Product:
         raise InputError("dtype", op.dtype.value, must, accelerator.dtype.value)
     out = (op.out_dtype.bytes if op.out_dtype else max(op.dtype.bytes, 2.0)) * (2 if op.accumulates else 1)
     together = accelerator.packing(op.dtype)
-    plain = _plain_product(op, out)
+    product = replace(_plain_product(op, out), most_macs=_most_macs(op, accelerator))
     if together == 1:
-        return plain
-    return replace(plain, k=ceil_div(plain.k, together), operand_bytes=op.dtype.bytes * together)
+        return product
+    return replace(product, k=ceil_div(product.k, together), operand_bytes=op.dtype.bytes * together)
+
+
+def _most_macs(op: Gemm | GroupedGemm, a: Accelerator) -> Floats:
+    """What a core multiplies in a cycle at most, by how the rows of operands and result are aligned."""
+    if not a.load_bytes or isinstance(op, GroupedGemm):
+        return np.inf
+    aligned, (by_element, by_word) = aligned_bytes(op), MACS_IN_PIECES
+    most_macs: Floats = plain(np.where(aligned >= a.load_bytes, np.inf, np.where(aligned >= 4, by_word, by_element)))
+    return most_macs
 
 
 def _plain_product(op: Gemm | GroupedGemm, out: Floats) -> Product:
@@ -175,10 +191,11 @@ class _Problem:
     o: FloatArray
     epilogue_cycles: FloatArray
     epilogue_bytes: FloatArray
+    most_macs: FloatArray
 
     def swapped(self) -> _Problem:
         """C^T = B^T A^T: input-stationary is weight-stationary of the transpose."""
-        return _Problem(self.n, self.m, self.k, self.batch, self.e, self.o, self.epilogue_cycles, self.epilogue_bytes)
+        return replace(self, m=self.n, n=self.m)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +243,7 @@ def _chunks(flat: list[FloatArray]) -> Iterator[list[FloatArray]]:
 
 
 def _problem_arrays(p: Product) -> list[Any]:
-    return [p.m, p.n, p.k, p.batch, p.operand_bytes, p.output_bytes, p.epilogue_cycles, p.epilogue_bytes]
+    return [p.m, p.n, p.k, p.batch, p.operand_bytes, p.output_bytes, p.epilogue_cycles, p.epilogue_bytes, p.most_macs]
 
 
 def _chip_arrays(a: Accelerator) -> list[Any]:
@@ -295,8 +312,16 @@ def _ends(p: _Problem, chip: _Chip, time: FloatArray) -> FloatArray:
     epilogue = elements * p.epilogue_cycles / (chip.lanes * chip.clock)
     last = np.minimum(chip.rows * chip.cols, elements) * p.epilogue_cycles / (chip.lanes * chip.clock)
     exchange = p.batch * _shared_bytes(p.m, p.n, p.k, p.e, chip.accumulator) / chip.exchange
-    whole: FloatArray = np.maximum(np.maximum(time, epilogue), exchange) + last + first / chip.memory_rate
+    whole: FloatArray = (
+        np.maximum.reduce((time, epilogue, exchange, _in_pieces_s(p, chip))) + last + first / chip.memory_rate
+    )
     return whole
+
+
+def _in_pieces_s(p: _Problem, chip: _Chip) -> FloatArray:
+    """Time in which cores load operands that arrive in pieces."""
+    seconds: FloatArray = p.batch * p.m * p.n * p.k / (chip.cores * chip.clock * p.most_macs)
+    return seconds
 
 
 def _shared_bytes(m: Floats, n: Floats, k: Floats, operand_bytes: Floats, sum_bytes: Floats) -> Floats:
@@ -330,7 +355,7 @@ def _details(problem: _Problem, chip: _Chip, flow: Dataflow, tile: Any = None) -
     array = chip.rows * chip.cols
     return (
         time_s,
-        core.compute_s,
+        np.maximum(core.compute_s, _in_pieces_s(problem, chip)),
         core.buffer_s + spill_s,
         memory_s,
         problem.batch * problem.m * problem.n * problem.epilogue_cycles / (chip.lanes * chip.clock),

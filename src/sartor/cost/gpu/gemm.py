@@ -359,11 +359,21 @@ def misaligned_level(gemm: Gemm | GroupedGemm) -> Any:
     any length, which are slowed as little as the first. In tf32 every length is a multiple of 4 bytes."""
     if isinstance(gemm, GroupedGemm) or gemm.dtype not in (DType.BF16, DType.FP16, DType.TF32):
         return np.float64(0)
-    first, second, out = (_alignment(length, _ELEMENT_BITS.get(gemm.dtype, 16)) for length in _contiguous(gemm))
-    worst = np.minimum(np.minimum(first, second), out)
+    worst, out = _worst_alignment(gemm)
     odd = 2.0 + (gemm.layout.second_along_k & (out < 2))
     level = np.where(worst >= 4, 0.0, np.where(worst >= 2, 1.0, odd))
     return np.where(np.asarray(gemm.m) == 1, np.minimum(level, 1.0), level)
+
+
+def _worst_alignment(gemm: Gemm | GroupedGemm) -> tuple[Any, Any]:
+    """log2 of the bytes to which all contiguous lengths are aligned, and to which the result's is."""
+    first, second, out = (_alignment(length, _ELEMENT_BITS.get(gemm.dtype, 16)) for length in _contiguous(gemm))
+    return np.minimum(np.minimum(first, second), out), out
+
+
+def aligned_bytes(gemm: Gemm | GroupedGemm) -> Any:
+    """Bytes to which every row of both inputs and of the result is aligned, 1 to 128."""
+    return 2 ** _worst_alignment(gemm)[0]
 
 
 _ELEMENT_BITS = {
