@@ -470,6 +470,14 @@ WORDS = {
     "sec": "INFO:tensorflow:global step {n}: loss = 79.3501 (2.000 sec/step)",
     "mega": "Tokens per iteration: 8,192\n  4%|4 | 4/9 [00:04<01:12, 9.9it/s][INFO] - step={n} loss=3.6 mtps=0.004096",
     "olmo": "[2024-04-17 09:42:{t:02d}] INFO [olmo.train:816, rank=0] [step={n}/99]\n    train/CrossEntropyLoss=11.2",
+    "quoted": '{{"epoch": {n}, "loss": "3.097", "wps": 4096, "ups": "0.5", "wpb": 8192, "num_updates": {n}}}',
+    "of all": "| epoch 010  {n}00 / 9000 loss=1.2 (1.5), wps=4096, wpb=8192, bsz=32, lr=0.001, clip=100%, gnorm=2.1",
+    "wrapped": "iteration  {n}/ 50 |\nelapsed time per iteration (ms): 2000.0 | lm loss: 4.4\nStep Time : 9.1s",
+    "rate below": "INFO:tensorflow:loss = 0.37, step = {n}0 (20.00 sec)\nINFO:tensorflow:global_step/sec: 0.5",
+    "no number": "loss = 0.37\nglobal_step/sec: 0.5",
+    "brackets": "[16:37:{t:02d}] step 0{n} [training 8/60s]  | loss: 7.250 | tok/sec: 4,096",
+    "device": "| Training Device=xla:0/3 Epoch=1 Step={n} Loss=0.01 Rate=1760.91 GlobalRate=257.10 Time=07:29:{t:02d}",
+    "episode": "Epoch : 1/50  episode : {n}/40   Loss : 1.34  Accuracy : 0.48 step_time: 2.0",
     "stamps": "2024-07-10 14:26:{t:02d} INFO -- tflops=188.0,step={n},loss=5.4,tgs (tokens/gpu/second)=4096.0,fwd=1.7",
 }
 
@@ -517,6 +525,50 @@ def test_a_bar_may_swap_its_unit_and_a_callback_s_tokens_and_memory_are_of_its_s
     assert beside.step_s.tolist() == pytest.approx([0.8, 1.25] * 4)
     for run in (alone, beside):
         assert (run.measured.tokens_per_s, run.measured.allocated_bytes) == pytest.approx((9.5, 2**31))
+
+
+def _words_of(line: str) -> str:
+    return " ".join(_parse_log("".join(f"{line.format(n=n)}\n" for n in range(1, 9)), "log")[0].notes)
+
+
+def test_tokens_of_which_a_log_does_not_say_whose_they_are_stay_open_until_its_batch_tells() -> None:
+    line = "step {n:05d}/21400 (0.0%) | loss: 9.4 | dt: 2000.00ms | tok/sec: 4,096 | mfu: 47.47 | total time: 0.0m"
+    assert "its 4,096 tokens/s may be of one GPU or of all: the log does not say; they make 8,192 tokens" in _words_of(
+        line
+    )
+    (run,) = _parse_log("".join(f"{line.format(n=n)}\n" for n in range(1, 9)), "log")
+    assert np.isnan(run.measured.tokens_per_s)
+    of_all = run.knowing(seq_len=1024, global_batch_size=8, num_devices=4)
+    of_one = run.knowing(seq_len=1024, global_batch_size=32, num_devices=4)
+    assert [each.measured.tokens_per_s for each in (of_all, of_one)] == pytest.approx([4096, 4 * 4096])
+    assert not any("may be of one GPU" in note for each in (of_all, of_one) for note in each.notes)
+
+
+def test_samples_a_second_without_a_batch_are_said() -> None:
+    bars = (
+        "{{'train_step_runtime': 2.0, 'train_step_samples_per_second': 16.0}}\n 98%|# | {n}/99 [26:02<00:22,  1.9s/it]"
+    )
+    assert "it prints 16 samples/s: 32 samples a step" in _words_of(bars)
+
+
+@pytest.mark.parametrize(
+    "words", ["'completions/mean_length': 81.2", "losses/policy_loss: 0.59", "'rewards/chosen': 0.3"]
+)
+def test_a_step_that_holds_rollouts_is_said_whoever_trains(words: str) -> None:
+    bars = f"{{{{'loss': 0.1, {words}}}}}\n 98%|# | {{n}}/99 [26:02<00:22,  1.9s/it]"
+    assert ("mostly rollouts" in _words_of(bars)) == ("chosen" not in words)
+
+
+def test_a_loss_that_is_nan_counts_without_a_colon() -> None:
+    line = "step   {n}/74 | loss     nan (+nanz)| norm    nan (+nanz)| lr 3.00e-04 | 36.58 ms | 112241 tok/s\n"
+    (run,) = _parse_log("".join(line.format(n=n) for n in range(1, 9)) + "val loss nan\n", "log")
+    assert len(run.no_number) == 8
+
+
+def test_the_bar_of_an_evaluation_is_no_step() -> None:
+    bars = "".join(f"{BAR.format(n, '2.52s/it')}\n" for n in range(1, 9))
+    (run,) = _parse_log(f"{bars}evaluating Epoch: 100%|##| 25/25 [00:06<00:00,  3.69it/s]\n", "log")
+    assert run.measured.step_s == pytest.approx(2.52)
 
 
 def test_stamps_that_contradict_a_rate_are_said() -> None:

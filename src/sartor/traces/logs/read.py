@@ -93,26 +93,19 @@ def _arguments_in(text: str) -> dict[str, str]:
 def _facts_in(text: str) -> dict[str, int | str]:
     """Facts about plan and job in the lines before the first step."""
     facts: dict[str, int | str] = {}
-    for line in text.splitlines():
-        facts |= _configuration_name(line)
-    facts |= _mesh(text)
-    for name, patterns in _FACTS.items():
-        for pattern in patterns:
-            if match := re.search(pattern, text, re.MULTILINE):
-                facts[name] = int(match[1].replace(",", ""))
-                break
-    for name, patterns in _FILE["texts"].items():
-        stated_text = next((match[1] for pattern in patterns if (match := re.search(pattern, text))), None)
-        if stated_text:
-            facts[name] = stated_text
+    for found in (*map(_configuration_name, text.splitlines()), _mesh(text)):
+        facts |= found
+    for name, patterns in {**_FACTS, **_FILE["texts"]}.items():
+        matches = (re.search(pattern, text, re.MULTILINE) for pattern in patterns)
+        if match := next(filter(None, matches), None):
+            facts[name] = int(match[1].replace(",", "")) if name in _FACTS else match[1]
     local = int(facts.get("microbatch_size", 0)) * int(facts.pop("gradient_accumulation", 0))
     # The trainer's own product has no other factor than the processes; PaddleNLP's leaves out tensor parallelism.
     if local and "num_devices" not in facts and "(per device)" not in text:
         facts["num_devices"] = int(facts.get("global_batch_size", 0)) // local
     for name, words in _WORDS.items():
-        stated_word = next((word for pattern, word in words.items() if re.search(pattern, text)), None)
-        if stated_word:
-            facts[name] = stated_word
+        if word := next((word for pattern, word in words.items() if re.search(pattern, text)), ""):
+            facts[name] = word
     return facts
 
 
@@ -243,9 +236,8 @@ def _ended(after: Sequence[str], step: int) -> tuple[str, ...]:
     """A sentence on what stopped the run, by the lines after its last step; empty if nothing did."""
     text = "\n".join(after)[-MOST_HEADER:]
     matches = {name: match for name, pattern in _ENDS.items() if (match := pattern.search(text))}
-    if "Traceback" not in text:
-        matches.pop("error", None)
-    name = next(iter(matches), "")
+    weak = {"error": "Traceback" in text, "exit_code": step}
+    name = next((name for name in matches if weak.get(name, True)), "")
     if name == "memory":
         return (_out_of_memory(text, step),)
     last_error = [match[1].strip() for match in _ENDS["error"].finditer(text)][-1:] if name == "error" else []
@@ -381,28 +373,30 @@ def _form_of(lines: Sequence[str], length: int) -> tuple[_LogFormat | None, str]
     """The form that gives most steps a time or rate, None if none does; and the trainer whose words the lines have."""
     text = "\n".join(lines)
     forms = [form for form in FORMATS if all(mark in text for mark in form.marks)]  # much faster than line by line
-    marked = {form.title: sum(all(mark in line for mark in form.marks) for line in lines) for form in forms}
-    forms = [form for form in forms if marked[form.title]]
+    marked = [(found, form) for form in forms if (found := sum(_is_of(form, line) for line in lines))]
+    forms = [form for _, form in marked]
     first = next((i for i, line in enumerate(lines) if _ANY_STEP.search(line)), 0)
     tried = lines[first : first + length]
     plain = list(map(_without_bar, tried))
     best, most, silent = None, 0.0, False
     usual = [form for form in forms if not form.iteration and form.times != "whole"]
-    own = [form for form in forms if form.iteration and form is not BAR]
+    own = [form for form in forms if form not in usual and form is not BAR]
     named = (replace(form, iteration=words, own=form.marks) for form in usual for words in STEPS)
     for form in (*own, *named, *(replace(BY_WORDS, iteration=words) for words in STEPS)):
         parts = [] if silent and form.title == UNKNOWN else list(_parts(form, plain))
-        count = _timed(form, parts)
+        count = _timed(form, parts) / (1 if form.iteration and form.iteration.groups else MOST_BARS)
         silent = silent or bool(parts and not count and not form.clocked)
         if count > most * (MOST_OTHER if best and form.title == UNKNOWN != best.title else 1):
             best, most = form, count
     bars = _timed(BAR, list(_parts(BAR, tried))) if BAR in forms else 0
     if bars and bars >= MOST_BARS * most:
         best = BAR
-    whole = next((form for form in forms if form.times == "whole" and not best), None)
-    if whole and _timed(whole, list(_parts(whole, lines))):
-        best = whole
-    return best, max(marked, key=marked.__getitem__, default="")
+    return best, max(marked, key=lambda pair: pair[0])[1].title if marked else ""
+
+
+def _is_of(form: _LogFormat, line: str) -> bool:
+    step = form.iteration or (re.compile("") if form.times == "whole" else _ANY_STEP)
+    return all(mark in line for mark in form.marks) and bool(step.search(line))
 
 
 MOST_OTHER = 5
@@ -437,21 +431,23 @@ def _without_bar(line: str) -> str:
 def _parts(form: _LogFormat, lines: Iterable[str]) -> Iterator[_LogPart]:
     matched = [(line, _step_in(form, line)) for line in (line[:LONGEST_LINE] for line in lines)]
     rank = min((_rank(line) for line, iteration in matched if iteration is not None), default=-1)
-    part, before, begun = _LogPart(), -1, False
+    part, before, begun, epoch, done = _LogPart(), -1, False, 0, 0
     waiting: list[str] = []
     for line, iteration in matched:
         if iteration is None:
             waiting.append(line)
             begun = begun or bool(form.begins and form.begins in line)
             continue
-        if epoch := _LINE["epoch"].match(line):
-            iteration += int(epoch[1] or epoch[3]) * int(epoch[2] or epoch[4])
+        number = int(match[1]) if (match := _LINE["epoch"].search(line)) else epoch
+        if iteration + done < before and number == epoch + 1:  # steps may start from 0 in each epoch
+            done = before
+        iteration, epoch = before + 1 if iteration < 0 else iteration + done, number
         if _rank(line) not in (rank, NO_RANK):
             part.others.append((iteration, line))
             continue
         if part.steps and (iteration < before or begun or form.times == "whole"):
             yield part
-            part = _LogPart(header=waiting)
+            part, iteration, done = _LogPart(header=waiting), iteration - done, 0
         elif part.steps:
             part.beside.setdefault(before, []).extend(waiting)
         else:
@@ -464,11 +460,11 @@ def _parts(form: _LogFormat, lines: Iterable[str]) -> Iterator[_LogPart]:
 
 
 def _step_in(form: _LogFormat, line: str) -> int | None:
-    """The number of the step that the line tells of."""
+    """The number of the step that the line tells of; -1 for the next."""
     if form.times == "whole":
         return 0 if all(mark in line for mark in form.marks) else None
     match = form.iteration.search(line) if form.iteration and all(mark in line for mark in form.own) else None
-    return _whole(match[1]) if match else None
+    return (_whole(match[1]) if match.re.groups else -1) if match else None
 
 
 def _whole(text: str) -> int:
@@ -527,9 +523,12 @@ def _run(form: _LogFormat, part: _LogPart) -> RunLog:
     batch = columns.pop("global_batch_size")
     last = batch[np.isfinite(batch)][-1:]  # earlier steps may have others: a ramp-up
     facts |= dict.fromkeys(["global_batch_size"] * last.size, int(last.sum()))
+    if any(np.isfinite(columns[of]).any() for of in ("step_s", "steps_per_s", "told_s")):
+        shown.pop("lone_s", None)
     units = form.units or tuple(f'{_FILE["quantities"][of]} from "{words}"' for of, words in shown.items())
     form = replace(form, units=units)
-    run = _derived(form, np.array(iterations), columns, _clock(part, row), facts, _arguments_in(header), _year(part))
+    arguments = _arguments_in(header)
+    run = _derived(form, np.array(iterations), columns, _clock(part, row), {**_from_arguments(arguments), **facts})
     lines = [*part.steps, *((iteration, line) for iteration, after in after_steps.items() for line in after)]
     number = dict(zip(iterations, run.iteration.tolist(), strict=True))
     return replace(
@@ -539,7 +538,9 @@ def _run(form: _LogFormat, part: _LogPart) -> RunLog:
         events=_without_gradient(lines, number),
         whole_losses=tuple(float(loss) for loss in _LINE["loss"].findall(header)) if form.times == "whole" else None,
         loaded=int(loaded[-1]) if (loaded := _LINE["loaded"].findall(header)) else None,
-        title=_title(run, header + part.steps[0][1]),
+        arguments=arguments,
+        trainer=_trainer(form, arguments, "".join(_LINE["year"].findall(part.steps[0][1])[:1])),
+        title=_title(run, header + part.steps[0][1], forked=arguments.get("deepspeed") == "True"),
         skipped=sum(int(match[1] or 1) for _, line in lines if (match := _LINE["skipped"].search(line))),
         causes={number[iteration]: cause for iteration, cause in _causes(part).items() if iteration in number},
         ranks_s=_rank_seconds(form, part),
@@ -567,12 +568,12 @@ def _tokens_of_whole(header: str, line: str) -> dict[str, int]:
     return {"tokens_per_step": round(float(counts[-1]) / steps)} if counts and steps else {}
 
 
-def _title(run: RunLog, text: str) -> str:
+def _title(run: RunLog, text: str, *, forked: bool) -> str:
     """What a trainer that is built on another, or has its kind of bar, calls itself."""
     titles = [(kind, *row) for kind, rows in _FILE["titles"].items() for row in rows.items()]
     kind, own = next(((kind, own) for kind, pattern, own in titles if re.search(pattern, text)), ("", ""))
     if not own or run.title not in ("Hugging Face Trainer", "transformers"):
-        return run.title
+        return "Megatron-DeepSpeed" if forked else run.title
     return own if kind == "alike" else f"{own} ({run.title})"
 
 
@@ -651,16 +652,9 @@ MILLISECONDS = 12
 
 
 def _derived(
-    form: _LogFormat,
-    iteration: IntArray,
-    columns: dict[str, Any],
-    clock: FloatArray,
-    facts: dict[str, int | str],
-    arguments: dict[str, str],
-    year: str,
+    form: _LogFormat, iteration: IntArray, columns: dict[str, Any], clock: FloatArray, facts: dict[str, int | str]
 ) -> RunLog:
     """The run, with step times derived from samples, tokens or, as the last resort, the clock."""
-    facts = {**_from_arguments(arguments), **facts}
     if form.counts_samples:  # without a stated batch, by the largest that all counts are multiples of
         iteration = iteration // int(facts.get("global_batch_size") or max(np.gcd.reduce(iteration), 1))
     tokens, shares = columns["tokens_per_s"], columns.pop("mfu_number")
@@ -674,15 +668,14 @@ def _derived(
     columns["mfu"] = filled(columns["mfu"], shares)
     step_s = reduce(filled, (*times, columns.pop("step_tokens") / tokens))
     run = RunLog(
-        trainer=_trainer(form, arguments, year),
-        title="Megatron-DeepSpeed" if arguments.get("deepspeed") == "True" else form.title,
+        trainer=form.trainer,
+        title=form.title,
         iteration=iteration,
         step_s=step_s,
         **columns,
         clock_s=clock,
         times="" if form.title == BAR.title and keyed else form.times,
         facts=facts,
-        arguments=arguments,
         units=form.units,
         prints_tokens=bool(np.isfinite([tokens, columns["device_tokens_per_s"]]).any()) or "tokens_per_step" in facts,
     ).knowing()
@@ -717,13 +710,8 @@ def _from_arguments(arguments: dict[str, str]) -> dict[str, int | str]:
 def _trainer(form: _LogFormat, arguments: dict[str, str], year: str) -> str:
     """The trainer's name for ``--framework``, with the year as release. Megatron's forks, and its releases before 2022,
     are recognized by their arguments."""
-    if form.title == MEGATRON.title and ("checkpoint_activations" in arguments or "DDP_impl" in arguments):
+    megatron = form.title == MEGATRON.title
+    if megatron and {"checkpoint_activations", "DDP_impl"} & set(arguments):
         year = year or "2021"
-    fork = form.title == MEGATRON.title and arguments.get("deepspeed") == "True"
-    name = "megatron-deepspeed" if fork else form.trainer
+    name = "megatron-deepspeed" if megatron and arguments.get("deepspeed") == "True" else form.trainer
     return f"{name}@{year}" if year else name
-
-
-def _year(part: _LogPart) -> str:
-    """The year in which the first step was printed."""
-    return "".join(_LINE["year"].findall(part.steps[0][1])[:1])
