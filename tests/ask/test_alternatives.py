@@ -91,7 +91,7 @@ def test_every_value_that_turns_the_fit_is_said_and_no_other(limit: float, words
 def test_a_trainer_that_was_not_stated_is_named_in_the_headline(capsys: pytest.CaptureFixture[str]) -> None:
     assert sartor_command(["estimate", "llama-3.1-70b", "--gpu", "h100", "--tp", "8"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "fits with framework=megatron (6" in text
+    assert "fits with framework=megatron (7" in text
     assert "not with torchtitan (" in text
     assert "GiB) on the same plan: it was not stated." in text
     assert "What would settle it: --framework megatron|nemo|torchtitan" in text

@@ -11,6 +11,7 @@ from sartor.model.training import Trainer, TrainingJob, TrainingPlan
 from sartor.model.workload import LoraTargets, Loss, Optimizer, ParallelDims, Recompute
 from sartor.model.zoo import load_model
 from sartor.operators import DType
+from sartor.plans.search import search_plans
 from sartor.step.footprint import footprint, host_bytes
 from sartor.step.states import block_params, main_bytes
 from sartor.step.trainers import record_named
@@ -153,3 +154,18 @@ def test_states_off_the_device_are_counted_in_the_hosts_memory() -> None:
         assert host_bytes(job, plan, CLUSTER) == 0
         paged = replace(job, optimizer=Optimizer.PAGED_ADAM)
         assert host_bytes(paged, plan, CLUSTER) > 0
+
+
+def test_a_plan_does_not_fit_whose_hosts_cannot_hold_what_they_are_given() -> None:
+    """Each of 8 devices gives its host 12 bytes for each of an eighth of the parameters."""
+    job, fixed = (
+        job_of(record_named("megatron"), global_batch_size=8),
+        {"optimizer_offload": 1, "dp": 8, "zero_stage": 1},
+    )
+    states = 12 * PARAMS
+    for room, fits in ((0.99 * states, False), (1.01 * states, True), (0, True)):
+        cluster = replace(CLUSTER, host_memory_bytes=float(room))
+        found = search_plans(job, cluster, 8, fixed=fixed)
+        assert (found.best is not None) is fits
+        if not fits:
+            assert "into a node's host memory" in str(found.tightest)

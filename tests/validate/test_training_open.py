@@ -223,7 +223,7 @@ def test_a_policy_of_named_tensors_keeps_those_of_attention_where_they_fit() -> 
     tpu = {"framework": "MaxText", "gpu": "TPUv6e", "intra_node": "ICI", "inter_node": "", "tp": 1, "pp": 1, "sp": ""}
     row = LLAMA_70B | tpu | {"zero_stage": 3, "recompute": "partial_custom_policy", "grad_accum": 1, "iter_time_s": 30}
     small = priced(**row, dp=64, n_gpu=64, mbs=2, gbs=128)
-    large = priced(**row, dp=128, n_gpu=128, mbs=4, gbs=512)
+    large = priced(**row, dp=128, n_gpu=128, mbs=5, gbs=640)
     assert small.case.plan is not None
     assert large.case.plan is not None
     assert (small.case.plan.recompute, large.case.plan.recompute) == (Recompute.SELECTIVE, Recompute.FULL)

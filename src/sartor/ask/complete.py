@@ -295,7 +295,9 @@ def _words(run: Run, held: HeldPlan) -> tuple[str, ...]:
         held_words = f" with {', '.join(sorted(stated))} as stated" if stated else ""
         best = "the fastest that fits" if _fits(held) else "the leanest, and it does not fit"
         notes.append(f"plan: {plan_sentence(held)}: {best}{held_words}")
-    if held.searched is not None and (in_host := host_bytes(held.job, held.searched.plan, held.cluster)) > 0:
-        size = format_bytes(in_host)
-        notes.append(f"optimizer states take up to {size} of each node's host memory, whose size is not known here")
+    if held.searched is not None and (in_host := float(host_bytes(held.job, held.searched.plan, held.cluster))) > 0:
+        room = held.cluster.host_memory_bytes
+        has = "DOES NOT HOLD THEM" if in_host > room else "holds them"
+        whose = f"{format_bytes(room)} {has}" if room else "whose size is not known here"
+        notes.append(f"optimizer states take up to {format_bytes(in_host)} of each node's host memory, {whose}")
     return tuple(notes)

@@ -117,6 +117,8 @@ class Cluster:
     one_ring: bool = False
     """All traffic of a job runs at the speed of the outermost tier that its devices need, since some hop of a ring
     crosses it: a chip's own network as `sartor.designs` prices it. Else a ring per position within the inner tier."""
+    host_memory_bytes: float = 0.0
+    """Of one node's host; 0: unknown."""
     price_usd_per_device_hour: float | None = None
     price_source: str = ""
     price_date: str = ""

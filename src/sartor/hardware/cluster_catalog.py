@@ -18,7 +18,7 @@ from sartor.hardware.catalog import ACCELERATORS, GPUS, Catalogue, Complaint, ch
 from sartor.hardware.cluster import HOP_LATENCY_S, UNSAID_BYTES_PER_S, Cluster, LinkTier, own_links
 from sartor.hardware.gpu import Gpu
 from sartor.json_types import JsonDict
-from sartor.units import GIGA, MICRO
+from sartor.units import GIB, GIGA, MICRO
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -234,6 +234,7 @@ def _model() -> type[BaseModel]:
         "gpu": kind(_device),
         "devices_per_node": positive,
         "num_devices": positive,
+        "host_memory_gib": kind(catalog.above_zero),
         "tiers": _listed(tier, longest=MAX_TIERS, shortest=1, must=_TIERS),
         "price": model_of({**dict.fromkeys(_PRICE, text), "usd_per_device_hour": number}, _PRICE),
         "sources": kind(_documents),
@@ -290,6 +291,7 @@ def _cluster(table: JsonDict, name: str, folder: Path, where: str) -> Cluster:
         gpu=gpu,
         devices_per_node=devices,
         num_devices=table.get("num_devices", 0),
+        host_memory_bytes=table.get("host_memory_gib", 0) * GIB,
         tiers=tuple(_tier(tier, i, gpu, devices, where) for i, tier in enumerate(table["tiers"])),
         **_price(table.get("price", {}), gpu),
         sources=table.get("sources", {}),

@@ -30,7 +30,7 @@ from sartor.plans.space import (
     to_plan,
     with_switches,
 )
-from sartor.step.footprint import in_doubt, likely_text, usable_bytes
+from sartor.step.footprint import host_bytes, in_doubt, likely_text, usable_bytes
 from sartor.step.mechanisms.mechanism import Rows
 from sartor.step.results import Footprint, StepEstimate
 from sartor.units import Array, Floats, format_bytes, room_text, round_up
@@ -79,9 +79,11 @@ class Pricer:
         return self.footprints(self.job, plan, self.cluster)
 
     def memory(self, rows: Rows) -> tuple[Array, Array]:
-        """Bytes of the fullest device, and its stage, for every row."""
-        footprint = self.footprint(to_plan(self.job, rows))
-        return _full(footprint.device_bytes, rows), _full(footprint.stage, rows)
+        """Bytes of the fullest device (infinite where hosts lack room for theirs), and its stage, for every row."""
+        plan, room = to_plan(self.job, rows), self.cluster.host_memory_bytes
+        footprint = self.footprint(plan)
+        over = room and np.any(rows["optimizer_offload"]) and np.greater(host_bytes(self.job, plan, self.cluster), room)
+        return _full(np.where(over, np.inf, footprint.device_bytes), rows), _full(footprint.stage, rows)
 
     def seconds(self, rows: Rows) -> tuple[Array, Array]:
         """Step time of every row, and a lower bound for it with layers unevenly placed on its stages."""
@@ -241,6 +243,10 @@ def tightest(
     small = min(pricer.cluster.gpus, key=lambda gpu: gpu.hbm_bytes)
     where = f"stage {stage} of {int(leanest.plan.dims.pp)}" if int(leanest.plan.dims.pp) > 1 else "every device"
     doubt = in_doubt(leanest.peak_bytes, pricer.cluster)
+    in_host, room = float(host_bytes(pricer.job, leanest.plan, pricer.cluster)), pricer.cluster.host_memory_bytes
+    if 0 < room < in_host:
+        has = f"{format_bytes(in_host)} of optimizer states into a node's host memory, which has {format_bytes(room)}"
+        return Tightest(message=f"does not fit: the plan puts {has}", leanest=leanest, relaxations=relaxations)
     message = (
         f"{'may' if doubt else 'does'} not fit: the leanest plan puts {format_bytes(leanest.peak_bytes)} on {where}, "
         f"{format_bytes(over)} more than {small.name} {_has(pricer)}"

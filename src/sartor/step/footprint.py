@@ -300,12 +300,12 @@ def fits(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Bools:
     return inside if inside.ndim else bool(inside)
 
 
-def host_bytes(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> float:
+def host_bytes(job: TrainingJob, plan: TrainingPlan, cluster: Cluster) -> Floats:
     """Bytes of optimizer states in a node's host memory: offloaded by the plan, or paged out by the optimizer where
     devices have no room for any."""
     inside = replace(job, optimizer=job.optimizer.unpaged), replace(plan, optimizer_offload=False)
     kept, here = (footprint(*asked, cluster).optimizer_bytes for asked in (inside, (job, plan)))
-    return float(kept - here) * min(cluster.devices_per_node, int(plan.num_devices))
+    return (kept - here) * np.minimum(cluster.devices_per_node, plan.num_devices)
 
 
 def usable_bytes(cluster: Cluster) -> float:
