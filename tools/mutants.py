@@ -64,6 +64,7 @@ ROOMS = (
     Room("cost/gpu/gemm.py", "", COST.format("gemm_terms") + " tests/cost/test_laws.py"),
     Room("cost/gpu/tiles.py", "", "tests/cost/test_gemm_terms.py tests/cost/test_stream_k.py tests/cost/test_laws.py"),
     Room("cost/gpu/attention.py", "", "tests/cost/test_attention_terms.py"),
+    Room("cost/gpu/eager.py", "", "tests/cost/test_eager_terms.py"),
     Room("cost/chip/systolic.py", "", COST.format("systolic")),
     Room("cost/chip/vector_core.py", "", COST.format("vector_core")),
     Room("plans/next.py", "divided_batches _near_batches", "tests/plans/test_batches.py"),
