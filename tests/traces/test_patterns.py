@@ -29,13 +29,21 @@ FORWARD = (LINEAR, SCORES, SCALE, WEIGHTS, VALUES, LINEAR)
 
 
 def found_in(
-    *rows: Row, gpu: str = "", sizes: bool = True, recorded: Recorded | None = None, stream: int = 7
+    *rows: Row,
+    gpu: str = "",
+    sizes: bool = True,
+    recorded: Recorded | None = None,
+    stream: int = 7,
+    launch_ms: float = 0.0,
+    keeps: bool = False,
 ) -> Attributed:
-    """Kernels one after another, in ms, divided into parts that add up."""
+    """Kernels one after another, in ms, divided into parts that add up; before each the host takes ``launch_ms``.
+    ``keeps``: the operators that are recorded already."""
     kept, now = recorded or Recorded(), 0.0
     for number, (operator, kernel, dur, dims) in enumerate(rows):
         is_collective = kernel.startswith("nccl")
-        if operator:
+        now += launch_ms
+        if operator and not (keeps and number in kept.operators):
             shapes = dims if sizes else ()
             kept.operators[number] = HostOperator(name=operator, dims=shapes, dtype="" if is_collective else BF16)
             kept.threads.append(1)
@@ -132,6 +140,34 @@ def test_a_chain_that_mostly_casts_loses_its_casts() -> None:
     assert "one data type" in losses(found)[0].fix
 
 
+def test_copies_to_another_layout_between_products_are_lost() -> None:
+    moved: Row = (
+        "aten::copy_",
+        "void at::native::elementwise_kernel<128, 4, direct_copy_kernel_cuda>",
+        1.0,
+        ((8192, 4096),),
+    )
+    lost = part(found_in(LINEAR, moved, LINEAR, moved), PartKind.LAYOUT)
+    assert lost.seconds == pytest.approx(2 * MS)
+    assert "transposed views" in lost.fix
+
+
+def experts(sizes: tuple[int, ...]) -> Attributed:
+    kept, rows = Recorded(), list[Row]()
+    flash: Row = ("aten::_flash_attention_forward", "flash_fwd_kernel", 0.1, ((2, 4096, 32, 128),) * 3)
+    for size in sizes:
+        rows += [("aten::mm", GEMM, 0.01, ((size, 4096), (4096, 1536)))]
+    found = found_in(flash, *rows, flash, *rows, recorded=kept, launch_ms=0.05)
+    return found
+
+
+@pytest.mark.parametrize(("sizes", "loops"), [((7, 300, 41, 5, 88, 9, 120, 64, 3, 17), True), ((512,) * 10, False)])
+def test_products_of_experts_one_after_another_want_one_grouped_product(sizes: tuple[int, ...], loops: bool) -> None:
+    gaps = part(experts(sizes), PartKind.HOST_GAP)
+    assert gaps.seconds > 0
+    assert ("grouped product" in gaps.fix) == loops
+
+
 def test_neighbours_of_unrelated_sizes_are_no_chain_and_a_norm_with_its_sums_is_one() -> None:
     apart: tuple[Row, ...] = tuple(("aten::add_", POINTWISE, 1.0, ((prime,),)) for prime in (8191, 4093, 2039, 1021))
     assert part(found_in(LINEAR, *apart), PartKind.UNFUSED).seconds == 0
@@ -163,6 +199,24 @@ def test_a_fused_optimizer_loses_nothing() -> None:
 
 
 # ------------------------------------------------------------------------------------------- communication, recomputing
+
+
+@pytest.mark.parametrize(
+    ("operator", "advice"), [("broadcast", "broadcast_buffers=False"), ("allreduce", "bucket_cap_mb")]
+)
+def test_many_small_messages_are_to_be_sent_together(operator: str, advice: str) -> None:
+    kept = Recorded(world_size=8)
+    send: Row = ("record_param_comms", f"ncclDevKernel_{operator}_RING_LL(args)", 0.05, ())
+    for number in range(1, 101):
+        kept.operators[number] = HostOperator(
+            name="record_param_comms", dims=(), dtype=BF16, collective=operator, elements=1024, group_size=8
+        )
+        kept.threads.append(1)
+    found = found_in(LINEAR, *[send] * 100, recorded=kept, stream=20, keeps=True)
+    lost = part(found, PartKind.COMMUNICATION)
+    assert f"100 {operator} of 8 ranks per step send less than 1 MiB each" in lost.fix
+    assert advice in lost.fix
+    assert lost.gain_s == pytest.approx(0.99 * lost.seconds)
 
 
 def test_communication_on_the_stream_of_compute_can_not_be_hidden_there() -> None:

@@ -86,6 +86,7 @@ KIND_WORDS = {
     "unfused_attention": "attention that is not fused",
     "unfused_loss": "cross-entropy that is not fused",
     "casts": "casts between data types",
+    "layout": "copies between layouts",
     "unfused": "unfused memory-bound kernels",
     "recompute": "recomputation",
     "optimizer": "optimizer",

@@ -331,6 +331,8 @@ class PartKind(Enum):
     """Cross-entropy of single operators, beyond one pass over the logits."""
     CASTS = "casts"
     """Copies to another data type that stand alone."""
+    LAYOUT = "layout"
+    """Copies to another order of the same elements."""
     UNFUSED = "unfused"
     """Memory-bound kernels one after another, beyond what one fused kernel would take."""
     RECOMPUTE = "recompute"

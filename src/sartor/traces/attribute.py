@@ -29,6 +29,7 @@ from sartor.traces.patterns import (
     EAGER,
     ChainKind,
     UnfusedAttention,
+    experts_in_a_loop,
     recomputed_kernels,
     unfused_attention,
     unfused_chains,
@@ -137,11 +138,10 @@ def attribute(
         gpu=gpu,
         infers=job.work == "inference",
     )
-    parts = [
-        *_compute(seen),
-        *_communication(seen, ranks, gpu, cluster),
-        *idle_parts(trace, line, clips, engine=job.tokens > 0),
-    ]
+    idle = idle_parts(trace, line, clips, engine=job.tokens > 0)
+    if experts_in_a_loop(trace, kinds):
+        idle = tuple(replace(part, fix=GROUPED) if part.kind in BETWEEN_EXPERTS and part.fix else part for part in idle)
+    parts = [*_compute(seen), *_communication(seen, ranks, gpu, cluster), *idle]
     read_bytes = _read_bytes(seen, gpu) if gpu and seen.infers else 0.0
     of_products = float(line.owned_s[_of(kinds, KernelKind.MATMUL, KernelKind.ATTENTION) & ~again].sum())
     convolved = float(line.owned_s[_of(kinds, KernelKind.CONVOLUTION) & ~again].sum())
@@ -180,10 +180,21 @@ def _read_bytes(seen: _Seen, gpu: Gpu) -> float:
     return read / seen.line.num_steps if bound_s > took_s / 2 else 0.0
 
 
+BETWEEN_EXPERTS = (PartKind.HOST_GAP, PartKind.KERNEL_START)
+GROUPED = (
+    "experts run one after another, each on its own rows: one grouped product for all (torch._grouped_mm, MegaBlocks, "
+    "Transformer Engine's GroupedLinear)"
+)
+
+
 def losses(attributed: Attributed) -> tuple[TracePart, ...]:
-    """Avoidable parts, the largest gain first and guesses last; those worth less than ``LOSS`` are left out."""
+    """Avoidable parts, the largest gain first and guesses last; those worth less than ``LOSS`` are left out. What one
+    change would gain in several parts is said once."""
     worth = [part for part in attributed.parts if part.fix and part.gain_s >= LOSS * attributed.step_s]
-    return tuple(sorted(worth, key=lambda part: (part.fix == CLOCK, -part.gain_s)))
+    ranked = sorted(worth, key=lambda part: (part.fix == CLOCK, -part.gain_s))
+    first = {part.fix: part.kind for part in reversed(ranked)}
+    same = {fix: f"the same change as for {kind.value.replace('_', ' ')}" for fix, kind in first.items()}
+    return tuple(part if part.kind is first[part.fix] else replace(part, fix=same[part.fix]) for part in ranked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -404,6 +415,11 @@ CHAINS = {
         "keep weights and activations in one data type: cast weights once a step (FSDP's mixed precision, not autocast "
         "per microbatch), or let the kernels before write the type that is needed",
     ),
+    ChainKind.LAYOUT: (
+        PartKind.LAYOUT,
+        "keep one layout from product to product: matrix multiplications read transposed views as they are, so drop "
+        ".contiguous(), .transpose() and .permute() copies between them (convolutions: channels_last throughout)",
+    ),
     ChainKind.OTHER: (
         PartKind.UNFUSED,
         "fuse them: torch.compile, or the trainer's fused norm, rotary, activation and loss",
@@ -571,6 +587,9 @@ def _communication(
         serial = min(bucketed_s, exposed - waited - slow)
         hint = f"reduce gradients in buckets while backward runs, not all at once behind it: {hint}"
     evidence = _by_collective(seen, predicted_s)
+    small_s, words = _small_messages(seen, where)
+    if words:
+        serial, hint = max(serial, min(small_s, exposed - waited - slow)), words
     if repeated_s:
         serial = max(serial, min(repeated_s * (1 - 1 / count), exposed - waited - slow))
         evidence = (*evidence, f"the same reductions in each of {count} microbatches: {format_seconds(repeated_s)}")
@@ -578,6 +597,26 @@ def _communication(
         evidence = (*evidence, f"it runs on stream {stream}, that of compute, so nothing can run beside it")
         hint = "give communication a stream of its own (async_op=True), then overlap it with compute"
     yield _lost(PartKind.COMMUNICATION, rest, evidence, f"{once}{hint}", serial)
+
+
+SMALL_MESSAGE, MANY = 2**20, 32
+"""Bytes below which a message takes as long as its latency, and how many of them a step may have."""
+
+
+def _small_messages(seen: _Seen, where: BoolArray) -> tuple[float, str]:
+    """Exposed seconds per step that small messages would save if sent together, and how; none unless they take most."""
+    took: defaultdict[str, list[float]] = defaultdict(list)
+    for i in np.flatnonzero(where & (seen.line.owned_s > 0) & (seen.trace.operator >= 0)).tolist():
+        operator = seen.trace.operators[int(seen.trace.operator[i])]
+        if 0 < operator.elements * WIDTHS.get(operator.dtype.rpartition("::")[2], 0) < SMALL_MESSAGE:
+            took[_collective_words(seen.trace, i)].append(float(seen.line.owned_s[i]))
+    words, times = max(took.items(), key=lambda item: sum(item[1]), default=("", [0.0]))
+    often, small_s = len(times) / seen.line.num_steps, sum(times) / seen.line.num_steps
+    if often < MANY or small_s < seen.seconds(where) / 2:
+        return 0.0, ""
+    buffers = "DistributedDataParallel(broadcast_buffers=False), or " if "broadcast" in words.lower() else ""
+    fix = f"{buffers}coalesce them into one flat tensor (larger buckets: bucket_cap_mb)"
+    return small_s * (1 - 1 / often), f"{often:,.0f} {words} per step send less than 1 MiB each: {fix}"
 
 
 ONCE = (

@@ -137,6 +137,8 @@ EAGER = re.compile(
 LOSS = re.compile(r"log_?softmax|nll_loss|cross_entropy", re.IGNORECASE)
 CAST = re.compile(r"(?:LoadWithCast.*StoreWithCast|(?:bfloat16|float16|half|float8\w*)_copy_kernel)", re.DOTALL)
 """Kernels of PyTorch that copy to another data type."""
+MOVES = re.compile(r"direct_copy_kernel|transpose|nchwToNhwc|nhwcToNchw", re.IGNORECASE)
+"""Kernels that copy to another order of the same elements."""
 PASSES = 2
 """A fused kernel takes at most this many times the longest kernel of its chain: one pass to read, one to write."""
 LONGEST = 6
@@ -148,6 +150,7 @@ class ChainKind(Enum):
 
     LOSS = "loss"
     CASTS = "casts"
+    LAYOUT = "layout"
     OTHER = "other"
 
 
@@ -158,9 +161,12 @@ Chains = dict[str, tuple[int, float]]
 def unfused_chains(trace: KernelTrace, kinds: IntArray, owned_s: FloatArray) -> dict[ChainKind, Chains]:
     """The chains of consecutive eager kernels on a stream with the seconds beyond what fused kernels would take:
     `PASSES` times the longest kernel; of a loss, which a fused kernel reads once, the longest; of chains that mostly
-    cast, all casts, which no kernel needs."""
-    casts = trace.named(CAST)
-    eager = trace.named(EAGER) & (kinds == KINDS.index(KernelKind.MEMORY_BOUND)) & (owned_s > 0)
+    cast or copy to another layout, all such copies, which no kernel needs."""
+    masks = {ChainKind.CASTS: trace.named(CAST)}
+    masks[ChainKind.LAYOUT] = trace.named(MOVES) & ~masks[ChainKind.CASTS]
+    eager = (
+        (trace.named(EAGER) | masks[ChainKind.LAYOUT]) & (kinds == KINDS.index(KernelKind.MEMORY_BOUND)) & (owned_s > 0)
+    )
     lost: dict[ChainKind, defaultdict[str, float]] = {kind: defaultdict(float) for kind in ChainKind}
     often: Counter[str] = Counter()
     for stream in np.unique(trace.stream):
@@ -169,11 +175,13 @@ def unfused_chains(trace: KernelTrace, kinds: IntArray, owned_s: FloatArray) -> 
         for chain in np.split(on, np.flatnonzero(breaks) + 1):
             if not eager[chain[0]]:
                 continue
-            cast_s = float(owned_s[chain[casts[chain]]].sum())
             took_s = float(owned_s[chain].sum())
-            kind = _chain_kind(trace, chain, cast_s > took_s / 2)
+            copied_s = {kind: float(owned_s[chain[mask[chain]]].sum()) for kind, mask in masks.items()}
+            kind = _chain_kind(
+                trace, chain, next((each for each, s in copied_s.items() if s > took_s / 2), ChainKind.OTHER)
+            )
             passes = 1 if kind is ChainKind.LOSS else PASSES
-            beyond = cast_s if kind is ChainKind.CASTS else took_s - passes * float(owned_s[chain].max())
+            beyond = copied_s.get(kind, took_s - passes * float(owned_s[chain].max()))
             if beyond > 0:
                 words = _words(trace, chain)
                 lost[kind][words] += beyond
@@ -198,11 +206,11 @@ def _share_sizes(trace: KernelTrace, on: IntArray) -> BoolArray:
     return np.array([share[pair] for pair in pairwise(numbers)], dtype=bool)
 
 
-def _chain_kind(trace: KernelTrace, chain: IntArray, mostly_casts: bool) -> ChainKind:
+def _chain_kind(trace: KernelTrace, chain: IntArray, otherwise: ChainKind) -> ChainKind:
     loses = any(
         LOSS.search(f"{trace.operator_name(int(i))} {trace.names[int(trace.name[i])][:300]}") for i in chain.tolist()
     )
-    return ChainKind.LOSS if loses else ChainKind.CASTS if mostly_casts else ChainKind.OTHER
+    return ChainKind.LOSS if loses else otherwise
 
 
 def _words(trace: KernelTrace, chain: IntArray) -> str:
@@ -214,3 +222,21 @@ def _words(trace: KernelTrace, chain: IntArray) -> str:
         for i in kernels
     ]
     return ", ".join(words) + (", ..." if chain.size > LONGEST else "")
+
+
+MOST_ALIKE, SIZES = 8, 4
+"""Products of the same weights' sizes between two attentions, and their numbers of rows, from which they are experts'
+one after another: a dense layer has four of one size, all with the same rows."""
+
+
+def experts_in_a_loop(trace: KernelTrace, kinds: IntArray) -> bool:
+    """Whether the products between two attentions are mostly of experts, each on the rows that it was sent."""
+    attention = np.cumsum(kinds == KINDS.index(KernelKind.ATTENTION))
+    rows: defaultdict[tuple[int, tuple[int, ...]], list[int]] = defaultdict(list)
+    products = np.flatnonzero((kinds == KINDS.index(KernelKind.MATMUL)) & (trace.operator >= 0))
+    for i in products.tolist():
+        dims = trace.operators[int(trace.operator[i])].dims
+        if len(dims) > 1 and len(dims[-1]) == 2:
+            rows[int(attention[i]), dims[-1]].append(dims[-2][0])
+    looped = sum(len(each) for each in rows.values() if len(each) > MOST_ALIKE and len(set(each)) >= SIZES)
+    return looped > products.size / 2

@@ -242,7 +242,10 @@ ENGINE = (
     "let the engine prepare the next step while the device computes (vLLM: --async-scheduling); sample on the device"
 )
 """Of a host that is slow between the steps of an engine."""
-GARBAGE = "collect garbage at fixed steps, on all ranks at once: gc.disable(), then gc.collect() every thousand steps"
+GARBAGE = (
+    "collect garbage at fixed steps, on all ranks at once: gc.freeze() after the start, gc.disable(), then "
+    "gc.collect() every thousand steps"
+)
 COLLECTS = re.compile(r"\bgc\b|garbage_?collect")
 SMALL = (
     "the kernels are too small for the host to keep up: CUDA graphs, torch.compile(mode='reduce-overhead'), fused "
