@@ -458,3 +458,23 @@ def test_fine_boxes_with_second_bounds_of_their_own_change_no_answer(
     assert fine.best is not None
     assert fine.best.objective == pytest.approx(plain.best.objective, rel=1e-9)
     assert fine.status is plain.status is DesignStatus.OPTIMAL
+
+
+def test_a_point_whose_bound_ties_with_the_rest_is_evaluated() -> None:
+    """A box's bound is that of its best chip, once that one is bounded: waiting for a larger one would never end."""
+
+    class Tied(search.SearchState):
+        def next_first(self) -> float:
+            return 7.0
+
+        def is_blunt(self, number: int) -> bool:
+            return False
+
+        def _point_task(self, number: int) -> Any:
+            self.heap = []
+            return number
+
+    space = small_space(num_vector_cores=[2])
+    state = Tied(question=QUESTIONS[1], space=space, tolerance=0.0, on_progress=None, start=0.0, time_limit_s=1.0)
+    state.rounds, state.heap = 2, [(-7.0, 3, 0)]
+    assert state.point_tasks() == [3]

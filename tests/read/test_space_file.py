@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sartor.bounded import packaged_toml
 from sartor.cost.chip.area import die_area
 from sartor.cost.chip.operator_latency import operator_latencies
 from sartor.cost.chip.ownership import power
 from sartor.designs.question import AreaModel
-from sartor.designs.space import _CHOICES, AXES, taken
+from sartor.designs.space import _CHOICES, AXES, space_from, taken
 from sartor.errors import InputError
 from sartor.hardware.accelerator_catalog import load_accelerator
 from sartor.hardware.catalog import ACCELERATORS
@@ -134,6 +135,19 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="UTF-8"):
         load_space(path)
+
+
+@pytest.mark.parametrize("key", ["control_share", "special_cycles", "load_bytes", "backward_passes", "io_node_nm"])
+def test_numbers_of_a_core_may_be_lists_too(key: str) -> None:
+    values = [5, 7] if key == "io_node_nm" else [1, 2]
+    space = space_from({**packaged_toml("read", "spaces/modern.toml"), key: values})
+    assert space.num_kept == 2 * load_space("modern").num_kept
+    assert {getattr(group, key) for group in space.groups} == set(values)
+
+
+def test_what_long_work_sustains_is_one_number_of_a_space() -> None:
+    with pytest.raises(InputError, match="must be one number"):
+        space_from({**packaged_toml("read", "spaces/modern.toml"), "sustained_share": [0.7, 0.8]})
 
 
 def test_every_axis_of_a_space_may_stand_in_a_file() -> None:

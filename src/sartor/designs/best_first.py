@@ -175,7 +175,7 @@ class BestFirst(ABC):
         of the rest, up to the limit in flight: evaluated before the results of the first are known."""
         window = min(_MOST_POINTS, max(_LEAST_POINTS, len(self.ranked) // 4))
         busy, tasks = {number for number, _ in self.in_flight}, list[PointTask | ShapeTask]()
-        while len(busy) < window and self.top() > max(self.enough(), 0.0 if self.early() else self.next_first()):
+        while len(busy) < window and self.top() > self.enough() and (self.early() or self.top() >= self.next_first()):
             number = self.heap[0][1]
             if self.is_blunt(number):
                 break

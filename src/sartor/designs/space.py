@@ -131,8 +131,8 @@ def space_from(table: Mapping[str, Any]) -> AcceleratorSpace:
     factor}``.
 
     ``vector_lanes = "array_cols"`` (the default) ties lanes to columns, as published; ``memory``, ``node_nm``,
-    ``dataflow`` and ``packed_dtype`` may be lists; what long work sustains of the peak rates, and what runs add, is one
-    number each. Raises ``InputError`` for unknown keys and invalid values.
+    ``dataflow`` and ``packed_dtype`` may be lists too; what long work sustains of the peak rates, and what runs add, is
+    one number each. Raises ``InputError`` for unknown keys and invalid values.
     """
     names = (*NUMBERS, *_CHOICES, *_OF_SPACE)
     for key in table:
@@ -149,13 +149,15 @@ def space_from(table: Mapping[str, Any]) -> AcceleratorSpace:
     tied = table.get(LANES, TIED_LANES) == TIED_LANES
     axes = {key: _values(key, table[key]) for key in AXES if key in table and not (key == LANES and tied)}
     choices = {key: [_choice(key, word) for word in _list(table[key])] for key in _CHOICES if key in table}
+    fixed = {key: _values(key, table[key]) for key in NUMBERS if key in table and key not in (*AXES, *choices)}
+    for key in fixed:
+        if NUMBERS[key][0] in IN_LONG_RUNS and len(fixed[key]) > 1:
+            raise InputError(key, table[key], "must be one number: every chip of a space sustains it")
+    choices |= {key: values.tolist() for key, values in fixed.items()}
     groups = [dict(zip(choices, words, strict=True)) for words in product(*choices.values())]
     count = int(np.prod([len(values) for values in axes.values()], dtype=object)) * len(groups)
     if count > MAX_CANDIDATES:
         raise InputError("space", f"{count} candidates", f"must be at most {MAX_CANDIDATES}; coarsen an axis")
-    single = {
-        key: float(_values(key, table[key])[0]) for key in NUMBERS if key in table and key not in (*AXES, *choices)
-    }
     several = [key for key, values in axes.items() if len(values) > 1]
     mesh = axes | dict(
         zip(several, np.meshgrid(*(axes[key] for key in several), indexing="ij", sparse=True), strict=True)
@@ -163,13 +165,13 @@ def space_from(table: Mapping[str, Any]) -> AcceleratorSpace:
     mesh |= {LANES: mesh[TIED_LANES]} if tied else {}
     return AcceleratorSpace(
         name=str(table.get("name", "own")),
-        groups=tuple(_group({**single, **mesh, **words}, str(table.get("dtype", "bf16"))) for words in groups),
+        groups=tuple(_group({**mesh, **words}, str(table.get("dtype", "bf16"))) for words in groups),
         hbm_bytes=tuple(float(x) * GIGA for x in _values("hbm_gb", table["hbm_gb"])) if "hbm_gb" in table else (),
         num_points=count,
         axes=tuple(axes),
         area_limit_mm2=float(_values("area_limit_mm2", table.get("area_limit_mm2", 0), lowest=0.0)[0]),
         area_model=AreaModel(_choice("area_model", table.get("area_model", "die"), tuple(AreaModel))),
-        assumptions=(_sustained_note(single),),
+        assumptions=(_sustained_note({key: float(values[0]) for key, values in fixed.items()}),),
     )
 
 

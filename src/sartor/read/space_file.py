@@ -14,8 +14,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from sartor.bounded import printable
-from sartor.designs.space import AXES, LANES, PUBLISHED, AcceleratorSpace, published_space, required_axes, space_from
+from sartor.designs.space import LANES, PUBLISHED, AcceleratorSpace, published_space, required_axes, space_from
 from sartor.errors import InputError, quoted
+from sartor.hardware.accelerator import IN_LONG_RUNS
 from sartor.hardware.accelerator_catalog import NUMBERS, TEMPLATE_KEYS
 from sartor.hardware.catalog import ACCELERATORS, is_path, nearest_names, read_toml
 from sartor.json_types import JsonDict
@@ -56,9 +57,11 @@ class _Choices(BaseModel):
 
 
 def space_model() -> type[_Choices]:
-    """A space as written: every axis (`designs.space.AXES`) is a number, a list or a range; the candidates are their
-    product."""
-    axes: dict[str, Any] = {key: (Axis | None if key in AXES else int | float | None, None) for key in NUMBERS}
+    """A space as written: every number but what long work sustains is a number, a list or a range; the candidates are
+    their product."""
+    axes: dict[str, Any] = {
+        key: (int | float | None if NUMBERS[key][0] in IN_LONG_RUNS else Axis | None, None) for key in NUMBERS
+    }
     del axes["node_nm"]
     axes |= dict.fromkeys(required_axes(), (Axis, ...))
     axes[LANES] = (Axis | Literal["array_cols"] | None, None)
