@@ -565,6 +565,13 @@ def test_a_loss_that_is_nan_counts_without_a_colon() -> None:
     assert len(run.no_number) == 8
 
 
+def test_a_loss_may_stand_before_its_word() -> None:
+    text = "".join(
+        f"    {n} 4.3{n} s run, 11.{n}750 loss, 0.000002 LR, 1454.57 GB used, 400 GFLOPS\n" for n in range(1, 9)
+    )
+    assert _parse_log(text, "log")[0].measured.losses == (11.175, 11.875)
+
+
 def test_the_bar_of_an_evaluation_is_no_step() -> None:
     bars = "".join(f"{BAR.format(n, '2.52s/it')}\n" for n in range(1, 9))
     (run,) = _parse_log(f"{bars}evaluating Epoch: 100%|##| 25/25 [00:06<00:00,  3.69it/s]\n", "log")

@@ -504,7 +504,7 @@ def _run(form: _LogFormat, part: _LogPart) -> RunLog:
             if of in only and (math.isnan(before) or (of in HIGHEST and value > before)):
                 columns[of][place], shown[of] = value, words
         if "loss" in only and math.isnan(columns["loss"][place]) and (match := _LINE["loss"].search(line)):
-            columns["loss"][place] = float(match[1])
+            columns["loss"][place] = float(match[match.lastindex or 1])
 
     for iteration, line in part.steps:
         put(iteration, line, READ)
@@ -536,7 +536,9 @@ def _run(form: _LogFormat, part: _LogPart) -> RunLog:
         printed=len(row),
         no_number=tuple(sorted({number[iteration] for iteration, line in lines if _LINE["no_number"].search(line)})),
         events=_without_gradient(lines, number),
-        whole_losses=tuple(float(loss) for loss in _LINE["loss"].findall(header)) if form.times == "whole" else None,
+        whole_losses=tuple(float(loss or other) for loss, other in _LINE["loss"].findall(header))
+        if form.times == "whole"
+        else None,
         loaded=int(loaded[-1]) if (loaded := _LINE["loaded"].findall(header)) else None,
         arguments=arguments,
         trainer=_trainer(form, arguments, "".join(_LINE["year"].findall(part.steps[0][1])[:1])),
