@@ -28,9 +28,7 @@ _BEHIND = {name: re.compile(f"(?i){pattern}") for name, pattern in FILE["behind"
 _OTHER = {name: re.compile(pattern) for name, pattern in FILE["other"].items()}
 
 
-def numbers_in(
-    line: str, keys: Mapping[str, re.Pattern[str]], gigabyte: float = GIB
-) -> Iterator[tuple[str, float, str]]:
+def numbers_in(line: str, keys: Mapping[str, re.Pattern[str]], gigabyte: float) -> Iterator[tuple[str, float, str]]:
     """The known numbers of a line; of a time that no word names, ``lone_s`` if it is the only one. ``keys``: a
     trainer's own word for a quantity, which then has no other."""
     begin, lone = 0, list[tuple[str, float, str]]()
@@ -39,7 +37,7 @@ def numbers_in(
         before = line[max(begin, match.start() - LONGEST_KEY) : match.start()]
         begin = match.end()
         key = _BREAK.split(before.rstrip(" \t:='\"([<>"))[-1].lstrip(" '\"([").lower()
-        behind = (match[2] or "").lower().lstrip("/.0123456789 ") if match[2] != "/gpu" else "/gpu"
+        behind = re.sub(r"^/[\d.]+ ?", "", (match[2] or "").lower())
         own = next((name for name, pattern in keys.items() if pattern.search(key)), "")
         name, unit = (own, behind) if own else _named(key, behind)
         value = float(match[1].replace(",", "")) * SUFFIX.get(behind.upper(), 1.0)
