@@ -56,7 +56,7 @@ PASS_WORDS = {
 
 
 LINES = 9
-"""Operators on one screen."""
+"""Operators on one screen; three fewer where the answer says what would settle its verdict."""
 
 
 def estimate_view(
@@ -68,7 +68,9 @@ def estimate_view(
     blocks = [
         opening(headline(answer, change), bad=answer.fits is False),
         PageBlock(view=lambda: Group(Text(""), *_what_is_listed(answer))),
-        grid_block(kinds_grid(estimate, small=_share_of(estimate, LINES)), Place.SHORT),
+        grid_block(
+            kinds_grid(estimate, small=_share_of(estimate, LINES - 3 * bool(answer.question.depends_on))), Place.SHORT
+        ),
         PageBlock(view=lambda: Group(Text(""), _details(answer, short=True)), place=Place.SHORT),
         grid_block(kinds_grid(estimate), Place.LONG),
         PageBlock(view=lambda: totals_line(answer), place=Place.LONG),
