@@ -336,7 +336,12 @@ def _batch_times(
     def smooth_at(d: Any) -> Any:
         return bottleneck * (n / d + num_stages - 1) + agree * (1 - 1 / (d * contexts)) + shared / (d * contexts)
 
-    falls = bottleneck * n * contexts + shared >= agree
-    smooth = np.where(falls, smooth_at(copies), np.minimum(smooth_at(copies), smooth_at(1)))
+    both, others = chain.forward_s + chain.backward_s, np.maximum(num_stages - 1, 1)
+    work = (both * chain.num_of[:, None]).sum(axis=0) - both[0]
+    beyond = np.where(num_stages > 1, np.maximum(work[:, None] - bottleneck * others, 0.0), 0.0)
+    densest = (dense[1:-1, None] / np.maximum(both[1:-1], 1e-300)).min(axis=0)[:, None]
+    in_first = problem.resync_factor / np.broadcast_to(link_bytes_per_s, len(bottleneck))[:, None] * densest
+    later = np.minimum(in_first * (1 - 1 / (copies * contexts)), (n / copies + num_stages - 1) / others) * beyond
+    smooth = np.minimum(smooth_at(copies) + later, smooth_at(1))
     slowest = bottleneck * (ceil_div(n, copies) + num_stages - 1)
     return np.asarray(np.maximum(smooth, slowest + shared / (copies * contexts)) + update)
