@@ -369,10 +369,10 @@ def test_a_log_of_a_stated_plan_is_predicted_as_that_plan_is_estimated(
     estimate, held = asked(job)
     step_s = float(estimate.time_s)
     tokens_per_s = job["global_batch_size"] * job["seq_len"] / step_s / job["num_devices"]
-    times_s = [datetime(2026, 1, 5, 9) + timedelta(seconds=step * step_s) for step in range(12)]
-    path = tmp_path_factory.mktemp("log") / "run.log"
+    times_s = [datetime(2026, 1, 5, 9) + timedelta(seconds=step * step_s) for step in range(0, 1200, 100)]
+    path = tmp_path_factory.mktemp("log") / "run.log"  # every hundredth step: stamps are of milliseconds
     stamps = [f"{time:%Y-%m-%d %H:%M:%S},{time.microsecond // 1000:03d}" for time in times_s]
-    path.write_text("".join(TITAN.format(stamp, i + 1, round(tokens_per_s)) for i, stamp in enumerate(stamps)))
+    path.write_text("".join(TITAN.format(stamp, 100 * i + 1, round(tokens_per_s)) for i, stamp in enumerate(stamps)))
     sizes = {name: job[name] for name in ("num_devices", "global_batch_size", "seq_len", "dtype")}
     where = {"model": job["model"], "cluster": job["cluster"]}
     found = api.diagnose(path, fix=held.axes, best_plan=False, **where, **sizes)
