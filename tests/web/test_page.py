@@ -1088,14 +1088,15 @@ def walk(page: Any, name: str) -> None:
     assert page.locator("#plan-headline, .bars.why").count()
 
 
-def test_the_first_page_takes_less_than_250_kb(open_page: Callable[..., Any], server: Any) -> None:
+def test_the_first_page_takes_less_than_250_kb(open_page: Callable[..., Any]) -> None:
     page = open_page()
-    paths = page.evaluate("() => performance.getEntriesByType('resource').map((e) => new URL(e.name).pathname)")
-    gzip = {"accept-encoding": "gzip"}
+    kinds = ("navigation", "resource")
     sizes = {
-        path: int(server.get(path, headers=gzip).headers["content-length"]) for path in paths if "shape" not in path
+        entry["name"]: entry["encodedBodySize"]
+        for kind in kinds
+        for entry in page.evaluate(f"() => performance.getEntriesByType('{kind}').map((e) => e.toJSON())")
     }
-    assert sum(sizes.values()) < 250_000 - 40_000  # the shape's answer is about 25 kB
+    assert sum(sizes.values()) < 250_000
 
 
 def test_the_page_weighs_less_than_a_megabyte(server: Any) -> None:

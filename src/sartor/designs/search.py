@@ -565,14 +565,16 @@ class SearchState(BestFirst):
         now = time.perf_counter()
         self.spent[phase] = self.spent.get(phase, 0.0) + now - self.now
         self.now = now
+        ahead = self.ahead.keys() - self.ranked.keys()  # evaluated, and ruled out as well if its bound is low
+        before = self.trajectory[-1].pruned if self.trajectory else 0
         progress = Progress(
             seconds=now - self.start,
-            evaluated=len(self.ranked) + len(self.ahead.keys() - self.ranked.keys()),
+            evaluated=len(self.ranked) + len(ahead),
             bound=self.bound(),
             incumbent=self.value(),
             waiting=len(self.heap),
             phase=phase,
-            pruned=self.pruned(),
+            pruned=max(self.pruned() - len(ahead - self.in_flight.keys()), before),
             left_s=self._pace_s(now),
         )
         self.trajectory.append(progress)
