@@ -37,6 +37,7 @@ FOUND = [
     ("accelerator", 102529),
     ("trace", 111),
     ("trace", 133),
+    ("megatron-yaml", 146),
 ]
 """Cases that the long run found outside the contract, by reader and seed; fixed since."""
 
@@ -50,6 +51,8 @@ def test_what_the_long_run_found_stays_fixed(reader: str, seed: int, tmp_path: P
 RECIPES = [
     (".json", b'{"model": "nobody/knows", "": 16, "enable_activation_checkpointing": false, "checkpointer": 512, '
     b'"max_seq_len": 512, "gradient_accumulation_steps": 1, "lora_rank": 2, "fsdp_cpu_offload": true}'),
+    (".json", b'{"model": "mixtral-8x7b", "tokenizer": "mixtral-8x7b", "checkpointer": 32, "dtype": "bf16", '
+    b'"enable_activation_checkpointing": true, "optimizer_in_bwd": "a", "": "b"}'),
     (".sh", b"accelerate launch trl model_name_or_path=Qwen/Qwen2.5-7B per_device_train_batch_size=2 "
     b"fp16=True fsdp=full_shard fsdp_config.fsdp_sharding_strategy=HYBRID_SHARD padding_free=[]\n"),
     (".sh", b"megatron --tuner_type lora --global_batch_size 64 --pipeline_model_parallel_size 2 "

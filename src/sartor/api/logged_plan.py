@@ -18,7 +18,7 @@ from sartor.api.words import GpuLike, device_counts
 from sartor.errors import NOT_GIVEN, InputError
 from sartor.hardware.cluster import Cluster
 from sartor.hardware.cluster_catalog import usual_cluster
-from sartor.model.counts import LENGTHS, SAME, counted
+from sartor.model.counts import LENGTHS, SAME, check_countable, counted
 from sartor.model.plan import AXES, SEARCHED
 from sartor.model.training import Recompute
 from sartor.model.workload import usual_seq_len
@@ -438,6 +438,7 @@ def launched_on(
     from sartor.step.question import check_recipe
 
     job, plan, assumptions = with_options(launch, run, shape=shape, gpus=cluster.gpus)
+    check_countable(job.shape)
     device_counts(launch.num_devices, cluster)
     reached = cluster.reached(launch.num_devices)
     for gpu in reached.gpus:

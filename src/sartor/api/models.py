@@ -15,6 +15,7 @@ from typing import ClassVar, Protocol
 from sartor.answers.field import Answer, Fields, Level, Scalar, flag, mapping, number, numbers, rows, text
 from sartor.errors import InputError
 from sartor.json_types import JsonDict, JsonMap
+from sartor.model.counts import check_countable
 from sartor.model.editing import edit_fields
 from sartor.model.shape import TransformerShape
 from sartor.model.workload import ModelReading
@@ -87,11 +88,13 @@ def read(model: Model, set: JsonMap | None = None, changed_by: str = "") -> Mode
         from sartor.read.graph_json import not_traced
 
         not_traced(reading, "set" if set else changed_by)
-    if not set:
-        return reading
-    shape, notes = edit_fields(reading.shape, set)
-    asked = [word for name, value in set.items() for word in ("--set", f"{name}={value}")]
-    return replace(reading, shape=shape, assumptions=(*reading.assumptions, *notes), asked=(*reading.asked, *asked))
+    if set:
+        shape, notes = edit_fields(reading.shape, set)
+        asked = [word for name, value in set.items() for word in ("--set", f"{name}={value}")]
+        notes = (*reading.assumptions, *notes)
+        reading = replace(reading, shape=shape, assumptions=notes, asked=(*reading.asked, *asked))
+    check_countable(reading.shape)
+    return reading
 
 
 def _read(model: Model) -> ModelReading:

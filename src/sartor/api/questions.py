@@ -26,7 +26,6 @@ from sartor.errors import NOT_GIVEN, InputError
 from sartor.hardware.cluster import UNSAID_BYTES_PER_S, Cluster
 from sartor.hardware.cluster_catalog import CLUSTERS, joined_devices, network_of, usual_cluster
 from sartor.hardware.gpu import Gpu
-from sartor.model.counts import count_params
 from sartor.model.lower.setting import feasible
 from sartor.model.shape import TransformerShape
 from sartor.model.training import Trainer
@@ -67,10 +66,6 @@ if TYPE_CHECKING:
 
 DEFAULT_MICROBATCH = {Phase.PREFILL: 1, Phase.DECODE: 8}
 """Default sequences at once in inference."""
-
-
-MOST_PARAMS = 2**62
-"""Parameters beyond which a model is refused: sizes are counted in 64 bits."""
 
 
 @with_options(RunOptions, FIELDS)
@@ -136,9 +131,6 @@ def asked_run(
 ) -> tuple[Run, Gpu, Cluster | None, Calibration | None]:
     """The run as it is stated, its device, its cluster if one is named, and the user's own calibration."""
     check_names(options)
-    if float(count_params(reading.shape).total) > MOST_PARAMS:
-        must = f"must have fewer than {MOST_PARAMS:.1e} parameters: sizes are counted in 64 bits"
-        raise InputError("model", reading.shape.name or "as given", must)
     words = {name: value for name, value in options.items() if name != "set" and value is not None}
     named = words.pop("cluster", None)
     where, device = cluster_and_device(named, gpu)

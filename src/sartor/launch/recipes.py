@@ -565,7 +565,7 @@ def _parts_unknown(strange: Sequence[str], read: Iterable[str]) -> list[str]:
         whole = "." in path and not any(key.startswith(section) for key in read)
         names.setdefault(section if whole else path.partition("_")[0], []).append(path)
     common = ("use", "no", "max", "min", "num", "enable", "model", "data", "train")
-    return [p[0] for name, p in names.items() if len(p) > (1 if name[-1] == "." else 2) and name not in common]
+    return [p[0] for name, p in names.items() if len(p) > (1 if name.endswith(".") else 2) and name not in common]
 
 
 def _kinds(config: JsonMap, fields: StatedDocument) -> list[str]:

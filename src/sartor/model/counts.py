@@ -17,6 +17,7 @@ from enum import Enum
 
 import numpy as np
 
+from sartor.errors import InputError
 from sartor.model.layer import (
     AttentionMixer,
     LatentAttentionMixer,
@@ -95,6 +96,16 @@ def count_params(shape: TransformerShape) -> ParamCounts:
         lm_head=_lm_head_params(shape),
         routed_expert=routed + other_routed,
     )
+
+
+def check_countable(shape: TransformerShape) -> None:
+    """Raises ``InputError`` for a shape with more parameters than 64 bits count."""
+    if float(count_params(shape).total) > MOST_PARAMS:
+        must = f"must have fewer than {MOST_PARAMS:.1e} parameters: sizes are counted in 64 bits"
+        raise InputError("model", shape.name or "as given", must)
+
+
+MOST_PARAMS = 2**62
 
 
 def layer_params(layer: Layer, hidden_size: Ints) -> Ints:
