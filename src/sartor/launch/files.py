@@ -48,6 +48,7 @@ from sartor.launch.plan import (
 )
 from sartor.launch.python_source import changed_by, recipe_in, recipe_keys
 from sartor.launch.recipes import Dialect, dialect_of, dialect_started, dialects, read_recipe
+from sartor.launch.scheduled import script_in
 from sartor.launch.script import NEAREST, ScriptCommand, check_pretraining, find_command
 from sartor.launch.stated import (
     OFF,
@@ -63,6 +64,7 @@ from sartor.launch.stated import (
 from sartor.launch.torchtitan import torchtitan_files
 from sartor.launch.torchtitan_read import TORCHTITAN_TABLES, read_torchtitan, read_torchtitan_python
 from sartor.launch.torchtitan_source import read_named, read_source
+from sartor.launch.trainer_source import MAKES_ARGUMENTS, trainer_keys
 from sartor.model.shape import TransformerShape, Value
 from sartor.model.training import Trainer, TrainingJob, TrainingPlan
 from sartor.plans.fixed import SWITCHED
@@ -175,6 +177,13 @@ def _dispatch(path: Path, text: str, options: Options) -> LaunchReading:
     suffix, name = path.suffix.lower(), path.name
     if suffix == ".py" and OF_RECIPES.search(text):
         return _recipe_in_python(path, text, None, options)
+    if suffix == ".py" and MAKES_ARGUMENTS.search(text):
+        return _trainer_in_python(path, text, None, options)
+    if suffix == ".py" and "torchtitan" not in text:
+        must = (
+            "must make a run of NeMo 2, Megatron Bridge, torchtitan or Hugging Face's Trainer; own loops are not read"
+        )
+        raise InputError("launch", printable(name), must, READ)
     if suffix == ".py":
         return read_torchtitan_python(read_source(text, "train", name), None, options)
     if suffix == ".toml":
@@ -191,6 +200,10 @@ def _dispatch(path: Path, text: str, options: Options) -> LaunchReading:
         return read_deepspeed(config, None, options)
     if suffix in (".yaml", ".yml"):
         return _yaml(path, text, options)
+    return _of_script(path, text, options)
+
+
+def _of_script(path: Path, text: str, options: Options) -> LaunchReading:
     command = find_command(text, lambda name: _beside(path, name))
     reading = _script(path, command, options)
     if not options.num_devices or command.num_devices in (0, options.num_devices):
@@ -215,8 +228,21 @@ def _recipe_in_python(path: Path, text: str, command: ScriptCommand | None, opti
     return replace(reading, unknown=(*changed_by(table), *reading.unknown))
 
 
+def _trainer_in_python(path: Path, text: str, command: ScriptCommand | None, options: Options) -> LaunchReading:
+    """Read a file that sets the arguments of Hugging Face's Trainer itself."""
+    said = keys_said(command.arguments) if command else {}
+    keys = trainer_keys(text, command.program if command else path.name, said)
+    if command:
+        keys, command = _under_launcher(path, keys, command)
+    (dialect,) = (d for d in dialects() if d.name == "trl")
+    return read_recipe(dialect, keys, command, options, partial(_beside, path, command=command))
+
+
 def _script(path: Path, command: ScriptCommand, options: Options) -> LaunchReading:
     """Read a script: as the config file that it names, with its batch and devices, or else as Megatron's arguments."""
+    program = _beside(path, command.program) if command.program.endswith(".py") else None
+    if program and MAKES_ARGUMENTS.search(program) and "--per_device_train_batch_size" not in command.arguments:
+        return _with_unset(_trainer_in_python(path, program, command, options), command)
     if (reading := _recipe_started(path, command, options)) is not None:
         return reading
     command = _with_keys(path, command)
@@ -312,10 +338,7 @@ def _recipe_started(path: Path, command: ScriptCommand, options: Options) -> Lau
         must = f"is a program of {dialect.title} or of a copy of it whose steps are not read"
         raise InputError("launch", hole_text(command.program), must, NEAREST)
     settings = merged(config, {name: value for name, value in said.items() if name not in OF_CONFIG})
-    if beside := _config_of(path, [_after(command.launcher, "--config_file")], command):
-        settings = {**_of_launcher(beside), **settings}
-        if isinstance(processes := beside.get("num_processes"), int):
-            command = replace(command, num_devices=command.num_devices or processes)
+    settings, command = _under_launcher(path, settings, command)
     return read_recipe(dialect, settings, command, options, partial(_beside, path, command=command))
 
 
@@ -326,6 +349,14 @@ def _check_config(dialect: Dialect, config: JsonMap, said: JsonMap, command: Scr
         return
     must = f"has the keys of {dialect.title}'s run, and is neither beside the script nor written by it"
     raise InputError("launch", hole_text(named or command.program or dialect.name), must, "both in one folder")
+
+
+def _under_launcher(path: Path, keys: JsonDict, command: ScriptCommand) -> tuple[JsonDict, ScriptCommand]:
+    """A run's keys with the sharding, and a command with the devices, of the file that accelerate is started with."""
+    beside = _config_of(path, [_after(command.launcher, "--config_file")], command)
+    if isinstance(processes := beside.get("num_processes"), int):
+        command = replace(command, num_devices=command.num_devices or processes)
+    return {**_of_launcher(beside), **keys}, command
 
 
 def _of_launcher(config: JsonMap) -> JsonDict:
@@ -423,6 +454,8 @@ def _yaml(path: Path, text: str, options: Options) -> LaunchReading:
         return read_maxtext(value, None, options)
     if is_nemo(value):
         return read_nemo(value, options)
+    if script := script_in(value):
+        return _of_script(path, script, options)
     arguments = value.get("MODEL_ARGS")
     if not isinstance(arguments, dict):
         _check_claimed(path.name, value, ACCELERATE_KEYS, "accelerate's (distributed_type, mixed_precision ...)")

@@ -61,10 +61,8 @@ def parsed(text: str, name: str) -> ast.Module:
 def recipe_in(text: str, name: str, given: Mapping[str, object]) -> JsonDict:
     """The one recipe that a file makes, with ``given`` arguments of its command line (by name). Raises `InputError` for
     none, or several that differ."""
-    module = _Module(tree=parsed(text, name), given=given)
-    module.run()
     tables: list[JsonDict] = []
-    for table in module.tables:
+    for table in tables_in(text, name, given):
         if _is_recipe(table) and table not in tables:
             tables.append(table)
     if not tables:
@@ -75,6 +73,13 @@ def recipe_in(text: str, name: str, given: Mapping[str, object]) -> JsonDict:
         must = f"makes {len(tables)} recipes that differ ({printable(called)}); must make one"
         raise InputError("launch", printable(name), must, "a file that makes one of them")
     return tables[0]
+
+
+def tables_in(text: str, name: str, given: Mapping[str, object]) -> list[JsonDict]:
+    """The table of every call that a file makes. Raises `InputError`."""
+    module = _Module(tree=parsed(text, name), given=given)
+    module.run()
+    return module.tables
 
 
 def made_by(text: str, name: str, function: str) -> tuple[JsonDict, JsonDict, list[JsonDict]]:
@@ -103,7 +108,7 @@ def changed_by(table: object) -> tuple[str, ...]:
 
 def recipe_keys(table: JsonDict) -> JsonDict:
     """A recipe's keys by the names that its trainer's command line has (``dialects.toml``)."""
-    keys = _plain(table)
+    keys = plain(table)
     model, called = table.get("model"), str(table[TARGET])
     name = _model_name(model) or ("" if "." not in called and "_" not in called else called)
     positional = dict(zip(("dir", "name", "num_nodes", "num_gpus_per_node"), table.get(ARGS, ()), strict=False))
@@ -127,13 +132,13 @@ def _has(table: JsonDict, section: str, key: str) -> bool:
     return isinstance(table.get(section), dict) and key in table[section]
 
 
-def _plain(table: JsonDict) -> JsonDict:
+def plain(table: JsonDict) -> JsonDict:
     """A table without what was called; a value that a call computes is a placeholder."""
     out: JsonDict = {}
     for name, value in table.items():
         if name in (TARGET, ARGS, CHANGED) or callable(value):
             continue
-        inner = _plain(value) if isinstance(value, dict) else value
+        inner = plain(value) if isinstance(value, dict) else value
         if inner != {} or not isinstance(value, dict):
             out[name] = inner
         elif name not in ("optim", "log", "resume", "model", "data", "trainer") and TARGET in value:
@@ -408,10 +413,15 @@ class _Module:
         if isinstance(function, ast.Attribute):
             base = self.value(function.value, names, depth)
             if isinstance(base, dict):  # a method: of what it returns, the table is known best
+                base |= {function.attr: True} if function.attr.endswith("_enable") else {}
                 return [[key, item] for key, item in base.items()] if function.attr == "items" else base
             called = f"{base}.{function.attr}" if isinstance(base, str) and not is_hole(base) else function.attr
         elif called not in self.functions:
             called = str(self.value(function, names, depth))
+        if called.endswith(("is_bf16_supported", "is_bfloat16_supported")):
+            return True  # on any GPU that trains in bf16
+        if called in ("os.environ.get", "os.getenv") and len(words) == 2:
+            return words[1]
         if called in BUILT_IN or called.startswith(("os.", "sys.")):
             return self._built_in(called, words, keys, node)
         if called.rpartition(".")[2] in MADE_OF and words:

@@ -43,6 +43,7 @@ class Dialect:
     kind: str
     programs: str
     needs: Sequence[str]
+    or_needs: Sequence[str] = ()
     marks: Sequence[str]
     above: Sequence[str] = ()
     usual: JsonMap
@@ -67,7 +68,12 @@ def dialects() -> tuple[Dialect, ...]:
 
 def dialect_of(config: JsonMap, name: str) -> Dialect | None:
     """The dialect whose own keys a file has, or None. Raises `InputError` for a file with keys of several."""
-    claims = [d for d in dialects() if all(_stands(config, key) for key in d.needs) and _any(config, d.marks)]
+    claims = [
+        d
+        for d in dialects()
+        if any(needs and all(_stands(config, key) for key in needs) for needs in (d.needs, d.or_needs))
+        and _any(config, d.marks)
+    ]
     below = {name for dialect in claims for name in dialect.above}
     claims = [dialect for dialect in claims if dialect.name not in below]
     titles = [dialect.title for dialect in claims] + (["accelerate"] if OF_ACCELERATE & set(config) else [])
@@ -110,7 +116,9 @@ def read_recipe(
     plan = _plan(setup, command, layers)
     parts = _parts(setup, plan)
     unknown, unpriced, ignored = _sorted_out(setup, command)
-    unset = [f"{OF_RECIPE}{setup.word('model')}"] if dialect.required else []  # a recipe by name may set anything else
+    unset = (
+        [f"{OF_RECIPE}{setup.word('model') or 'that it overrides'}"] if dialect.required else []
+    )  # a recipe by name may set anything else
     apart = not command or "--config_file" in command.launcher
     apart &= bool(dialect.launcher) and plan.zero_stage == 0 and int(plan.dims.dp) > 1
     unset += [f"${dialect.launcher}"] if apart and not {"sharding", "zero_stage"} & options.fields else []
@@ -457,7 +465,11 @@ def _trainer(setup: _Said, recipe: Recipe, plan: TrainingPlan) -> Trainer:
     if setup.argument("expert_tp"):
         switches["splits_experts"] = setup.splits_experts
     words = (name for name in ("cut_cross_entropy", "linear_loss", "fused_loss") if setup.get(name))
-    word = next(words, str(setup.found("loss") or ""))
+    plugins = setup.found("loss")
+    for plugin in plugins if isinstance(plugins, list) else ():  # it may freeze weights, or train on something else
+        if not PRICED_PLUGINS.search(str(plugin)):
+            setup.fields.open[setup.argument("loss")] = printable(str(plugin).rpartition(".")[2])
+    word = next(words, str(plugins or ""))
     if loss := next((loss for pattern, loss in LOSSES.items() if re.search(pattern, word)), None):
         switches["fused_loss"] = loss
     return replace(trainer, **{**setup.dialect.switches, **switches})
@@ -465,6 +477,9 @@ def _trainer(setup: _Said, recipe: Recipe, plan: TrainingPlan) -> Trainer:
 
 LOSSES = {"cut_cross": Loss.CUT, "linear": Loss.LINEAR, "chunked": Loss.CHUNKED, "fused|te_": Loss.FUSED}
 """Kinds of cross-entropy by the words of switches, plugins and classes."""
+
+PRICED_PLUGINS = re.compile(r"(?i)liger|cut_?cross|lm_eval|swanlab|mlflow|wandb")
+"""Plugins whose effect on the step is said by keys, or that have none."""
 
 
 # -- model and the rest -------------------------------------------------------------------------------------------
@@ -581,7 +596,14 @@ CLASSES = {"_target_", "model_type", "task_type", "auto_model_class"}
 
 WIDE = "torch_dtype=float32 (not given: frozen weights are loaded in 32 bits, and priced in 16)"
 
-MEANS = {"sharding": "zero_stage", "deepspeed": "zero_stage", "not_recomputed": "recomputed", "selective": "recomputed"}
+MEANS = {
+    "sharding": "zero_stage",
+    "deepspeed": "zero_stage",
+    "not_recomputed": "recomputed",
+    "selective": "recomputed",
+    "cut_cross_entropy": "fused_loss",
+    "linear_loss": "fused_loss",
+}
 """Fields of the launch table that a dialect's own field states."""
 
 

@@ -114,6 +114,7 @@ def _unwrapped(command: list[str], shell: Shell) -> list[list[str]]:
                 name: " ".join(value) for name, value in shell.variables.items() if HOLE not in " ".join(value)
             }
             inner = read_shell(re.sub(f"{HOLE}(?:(\\w+){HOLE})?", r"${\1}", word).replace("${}", "$(...)"), variables)
+            shell.files |= inner.files
             out += [command[: command.index(word)] + words for words in inner.commands]
     return out
 

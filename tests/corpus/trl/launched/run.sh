@@ -1,0 +1,1 @@
+accelerate launch --config_file shards.yaml tune.py --seed 7
