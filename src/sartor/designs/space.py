@@ -228,6 +228,10 @@ def _values(key: str, value: Floats, lowest: float = 0.0) -> Array:
     return _whole(np.unique(numbers), key)
 
 
+MOST_VALUES = 2**20
+"""Values of one axis."""
+
+
 def _range(key: str, value: Mapping[str, Any]) -> Array:
     words = set(value)
     if not ({"from", "to"} <= words and len(words) == 3 and words & {"step", "factor"}):
@@ -240,7 +244,7 @@ def _range(key: str, value: Mapping[str, Any]) -> Array:
     if end < start:
         raise InputError(key, dict(value), f"must not end below its start: {end:g} < {start:g}")
     if "step" in value:
-        if (end - start) / by > MAX_CANDIDATES:
+        if (end - start) / by > MOST_VALUES:
             raise InputError(key, dict(value), "has too many steps; take a larger one")
         return np.asarray(start + by * np.arange(int((end - start) / by * (1 + 1e-12)) + 1))
     if by <= 1:

@@ -396,7 +396,7 @@ def usable(kind: TableKind, file: str, data: Any, group_by: Sequence[str], *, ti
             is_stated = name in data.column_names
             numbers[name] = _or_default(data[name], default) if is_stated else np.full(rows, float(default))
             keep(_is_whole(numbers[name], min(default, 1)), f"{name} is not a whole number of at least {default}")
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         work = np.prod([numbers[name] for name in kind.work], axis=0) if kind.work else np.zeros(rows)
         keep(work <= MOST_WORK, f"the product of {', '.join(kind.work)} is above 2^61")
     words = [*kind.texts, *(name for name, default in kind.optional.items() if isinstance(default, str))]

@@ -91,6 +91,9 @@ def _headline(body: JsonMap) -> Iterator[str]:
         yield from _memory_lines(body["overall"], _heading(body))
         return
     whole = body.get("overall") or (groups[0] if len(groups) == 1 else {})
+    if not groups:
+        yield f"Nothing to compare: no row has a measured time and a prediction. {_heading(body)}."
+        return
     detail = f" (median {whole['median_error']:.1%}, bias {whole['bias']:+.1%})" if whole else ""
     over = sum(group["targets"] for group in groups)
     yield f"Off by {_mean_of(groups, 'mape'):.1%} on average{detail} over {over:,} targets. {_heading(body)}."
