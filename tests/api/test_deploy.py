@@ -429,7 +429,7 @@ def test_the_command_says_what_cannot_be_met_and_exits_with_3(
     assert sartor_command(["deploy", MODEL, "--rate", "5", "--tpot", "0.03", "--json", "--out", str(out)]) == 0
     body = json.loads(out.read_text())
     assert body["best"]["tpot_s"] <= 0.03
-    assert body["best"]["commands"][0].startswith("1 x: vllm serve MODEL --tensor-parallel-size 1")
+    assert body["best"]["flags"][0].startswith("1 x: vllm serve MODEL --tensor-parallel-size 1")
 
 
 @pytest.mark.parametrize(

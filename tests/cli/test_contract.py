@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -265,3 +266,65 @@ def test_an_error_of_its_own_exits_70_and_asks_to_be_reported(
     assert json.loads(told.out)["error"]["internal"] is True
     assert "please report" in told.err
     assert "Traceback" not in told.err
+
+
+OF_A_RUN = "--cluster --num-devices --global-batch-size --seq-len --microbatch-size --framework --dtype --price --set"
+OPTIONS = {
+    "estimate": f"{OF_A_RUN} --gpu --phase --tp --context-len --pp --ep --cp --zero-stage --virtual-stages --recompute",
+    "gemm": "--gpu --batch --dtype --layout",
+    "lint": f"{OF_A_RUN} --gpu --tp --pp --ep --fail-on --format",
+    "advise": f"{OF_A_RUN} --gpu --params-tolerance --freeze --objective --top --html --equal --tokens --write",
+    "plan": f"{OF_A_RUN} --fix --write --trace --why-not --headroom --simple --chakra --launch --fit-probability",
+    "schedule": "--time-limit --solver",
+    "design": "--model --num-devices --global-batch-size --area-mm2 --power-w --hbm-gib --space --objective --study "
+    "--executor --against --shapes",
+    "diagnose": "--model --gpu --cluster --launch --steps --html",
+    "compare": "--threshold",
+    "validate training": "--data --group-by --shots --calibration",
+    "validate memory": "--data",
+    "measure": "--device --suite",
+    "deploy": "--gpu --cluster --input-len --output-len --traffic --requests-per-s --users --ttft --tpot --percentile "
+    "--max-devices --max-price --engine --dtype --fix --why-not --write",
+}
+"""Options that the contract names."""
+
+
+@pytest.mark.parametrize("command", OPTIONS)
+def test_a_command_takes_every_option_of_the_contract(sartor, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    words = set(re.findall(r"--[a-z][a-z0-9-]*", sartor(*command.split(), "--help").out))
+    assert set(f"{OPTIONS[command]} --json --out".split()) - words == set()
+
+
+DEPLOYED = (
+    "layout replicas num_devices prefill decode ttft_s ttft_low_s ttft_high_s tpot_s tpot_low_s tpot_high_s "
+    "tokens_per_s slo_probability bound_by kv_tokens kv_bytes usd_per_million_input_tokens "
+    "usd_per_million_output_tokens flags"
+)
+SEVENTY = ("deploy", "llama-3.1-70b", "--gpu", "h100", "--requests-per-s", "5", "--json")
+
+
+def test_deploy_says_what_the_contract_promises(sartor) -> None:
+    body = sartor("deploy", "llama-3.1-8b", "--cluster", "dgx-h100", "--tpot", "20ms", "--no-pools", "--json").body
+    assert {"status", "best", "front", "simpler", "evaluated", "rejected"} <= body.keys()
+    assert set(DEPLOYED.split()) - body["best"].keys() == set()
+    assert body["best"]["gpu"] == "h100_sxm"
+    assert sum(body["rejected"].values()) < body["evaluated"]
+
+
+@pytest.mark.parametrize("limits", [{"ttft": 0.001}, {"ttft": 0.2, "tpot": 0.009}, {"tpot": 0.03, "max-price": 3}])
+def test_what_deploy_says_would_meet_an_objective_does_and_a_little_less_does_not(
+    sartor, limits: dict[str, float]
+) -> None:
+    def asked(**changed: float) -> dict:
+        words = [f"--{name}={value!r}" for name, value in {**limits, **changed}.items()]
+        return sartor(*SEVENTY, *words).body
+
+    flags = {"ttft_s": "ttft", "tpot_s": "tpot", "most_usd_per_hour": "max-price"}
+    body = asked()
+    assert body["status"] == "infeasible"
+    for row in body["would_meet"]:
+        name, value = flags[row["field"]], row["value"] * (1 + 1e-9)
+        assert asked(**{name: value})["status"] == "feasible"
+        assert asked(**{name: 0.97 * value})["status"] == "infeasible"
+    assert body["would_meet"]

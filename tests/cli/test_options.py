@@ -15,6 +15,7 @@ import typer
 
 from sartor import cli
 from sartor.cli import GROUPS, app_with
+from sartor.cli.run_options import ALSO
 from sartor.designs.options import DesignOptions
 from sartor.model.workload import Optimizer
 from sartor.options import declared as design_options
@@ -62,6 +63,7 @@ def test_no_option_is_declared_twice(repo_dir: Path) -> None:
     of_tables = {row.flag for row in FIELDS.values()} | {
         f"--{name.replace('_', '-')}" for name in design_options(DesignOptions)
     }
+    of_tables |= {flag for others in ALSO.values() for flag in others}
     assert {flag for flag in offered if flag.startswith("--")} <= set(places) | of_tables
 
 

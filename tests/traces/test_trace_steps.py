@@ -8,6 +8,7 @@ import pytest
 
 from sartor import api
 from sartor.answers.diagnosis import TraceDiagnosis, part_words
+from sartor.errors import InputError
 from sartor.step.measured_run import PartKind
 from sartor.units import format_seconds
 from traces.kineto_hand import SIDE, Hand, steps
@@ -79,3 +80,15 @@ def test_mfu_is_of_the_peak_of_each_data_type(tmp_path: Path) -> None:
 )
 def test_seconds_are_rounded_into_the_next_unit(seconds: float, words: str) -> None:
     assert format_seconds(seconds) == words
+
+
+def test_steps_chosen_by_number_are_diagnosed_alone(tmp_path: Path) -> None:
+    path = steps(6, load_us=20e3).write(tmp_path / "t.json")
+    whole, some = api.diagnose(path), api.diagnose(path, steps="2:3")
+    assert isinstance(whole, TraceDiagnosis) and isinstance(some, TraceDiagnosis)
+    assert (whole.num_steps > 2, some.num_steps) == (True, 2)
+    assert some.step_s == pytest.approx(whole.step_s)
+    with pytest.raises(InputError, match="the trace has steps"):
+        api.diagnose(path, steps="70:80")
+    with pytest.raises(InputError, match="first and a last step"):
+        api.diagnose(path, steps="4:2")

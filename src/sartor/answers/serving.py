@@ -436,6 +436,7 @@ def _of_layout(path: str, *, shown: bool = False) -> Fields:
         *(integer(name, path=f"{path}.server.{name}") for name in ("tp", "copies", "ep", "pp")),
         *(integer(name, path=f"{path}.{name}") for name in ("decode_workers", "prefill_workers")),
         field("prefill", SERVER, path=f"{path}.prefill", null=True),
+        field("decode", SERVER, path=f"{path}.server", help="each of decode_workers servers"),
     )
 
 
@@ -456,13 +457,19 @@ CHOICE: Fields = (
     number("ttft_quantile_s", path=lambda choice: choice.quantiles_s[0]),
     number("tpot_quantile_s", path=lambda choice: choice.quantiles_s[1]),
     number(
-        "probability",
+        "slo_probability",
         "likely",
         path="deployment.likely",
         form=lambda share: f"{share:.0%}",
         help="that both objectives hold, if their errors were independent",
     ),
-    number("output_tokens_per_s", "tokens/s", path="deployment.output_tokens_per_s", form=lambda rate: f"{rate:,.0f}"),
+    number(
+        "tokens_per_s",
+        "tokens/s",
+        path="deployment.output_tokens_per_s",
+        form=lambda rate: f"{rate:,.0f}",
+        help="of answers",
+    ),
     number("usd_per_hour", "USD/h", form=lambda usd: f"{usd:,.2f}", null=True),
     number("usd_per_year", null=True, help="of 8,766 hours"),
     number("usd_per_device_hour", path="where.price_usd_per_device_hour", null=True),
@@ -475,15 +482,24 @@ CHOICE: Fields = (
         null=True,
         help="tokens of answers",
     ),
-    number("usd_per_million_tokens_in", null=True, help="of prompts: what the time of prompts costs"),
-    number("usd_per_million_tokens_out", null=True, help="of answers: the rest"),
+    number(
+        "usd_per_million_input_tokens",
+        path="usd_per_million_tokens_in",
+        null=True,
+        help="of prompts: what the time of prompts costs",
+    ),
+    number("usd_per_million_output_tokens", path="usd_per_million_tokens_out", null=True, help="of answers: the rest"),
     number("kwh_per_million_tokens", help="of answers, at the devices' power limit: at most"),
     integer("kv_tokens", help="of a replica, every layer in full, as engines log it"),
     number("kv_bytes", help="a replica's memory for keys and values"),
     integer("step_tokens", help="most tokens of a step: the chunk of a prompt"),
     number("utilization", help="share of memory, of what the engine's option counts"),
-    text("binding", help="what keeps a replica from taking more: ttft_s, tpot_s, probability, memory or max_num_seqs"),
-    rows("commands", Scalar.TEXT, help="what starts one server of each kind"),
+    text(
+        "bound_by",
+        path="binding",
+        help="what keeps a replica from taking more: ttft_s, tpot_s, probability, memory or max_num_seqs",
+    ),
+    rows("flags", Scalar.TEXT, path="commands", help="the command and flags that start one server of each kind"),
     rows("to_do", Scalar.TEXT, path=lambda choice: list(choice.notes()), help="what commands and files leave to do"),
 )
 FRONT_POINT: Fields = (
@@ -512,7 +528,8 @@ UNDER: Fields = (
 DEPLOYMENT: Fields = (
     MODEL,
     *UNDER,
-    integer("num_layouts", help="priced; the best of all is the best"),
+    integer("evaluated", path="num_layouts", help="layouts that were priced; the best of all is the best"),
+    mapping("rejected", Scalar.INTEGER, help="layouts by what they do not meet"),
     text("status", help="feasible, infeasible, or unknown: sizes of the config were not read"),
     field("best", CHOICE, null=True),
     field("simpler", CHOICE, null=True, help="the cheapest of one kind of server without copies, if the best is not"),
@@ -523,10 +540,16 @@ DEPLOYMENT: Fields = (
         path=lambda answer: answer.most_likely and answer.most_likely[1],
         help="the best probability in reach, if it alone is below the one that was stated",
     ),
+    rows(
+        "would_meet",
+        (text("field"), number("value")),
+        path=lambda answer: [{"field": name, "value": value} for name, value in answer.would_meet.items()],
+        help="if nothing meets the objectives: each alone, at this value, would",
+    ),
     number("least_usd_per_hour", null=True, help="of what meets the objectives, if all of it is beyond the limit"),
     field(
         "why_not",
-        (integer("num_layouts"), field("best", CHOICE, null=True)),
+        (integer("evaluated", path="num_layouts"), field("best", CHOICE, null=True)),
         null=True,
         help="the cheapest with the sizes that were asked about; null: none asked",
     ),
@@ -569,6 +592,8 @@ class DeploymentAnswer(Answer):
     """Where only the stated probability is not met: the layout that most likely meets the objectives, how likely."""
     least_usd_per_hour: float | None = None
     """Where only the stated USD per hour are exceeded: what meets the objectives at the least."""
+    rejected: Mapping[str, int] = default(default_factory=dict)
+    would_meet: Mapping[str, float] = default(default_factory=dict)
     why_not: DeploymentAnswer | None = None
     """The same question of the layouts with the sizes that were asked about."""
     unpriced: tuple[str, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,7 +19,7 @@ from sartor.api.models import Model, read
 from sartor.api.questions import crossing_note
 from sartor.api.servers import covered, other_engines, served_in, served_run, server_of
 from sartor.api.traffic import MOST_RECORDED, USUAL_LENGTH, recorded_requests, stated_request
-from sartor.api.words import GpuLike, device_of, precision_of, size_of
+from sartor.api.words import ClusterLike, GpuLike, cluster_or_usual, device_of, precision_of, size_of
 from sartor.cost.correction.calibration import Calibration
 from sartor.errors import InputError
 from sartor.hardware.cluster import Cluster, dated_price
@@ -110,7 +111,7 @@ def deploy(
     Parameters
     ----------
     model, gpu
-        As in `serving`; several GPUs are compared.
+        As in `serving`; several GPUs are compared. ``cluster``: instead of GPUs, the devices, price and network of one.
     requests_per_s, users
         The load: requests per second, or requests always in flight; neither: the most tokens per dollar.
     ttft_s, tpot_s
@@ -167,7 +168,11 @@ def deploy(
     most_usd_per_hour = options.pop("most_usd_per_hour", None)
     if most_usd_per_hour is not None and not most_usd_per_hour > 0:
         raise InputError("most_usd_per_hour", most_usd_per_hour, "must be USD per hour above 0", "10")
-    questions = list(_questions(reading, _devices(gpu), options, {"objective": objective, **load}, refused))
+    questions = list(
+        _questions(
+            reading, _devices(gpu, options.pop("cluster", None)), options, {"objective": objective, **load}, refused
+        )
+    )
     questions = [question._replace(server=replace(question.server, **drafts), fix=fix) for question in questions]
     questions = _with_alike_caches(questions)
     most_devices = size_of("most_devices", most_devices, MOST_DEVICES)
@@ -182,8 +187,12 @@ def deploy(
     return replace(answer, refused=refused, unstated=unstated)
 
 
-def _devices(gpu: GpuLike | Sequence[GpuLike] | None) -> Sequence[Any]:
-    """The devices of a question, each once; a name that there is not is refused before the search."""
+def _devices(gpu: GpuLike | Sequence[GpuLike] | None, cluster: ClusterLike | None = None) -> Sequence[Any]:
+    """The devices of a question, each once, or the cluster; a name that there is not is refused before the search."""
+    if cluster is not None:
+        if gpu:
+            raise InputError("cluster", str(cluster), "names the device, as --gpu does: give one of them")
+        return [cluster_or_usual(cluster)[0]]
     gpus = list({str(device): device for device in gpu}.values()) if isinstance(gpu, list | tuple) else [gpu]
     for device in gpus:
         _ = device is None or device_of(device)  # type: ignore[arg-type]
@@ -262,7 +271,7 @@ def _answer(
     ]
     load = questions[0].deployer
     ranked = sorted(_ranked(priced, most_devices, of_price=not unpriced), key=lambda entry: entry[0])
-    least_usd = None
+    offered, least_usd = len(ranked), None
     if most_usd_per_hour is not None:
         if unpriced:
             must = f"needs a price of {', '.join(unpriced)} (--price)"
@@ -275,6 +284,8 @@ def _answer(
     choices = tuple(sorted(cheapest, key=partial(_order, load, of_price=not unpriced)))[:SHOWN]
     simple = _choices(entry for entry in ranked if _is_simple(entry[2].layouts[entry[3]]))
     servers = [(group.layouts[0].server.gpu, group.layouts[0].server.num_devices) for _, (_, group) in priced]
+    most_load = max((_most_load(question, close, most_devices) for question, (_, close) in priced), default=0.0)
+    most_likely = None if choices else _most_likely(priced, load.objective)
     return DeploymentAnswer(
         reading=reading,
         objective=load.objective,
@@ -284,9 +295,11 @@ def _answer(
         simpler=next(simple, None) if choices and not _is_simple(choices[0].deployment.layout) else None,
         front=tuple(_front([wide for _, (wide, _) in priced], load)),
         num_layouts=sum(len(close.layouts) for _, (_, close) in priced),
-        most_load=max((_most_load(question, close, most_devices) for question, (_, close) in priced), default=0.0),
-        most_likely=None if choices else _most_likely(priced, load.objective),
+        most_load=most_load,
+        most_likely=most_likely,
         least_usd_per_hour=None if choices else least_usd,
+        rejected=_rejected(priced, offered, len(ranked)),
+        would_meet={} if choices else _would_meet(priced, most_devices, most_load, most_likely, least_usd),
         unpriced=unpriced,
         assumptions=(
             *reading.assumptions,
@@ -355,7 +368,7 @@ def _rate(per_s: float) -> float:
 
 def _questions(
     reading: ModelReading,
-    gpus: Sequence[GpuLike | None],
+    gpus: Sequence[GpuLike | Cluster | None],
     options: RunOptions,
     base: dict[str, Any],
     refused: dict[str, str],
@@ -365,15 +378,16 @@ def _questions(
     engines = str(options.get("kernels") or "").split(",")
     error: InputError | None = None
     any_left = False
-    kinds = ((device, name) for device, word in itertools.product(gpus, engines) for name in _named(device, word))
-    for (gpu, kernels), dtype in itertools.product(kinds, dtypes):
+    places = [(place.gpu, place) if isinstance(place, Cluster) else (place, None) for place in gpus]
+    kinds = ((place, name) for place, word in itertools.product(places, engines) for name in _named(place[0], word))
+    for ((gpu, cluster), kernels), dtype in itertools.product(kinds, dtypes):
         words: Any = {**options, "dtype": dtype or None, "kernels": kernels or None}
         try:
             run, device, own = served_run(reading, gpu, words)
             stated, engine, calibration = served_in(run, reading, device, own)
             server = replace(server_of(stated, reading, device, engine, 1), shape=reading.shape)
             check(padded(server.shape, server.tp), ParallelDims(tp=server.tp, ep=server.ep))
-            where = usual_cluster(device).with_price(options.get("price"))
+            where = (cluster or usual_cluster(device)).with_price(options.get("price"))
             any_left = True
             yield _Question(
                 Deployer(calibration=calibration, **base),
@@ -381,7 +395,7 @@ def _questions(
                 where,
                 _fixed(run, "tp"),
                 _fixed(run, "ep"),
-                precision_of(dtype, device)[1] if dtype else (),
+                (*(precision_of(dtype, device)[1] if dtype else ()), *_other_network(cluster)),
                 () if kernels else tuple(other_engines(stated, reading, device, own)),
                 {},
                 refused,
@@ -391,6 +405,14 @@ def _questions(
             refused[" ".join(str(word) for word in (gpu, dtype, kernels) if word)] = str(caught)
     if not any_left and error is not None:
         raise error
+
+
+def _other_network(cluster: Cluster | None) -> tuple[str, ...]:
+    """A note where a cluster's nodes are joined otherwise than a device's usual ones are."""
+    usual = None if cluster is None else usual_cluster(cluster.gpu)
+    if cluster is None or usual is None or cluster.tiers[-1].bytes_per_s == usual.tiers[-1].bytes_per_s:
+        return ()
+    return (f"between nodes the network of {usual.name} is priced, not that of {cluster.name}",)
 
 
 def _named(gpu: GpuLike | None, kernels: str) -> list[str]:
@@ -555,6 +577,63 @@ def _most_likely(
     group = int(np.argmax([row.max() for row in likely]))
     row = int(likely[group].argmax())
     return priced[group][1][0].layouts[row], float(likely[group][row])
+
+
+_Priced = Sequence[tuple[_Question, tuple[PricedLayouts, PricedLayouts]]]
+
+
+def _alone(goal: LatencyGoal) -> Iterator[tuple[str, LatencyGoal]]:
+    """Each of the objectives as the only one."""
+    yield "ttft_s", replace(goal, tpot_s=math.inf)
+    yield "tpot_s", replace(goal, ttft_s=math.inf)
+
+
+def _rejected(priced: _Priced, offered: int, affordable: int) -> dict[str, int]:
+    """How many layouts do not meet an objective at any load, do not meet both at one, need too many devices for the
+    load, or cost too much."""
+    counts = Counter[str]()
+    for question, (wide, _) in priced:
+        alone = {name: goal.met(wide.steady).any(axis=1) for name, goal in _alone(question.deployer.objective)}
+        for name, met in alone.items():
+            counts[name] += int((~met).sum())
+        counts["both at one load"] += int((alone["ttft_s"] & alone["tpot_s"] & ~wide.met.any(axis=1)).sum())
+        counts["most_devices"] += int(wide.met.any(axis=1).sum())
+    counts["most_devices"] -= offered
+    counts["most_usd_per_hour"] = offered - affordable
+    return {name: count for name, count in counts.items() if count > 0}
+
+
+def _would_meet(
+    priced: _Priced,
+    most_devices: int,
+    most_load: float,
+    most_likely: tuple[ServerLayout, float] | None,
+    least_usd: float | None,
+) -> dict[str, float]:
+    """Where nothing meets the objectives: fields, each with the value with which alone something would."""
+    load = priced[0][0].deployer if priced else None
+    if load is None:
+        return {}
+    if least_usd is not None:
+        return {"most_usd_per_hour": least_usd}
+    if most_load:
+        wanted = load.users or load.requests_per_s
+        name = "users" if load.users else "requests_per_s"
+        return {"most_devices": math.ceil(most_devices * wanted / most_load), name: most_load}
+    if most_likely is not None:
+        return {"probability": most_likely[1]}
+    found: dict[str, float] = {}
+    wanted = load.users or load.requests_per_s * load.output_len
+    for question, (wide, _) in priced:
+        goal = replace(question.deployer.objective, probability=None)
+        times = dict(zip(("ttft_s", "tpot_s"), wide.steady.quantile(goal.percentile), strict=True))
+        devices = np.asarray([[layout.num_devices] for layout in wide.layouts])
+        enough = np.ceil(wanted / np.maximum(wide.load, 1e-12)) * devices <= most_devices
+        for name, other in _alone(goal):
+            needed = "tpot_s" if name == "ttft_s" else "ttft_s"
+            least = float(np.where(enough & other.met(wide.steady), times[needed], math.inf).min())
+            found[needed] = min(found.get(needed, math.inf), least)
+    return {name: seconds for name, seconds in found.items() if math.isfinite(seconds)}
 
 
 def _usd_per_hour(entry: _Ranked) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 from sartor.answers.diagnosis import LogDiagnosis, LogFacts, TraceDiagnosis
 from sartor.api.logged_plan import AskedPlan, LoggedOptions, LoggedPlan
 from sartor.api.logged_plan import best_plan as searched_best
-from sartor.api.logs import diagnose_log, measured_on
+from sartor.api.logs import diagnose_log, first_and_last, measured_on
 from sartor.api.models import read
 from sartor.api.words import own_calibration_of
 from sartor.cost.cost import Source
@@ -45,7 +45,11 @@ SKEW_S = 1e-3
 
 @with_options(LoggedOptions, FIELDS)
 def diagnose(
-    run: str | Path | Sequence[str | Path], *, number: int | None = None, **options: Unpack[LoggedOptions]
+    run: str | Path | Sequence[str | Path],
+    *,
+    number: int | None = None,
+    steps: str | None = None,
+    **options: Unpack[LoggedOptions],
 ) -> LogDiagnosis | LogFacts | TraceDiagnosis:
     """Compare a real run with the prediction: where its time went, and what of it the plan explains.
 
@@ -55,6 +59,8 @@ def diagnose(
         A training log, a profiler trace, several traces of different ranks, or a folder of them.
     number
         Which of several runs in a log, from 1; without it the last.
+    steps
+        Only these steps, by their numbers in the log or trace: ``"20:40"``, both included.
     model
         As in `sartor.estimate`. With it and the plan's sizes, a trace's step is predicted too.
     fix
@@ -93,8 +99,10 @@ def diagnose(
         if len(paths) > 1:
             other = next(path for path in paths if not is_trace(path))
             raise InputError("RUN", str(other), "several files must all be traces; a log is diagnosed alone")
-        return diagnose_log(paths[0], run=number, **options)
+        return diagnose_log(paths[0], run=number, steps=steps, **options)
     traces = _traces(paths)
+    if steps is not None:
+        traces = [trace.between(*first_and_last(steps)) for trace in traces]
     where, warnings = _device(traces[0], options)
     found = None
     if where is not None and (options.get("model") is not None or options.get("launch") is not None):

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @with_options(LoggedOptions, FIELDS)
 def diagnose_log(
-    log: str | Path, *, run: int | None = None, **options: Unpack[LoggedOptions]
+    log: str | Path, *, run: int | None = None, steps: str | None = None, **options: Unpack[LoggedOptions]
 ) -> LogDiagnosis | LogFacts:
     """What a training log shows, compared with the prediction for its plan: step time, pauses, memory, how its TFLOP/s
     are counted, and which single fact, if different, would bring the prediction nearest; or which plans would give its
@@ -52,7 +52,7 @@ def diagnose_log(
         A log of Megatron-LM, torchtitan, DeepSpeed, the Hugging Face trainer, ...
     run
         Which of several runs in it, from 1; without it the last.
-    model, fix, best_plan
+    steps, model, fix, best_plan
         As in `sartor.diagnose`.
     **options
         The fields of a run that the log does not say.
@@ -82,6 +82,7 @@ def diagnose_log(
 
     check_names(options, LoggedOptions)
     own = _chosen_run(read_log(log), run)
+    own = own if steps is None else own.between(*first_and_last(steps))
     named = _model_in(own) if options.get("model") is None and options.get("launch") is None else None
     stated = {name for name, value in options.items() if value is not None} - {"gpu", "cluster", "best_plan"}
     options = options if named is None else {**options, "model": named}
@@ -217,6 +218,15 @@ def _counted_otherwise(found: LoggedPlan, asked: AskedPlan) -> Iterator[str]:
 TOKENS_APART = 0.05
 """Largest relative difference between the log's own tokens per step and the job's: rates are printed with three digits,
 and a line's time holds some logging."""
+
+
+def first_and_last(steps: str) -> tuple[int, int]:
+    """``20:40`` or ``20`` as the first and the last step. Raises ``InputError``."""
+    match = re.fullmatch(r"\s*(\d{1,12})(?:\s*:\s*(\d{1,12}))?\s*", steps)
+    first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+    if first > last:
+        raise InputError("steps", steps, "must be the numbers of a first and a last step", "20:40")
+    return first, last
 
 
 def _chosen_run(runs: tuple[RunLog, ...], number: int | None, name: str = "run") -> RunLog:

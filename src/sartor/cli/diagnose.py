@@ -57,6 +57,12 @@ Records = Annotated[
 ]
 
 
+Steps = Annotated[
+    str | None,
+    o.STEPS(metavar="A:B", help="Only steps A to B (both included), by their numbers in it."),
+]
+
+
 @takes_run(without=("phase", "context_len", "eager", "kernels", "launch", *OF_ENGINES), helps=OF_RUN)
 def diagnose(
     runs: Runs,
@@ -64,6 +70,7 @@ def diagnose(
     gpu: o.GpuOfCluster = None,
     launch: LaunchOfRun = None,
     run: Number = None,
+    steps: Steps = None,
     best_plan: BestPlan = True,
     records: Records = None,
     html: o.HtmlFile = None,
@@ -90,6 +97,7 @@ def diagnose(
     found = api.diagnose(
         runs,
         number=run,
+        steps=steps,
         model=model,
         gpu=gpu,
         launch=launch,

@@ -330,7 +330,7 @@ def parity(
     num_layers: Annotated[int | None, typer.Option(metavar="L", min=1, help="[default: 2 on cpu, else 8]")] = None,
     seq_len: o.ParitySeqLen = None,
     batch: o.ParityBatch = None,
-    steps: Annotated[int | None, typer.Option(metavar="N", min=8, help="[default: 300 on cpu, else 2000]")] = None,
+    steps: Annotated[int | None, o.STEPS(metavar="N", min=8, help="[default: 300 on cpu, else 2000]")] = None,
     seeds: Annotated[int, typer.Option(metavar="N", help="Runs of each shape.")] = 3,
     text: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Training text; bytes are the tokens. [default: generated text]")

@@ -319,6 +319,7 @@ HtmlFile = Annotated[
 ]
 BUDGET = partial(typer.Option, "--tokens", metavar="N")
 WRITE = partial(typer.Option, "--write")
+STEPS = partial(typer.Option, "--steps")
 TableOut = Annotated[
     Path | None,
     WRITE(

@@ -31,7 +31,8 @@ Tpot = Annotated[
     float | None, typer.Option("--tpot", metavar="S", parser=o.seconds, help="Largest time between tokens.")
 ]
 MostUsdPerHour = Annotated[
-    float | None, typer.Option("--most-usd-per-hour", metavar="USD", help="Limit of what all devices cost.")
+    float | None,
+    typer.Option("--max-price", "--most-usd-per-hour", metavar="USD", help="Limit of what all devices cost."),
 ]
 
 
@@ -324,7 +325,7 @@ def serving(
 def deploy(
     model: o.Model,
     gpu: o.GpusOfServers = None,
-    rate: Annotated[float, typer.Option("--rate", metavar="N", help="Requests per second.")] = 0.0,
+    rate: Annotated[float, typer.Option("--requests-per-s", "--rate", metavar="N", help="Requests per second.")] = 0.0,
     users: Annotated[
         int, typer.Option("--users", metavar="N", parser=o.whole_number, help="Requests always in flight, instead.")
     ] = 0,
@@ -347,7 +348,10 @@ def deploy(
         float | None, typer.Option("--acceptance", metavar="SHARE", help="Of drafted tokens after right ones.")
     ] = None,
     most_devices: Annotated[
-        int, typer.Option("--most-devices", metavar="N", parser=o.whole_number, help="Limit of all devices.")
+        int,
+        typer.Option(
+            "--max-devices", "--most-devices", metavar="N", parser=o.whole_number, help="Limit of all devices."
+        ),
     ] = 64,
     most_usd_per_hour: MostUsdPerHour = None,
     why_not: o.WhyNot = None,
@@ -421,7 +425,13 @@ def _draw(found: DeploymentAnswer, html: Path | None, png: Path | None) -> None:
         c.write_figures(png, {"front": front_points(found)})
 
 
-_FLAGS = {"requests_per_s": "--rate", "ttft_s": "--ttft", "tpot_s": "--tpot"}
+_FLAGS = {
+    "requests_per_s": "--requests-per-s",
+    "ttft_s": "--ttft",
+    "tpot_s": "--tpot",
+    "most_devices": "--max-devices",
+    "most_usd_per_hour": "--max-price",
+}
 """Flags of `deploy` that have another name in Python."""
 
 

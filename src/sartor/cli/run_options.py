@@ -62,8 +62,12 @@ def _parameter(row: RunField, words: str) -> inspect.Parameter:
         about["metavar"] = row.metavar
     kinds = {bool: bool, dict: list[str], Mapping: list[str], Path: Path, float: float}
     kind = kinds.get(row.kind, str) | None
-    option = Annotated[kind, typer.Option(flag, **about)]  # type: ignore[valid-type]
+    option = Annotated[kind, typer.Option(flag, *ALSO.get(row.name, ()), **about)]  # type: ignore[valid-type]
     return inspect.Parameter(row.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=option)
+
+
+ALSO = {"kernels": ("--engine",)}
+"""Further spellings of a field's option."""
 
 
 def _parsed(row: RunField, word: Any) -> Any:

@@ -471,7 +471,7 @@ def _out_of_reach(answer: DeploymentAnswer) -> list[str]:
         return [f"What meets the objectives costs at least {answer.least_usd_per_hour:,.2f} USD per hour."]
     if answer.most_load:
         most = f"{answer.most_load:,.0f} requests in flight" if load.users else _per_s(answer.most_load)
-        return [f"{answer.most_devices} devices take at most {most} (--most-devices)."]
+        return [f"{answer.most_devices} devices take at most {most} (--max-devices)."]
     if answer.most_likely and (wanted := answer.objective.probability):
         layout, share = answer.most_likely
         return [
@@ -484,7 +484,11 @@ def _out_of_reach(answer: DeploymentAnswer) -> list[str]:
     return [
         f"None of {count_text(answer.num_layouts, 'layout')} of up to {answer.most_devices} devices does, at any load: "
         f"a token takes at least {format_seconds(1 / quick.tokens_per_s_per_request)} ({pools_text(quick.layout)}), "
-        f"the first about {format_seconds(first.ttft_s)}."
+        f"the first about {format_seconds(first.ttft_s)}.",
+        *[
+            f"--{name.removesuffix('_s')} {1.005 * seconds:.3g} in its place would be met."
+            for name, seconds in answer.would_meet.items()
+        ],
     ]
 
 

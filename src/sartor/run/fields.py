@@ -241,7 +241,7 @@ NOT_OF_SERVERS = (
     *(name for name, row in FIELDS.items() if not row.inference and name not in ("price", "launch")),
 )
 """The price of a device-hour is of the server as a whole, not of one pass; a launch file may start a server."""
-NOT_OF_DEPLOYMENTS = ("launch", *(name for name in NOT_OF_SERVERS if name != "fix"))
+NOT_OF_DEPLOYMENTS = ("launch", *(name for name in NOT_OF_SERVERS if name not in ("fix", "cluster")))
 
 
 def check_names(options: Mapping[str, Any], fields: type = RunOptions) -> None:

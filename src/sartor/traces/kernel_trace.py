@@ -10,13 +10,14 @@ import re
 from array import array
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
 
+from sartor.errors import InputError
 from sartor.step.measured_run import OperatorCalls
 from sartor.units import BoolArray, FloatArray, IntArray
 
@@ -119,6 +120,20 @@ class KernelTrace:
         first = min(float(self.begin_s[self.step == with_kernels[0]].min()), float(ends[0]) - (right - left))
         edges: FloatArray = np.array([first, *ends])
         return edges
+
+    def between(self, first: int, last: int) -> KernelTrace:
+        """With the marked steps of these numbers alone (their places, from 1, where marks have none). Raises
+        ``InputError`` for none."""
+        marks = [re.search(r"#(\d{1,12})", name) for name, _, _ in self.steps]
+        numbers = [int(mark[1]) if mark else place for place, mark in enumerate(marks, 1)]
+        inside = [i for i, number in enumerate(numbers) if first <= number <= last]
+        if not inside:
+            near = f"{numbers[0]}:{numbers[-1]}" if numbers else ""
+            must = f"the trace has steps {numbers[0]} to {numbers[-1]}" if numbers else "the trace marks no steps"
+            raise InputError("steps", f"{first}:{last}", must, near)
+        place = {index: new for new, index in enumerate(inside)}
+        step = np.array([place.get(int(index), -1) for index in self.step], dtype=np.int64)
+        return replace(self, step=step, steps=tuple(self.steps[index] for index in inside))
 
     def named(self, pattern: re.Pattern[str]) -> BoolArray:
         """The kernels whose own name matches."""

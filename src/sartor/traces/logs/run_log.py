@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from sartor.errors import InputError
 from sartor.json_types import JsonMap
 from sartor.step.measured_run import SLOW, MeasuredRun, Pause, step_series
 from sartor.units import BoolArray, FloatArray, IntArray
@@ -85,6 +86,8 @@ class RunLog:
     """Step of the checkpoint that the run loads."""
     events: tuple[str, ...] = ()
     """What ended the run before its time, and how it resumes the one before, in sentences."""
+    is_chosen: bool = False
+    """Whether its steps were chosen by number."""
     index: int = 0
     num_runs: int = 1
     """Number of runs in the file; ``index`` counts from 0."""
@@ -112,6 +115,14 @@ class RunLog:
         if abs(ratio * devices - 1) < SAME_TOKENS:
             return replace(self, device_tokens_per_s=filled(self.device_tokens_per_s, rate), open_tokens_per_s=none)
         return self
+
+    def between(self, first: int, last: int) -> RunLog:
+        """The steps of these numbers alone, none of which is left out as warm-up. Raises ``InputError`` for none."""
+        inside = (self.iteration >= first) & (self.iteration <= last)
+        if not inside.any():
+            least, most = int(self.iteration.min()), int(self.iteration.max())
+            raise InputError("steps", f"{first}:{last}", f"the log has steps {least} to {most}", f"{least}:{most}")
+        return replace(self.only(inside), printed=int(inside.sum()), is_chosen=True)
 
     def only(self, steps: BoolArray) -> RunLog:
         """The run with some of its steps alone; peak memory stays that of all."""
@@ -175,7 +186,7 @@ class RunLog:
         """Leading steps to leave out: the first one, and any that is still slower than the later half."""
         times = self.step_s
         timed = np.flatnonzero(np.isfinite(times))
-        if timed.size <= LEAST_AFTER:
+        if timed.size <= LEAST_AFTER or self.is_chosen:
             return int(timed[0]) if timed.size else 0
         limit = (1 + SLOWER) * float(np.median(times[timed[timed.size // 2 :]]))
         leading = timed[1 : 1 + min(int(WARM_UP * timed.size), LONGEST)]

@@ -191,7 +191,7 @@ function choices(found) {
     one.usd_per_million_tokens ? Number(one.usd_per_million_tokens.toPrecision(3)) : "—",
     seconds(one.ttft_s),
     seconds(one.tpot_s),
-    chance(one.probability) || "—",
+    chance(one.slo_probability) || "—",
     whole(one.most_in_flight),
   ]);
   return table(
