@@ -522,7 +522,9 @@ def test_a_rarity_never_stands_beside_a_memory_that_is_far_off(tmp_path: Path) -
 def test_steps_of_a_log_chosen_by_number_are_read_alone_and_none_of_them_as_warm_up(repo_dir: Path) -> None:
     path = repo_dir / "examples" / "llama-3-8b" / "train.log"
     whole, some, first = (api.diagnose(path, steps=steps) for steps in (None, "100:200", "1"))
-    assert isinstance(whole, LogFacts) and isinstance(some, LogFacts) and isinstance(first, LogFacts)
+    assert isinstance(whole, LogFacts)
+    assert isinstance(some, LogFacts)
+    assert isinstance(first, LogFacts)
     assert some.measured.step_s == pytest.approx(whole.measured.step_s, rel=0.02)
     assert first.measured.step_s > 10 * whole.measured.step_s  # compilation
     with pytest.raises(InputError, match="the log has steps 1 to 300"):

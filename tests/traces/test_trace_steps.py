@@ -85,7 +85,8 @@ def test_seconds_are_rounded_into_the_next_unit(seconds: float, words: str) -> N
 def test_steps_chosen_by_number_are_diagnosed_alone(tmp_path: Path) -> None:
     path = steps(6, load_us=20e3).write(tmp_path / "t.json")
     whole, some = api.diagnose(path), api.diagnose(path, steps="2:3")
-    assert isinstance(whole, TraceDiagnosis) and isinstance(some, TraceDiagnosis)
+    assert isinstance(whole, TraceDiagnosis)
+    assert isinstance(some, TraceDiagnosis)
     assert (whole.num_steps > 2, some.num_steps) == (True, 2)
     assert some.step_s == pytest.approx(whole.step_s)
     with pytest.raises(InputError, match="the trace has steps"):
