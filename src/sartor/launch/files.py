@@ -241,7 +241,7 @@ def _trainer_in_python(path: Path, text: str, command: ScriptCommand | None, opt
 def _script(path: Path, command: ScriptCommand, options: Options) -> LaunchReading:
     """Read a script: as the config file that it names, with its batch and devices, or else as Megatron's arguments."""
     program = _beside(path, command.program) if command.program.endswith(".py") else None
-    if program and MAKES_ARGUMENTS.search(program) and "--per_device_train_batch_size" not in command.arguments:
+    if program and MAKES_ARGUMENTS.search(program) and not _per_device(command):
         return _with_unset(_trainer_in_python(path, program, command, options), command)
     if (reading := _recipe_started(path, command, options)) is not None:
         return reading
@@ -303,7 +303,7 @@ def _read_command(path: Path, command: ScriptCommand, options: Options) -> Launc
             return read_deepspeed(parse_json(text.encode(), name=inner.name), command, options)
         settings = {**read_yaml(text, name=hole_text(inner.name)), **launcher_config(command.launcher)}
         return read_accelerate(settings, command, options, partial(_beside, path, command=command))
-    if "--per_device_train_batch_size" in words or "accelerate" in [word.rpartition("/")[2] for word in words]:
+    if _per_device(command) or "accelerate" in [word.rpartition("/")[2] for word in words]:
         return read_accelerate(_told_alone(path, command), command, options, partial(_beside, path, command=command))
     if not any("--" in word or "=" in word for word in command.arguments):
         must = "must hold a training command with its arguments (torchrun pretrain_gpt.py --num-layers ...)"
@@ -312,6 +312,11 @@ def _read_command(path: Path, command: ScriptCommand, options: Options) -> Launc
         must = "must hold arguments of a trainer that is known; a recipe by name does not say what it sets"
         raise InputError("launch", printable(command.program or path.name), must, NEAREST)
     return read_megatron(command, options)
+
+
+def _per_device(command: ScriptCommand) -> bool:
+    """Whether a command states the batch of a device, as programs on Hugging Face's Trainer take it."""
+    return any(word.partition("=")[0] == "--per_device_train_batch_size" for word in command.arguments)
 
 
 COMMON = ("--lr", "--optimizer", "--seed", "--save", "--load", "--weight-decay", "--num-workers", "--log-interval")

@@ -20,7 +20,7 @@ from sartor.json_types import JsonDict
 from sartor.launch.fields import fields_in
 from sartor.launch.plan import JobParts, LaunchKind, LaunchReading, canonical, check_numbers, no_devices
 from sartor.launch.script import ScriptCommand, devices_in
-from sartor.launch.stated import NO_OPTIONS, Options, StatedDocument, unset_arguments
+from sartor.launch.stated import NO_OPTIONS, Options, StatedDocument, bearing, unset_arguments
 from sartor.model.editing import edit
 from sartor.model.shape import TransformerShape
 from sartor.model.training import (
@@ -280,6 +280,7 @@ def read_maxtext(raw: JsonDict, command: ScriptCommand | None, options: Options 
     rest = keys.left()
     meshed = [name for name in rest if re.fullmatch(r"(ici|dcn)_\w+_parallelism", name) and keys.find(name) != 1]
     meshed += [name for name in rest if OF_SIZES.fullmatch(name) and keys.find(name) not in (1, False)]
+    meshed += bearing(name for name in rest if not (PRICED.match(name) or OF_BASE.match(name) or keys.off(name)))
     open_fields = {name: words for name, words in keys.open.items() if name not in keys.unchecked}
     stated_notes = tuple(f"{name} is " for name in keys.open if name not in open_fields)
     return LaunchReading(
@@ -295,7 +296,7 @@ def read_maxtext(raw: JsonDict, command: ScriptCommand | None, options: Options 
         replaced=keys.replaced,
         fields_in_file=fields_in(KIND, keys) | devices_in(command),
         implied=_implied(keys, dims, command),
-        ignored=tuple(printable(name) for name in rest if not PRICED.match(name)),
+        ignored=tuple(printable(name) for name in rest if not PRICED.match(name) and name not in meshed),
         assumptions=tuple(note for note in keys.assumptions if not note.startswith(stated_notes)),
     )
 
@@ -328,6 +329,14 @@ PRICED = re.compile(
     r"mlp|mla_|attention|chunk_|share_|kv_|scan_|shard_|te_|weight_|activations_|logits_dot|cast_logits|base_|custom_mesh"
 )
 """Keys that may change time or memory; the others have no modelled effect."""
+
+
+OF_BASE = re.compile(
+    r"(enable_|async_|local_|force_)?\w*(checkpoint|ckpt)|eval_|save_|load_|log_|data|grain_|tfds_|hf_|packing|adam_|kv_quant|"
+    r"quantize_kvcache|quant_cfg|quantization_local|replicate_quant|input_data_sharding|logical_axis_rules|optimize_mesh|"
+    r"prefill|decode|inference|compile_topology|gradient_clipping|jax_|profile|metrics_|tokenize|expansion_|\w+_(path|dir)$"
+)
+"""Keys of base.yml without effect on a training step, whose names might say otherwise (recalled, 2026-12-01)."""
 
 
 OF_SIZES = re.compile(r"scale|int8_\w+|fwd_int8\w*|(base_)?(emb_dim|mlp_dim|num_heads|num_layers|num_decoder_layers)")

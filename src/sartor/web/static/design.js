@@ -372,7 +372,6 @@ const rate = (value) => Number(value.toPrecision(4)).toLocaleString("en");
 function winner(found, best, unit) {
   const a = best.architecture;
   const facts = [
-    ["gap", "objective", `${rate(best.objective)} ${unit}`],
     ["gap", "gap", found.gap === null ? "—" : share(found.gap, 2)],
     ["area", "area", `${whole(best.area_mm2)} mm²`],
     ["power", "power", `${whole(best.power_w)} W`],
@@ -419,8 +418,13 @@ function winner(found, best, unit) {
     ];
   });
   return card(
-    "Best so far",
-    h("p", { class: "lead", id: "study-best" }, `${best.label}: ${rate(best.objective)} ${unit}`),
+    found.status === "running" ? "Best so far" : null,
+    h(
+      "p",
+      { class: "promise-head", id: "study-best" },
+      h("strong", {}, rate(best.objective)),
+      ` ${unit} on ${best.label}`,
+    ),
     h(
       "dl",
       { class: "tiles" },

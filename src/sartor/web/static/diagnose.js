@@ -206,6 +206,7 @@ export function diagnoseView({ banner, status }) {
       loaded.example ? h("p", { class: "muted", id: "run-example" }, EXAMPLE) : null,
       card(
         found.says.title,
+        headline(found),
         h(
           "div",
           { id: "run-says" },
@@ -221,6 +222,20 @@ export function diagnoseView({ banner, status }) {
   }
 
   return { element, refresh };
+}
+
+/** What can be saved of the step, or how long it takes. */
+function headline({ measured, parts, losses = [] }) {
+  if (!measured.step_s) return null;
+  const gain_s = parts.reduce((sum, part) => sum + (losses.includes(part.kind) ? part.gain_s : 0), 0),
+    step = `${seconds(measured.step_s)}${measured.mfu ? ` at ${share(measured.mfu)} of peak (MFU)` : ""}`;
+  return h(
+    "p",
+    { class: "promise-head" },
+    gain_s > 0
+      ? [h("strong", {}, share(gain_s / measured.step_s)), ` of the step can be saved: it takes ${step}`]
+      : [h("strong", {}, seconds(measured.step_s)), " a step"],
+  );
 }
 
 function prose(part) {

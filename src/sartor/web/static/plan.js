@@ -196,7 +196,15 @@ export function planView({ banner, status }) {
     put(
       results,
       card(
-        "Best plan",
+        found.status === "infeasible" ? "The leanest plan" : null,
+        found.status === "infeasible"
+          ? null
+          : h(
+              "p",
+              { class: "promise-head" },
+              h("strong", {}, seconds(found.best.step_s)),
+              ` a step, as ${words(found.best)}`,
+            ),
         h(
           "p",
           { class: "lead", id: "plan-headline" },
