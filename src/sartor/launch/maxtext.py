@@ -334,7 +334,8 @@ PRICED = re.compile(
 OF_BASE = re.compile(
     r"(enable_|async_|local_|force_)?\w*(checkpoint|ckpt)|eval_|save_|load_|log_|data|grain_|tfds_|hf_|packing|adam_|kv_quant|"
     r"quantize_kvcache|quant_cfg|quantization_local|replicate_quant|input_data_sharding|logical_axis_rules|optimize_mesh|"
-    r"prefill|decode|inference|compile_topology|gradient_clipping|jax_|profile|metrics_|tokenize|expansion_|\w+_(path|dir)$"
+    r"sharding_tolerance|\w*shardy|matmul_precision|dtype_mm|\w*batch_size_(start|increment)|vi(t|sion)_|rl_|generate|"
+    r"autoregressive|\w*mesh|prefill|decode|inference|compile_topology|gradient_clipping|jax_|profile|metrics_|tokenize|expansion_|\w+_(path|dir)$"
 )
 """Keys of base.yml without effect on a training step, whose names might say otherwise (recalled, 2026-12-01)."""
 
