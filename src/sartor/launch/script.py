@@ -45,6 +45,7 @@ _RENDEZVOUS = re.compile(
 _KEY = re.compile(r"[a-z]\w*=")
 """Arguments of MaxText (and, below, of NeMo)."""
 _DOTTED = re.compile(r"[+~]*(trainer|model|exp_manager)\.[\w.]+=")
+_MODULE = re.compile(r"(?!torch\.|accelerate\.|deepspeed\.)\w+(\.\w+)+")
 _PROGRAM = re.compile(r"(?:.*/)?[\w.-]+\.py|torchtitan\.train|(?i:maxtext(?:\.\w+)*\.train)")
 
 
@@ -59,10 +60,9 @@ def find_command(text: str, beside: Beside = nothing_beside) -> ScriptCommand:
     if (scripts := [name for c in shell.commands if (name := script_of(c))]) and not any(map(_weighs, commands)):
         must = "is the script that the file starts, and is not beside it: its arguments are not known"
         raise InputError("launch", printable(scripts[-1].replace(HOLE, "$")), must, "both in one folder")
-    index = next((i for i, word in enumerate(best) if _PROGRAM.fullmatch(word)), None)
-    if index is None:  # a module: python -m verl.trainer.main_ppo
-        started = (i + 1 for i, word in enumerate(best[:-1]) if word in ("-m", "--module"))
-        index = next((i for i in started if re.fullmatch(r"\w+(\.\w+)+", best[i])), None)
+    modules = {i + 1 for i, word in enumerate(best[:-1]) if word in ("-m", "--module")}  # verl.trainer.main_ppo
+    started = (i for i, word in enumerate(best) if _PROGRAM.fullmatch(word) or (i in modules and _MODULE.fullmatch(word)))
+    index = next(started, None)
     first = next((i for i, word in enumerate(best) if word.startswith("--")), len(best))
     launcher = best[:index] if index is not None else best[:first]
     program = best[index] if index is not None else ""
@@ -80,11 +80,17 @@ def find_command(text: str, beside: Beside = nothing_beside) -> ScriptCommand:
 
 def _others(best: list[str], commands: list[list[str]]) -> list[str]:
     """A note on further commands that start a training program, which are further runs."""
-    started = [" ".join(command) for command in commands if command != best and _TRAINS.search(" ".join(command[:40]))]
+    others = (command for command in commands if command != best and not _holds(command, best))
+    started = [text for command in others if _TRAINS.search(text := " ".join(command[:40]))]
     count = len(dict.fromkeys(started))
     if not count or not _TRAINS.search(" ".join(best)):
         return []
     return [f"the script starts {count} more training command{'s' * (count > 1)}; the one with most arguments is read"]
+
+
+def _holds(command: list[str], best: list[str]) -> bool:
+    """Whether a word of a command is the script that holds the other."""
+    return any(" " in word and all(part in word for part in best[-2:]) for word in command)
 
 
 _TRAINS = re.compile(r"(?<![\w.-])([\w.]*(pre)?train\w*(\.py)?|sft|pt)(?=\s+(\S+\s+)?-)")

@@ -3,6 +3,7 @@ by which published classes vary their layers: attention windows, and which layer
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -217,6 +218,10 @@ def window_pattern(usual: int, *names: str) -> Spans:
             return listed
         window = f.optional_size("sliding_window", least=0) or 0
         name = next((n for n in (*names, "sliding_window_pattern") if f.has(n)), "")
+        letters = f.given(name) if name else None
+        if isinstance(letters, str) and re.fullmatch("[LG]{1,64}", letters):  # EXAONE 4: local and global layers
+            f.word(name)
+            return [Reach(window) if letters[i % len(letters)] == "L" else Reach() for i in range(layers)]
         period = f.size(name) if name else usual
         return [Reach() if (i + 1) % period == 0 else Reach(window) for i in range(layers)]
 

@@ -22,6 +22,7 @@ from sartor.read.families.parts import (
     everywhere,
     sparse_steps,
     window_everywhere,
+    window_pattern,
 )
 from sartor.read.fields import Fields, family_rows
 from sartor.read.verified import refuse_unread
@@ -234,7 +235,11 @@ def _guess_spans(f: Fields, layers: int) -> list[Reach]:
     if types is not None:
         window = f.optional_size("sliding_window", least=0) or 0
         return [Reach(window) if "sliding" in t or "local" in t else Reach() for t in types]
+    if f.has("sliding_window_pattern"):
+        return window_pattern(1)(f, layers)
     used = f.flag("use_sliding_window", default=True)
+    if used and f.has("sliding_window"):
+        f.ledger.assume("windows of sliding_window in every layer, as no field says")
     return window_everywhere(f, layers) if used else everywhere(f, layers)
 
 
