@@ -166,3 +166,11 @@ def test_a_recipe_of_nemo_that_names_its_model_alone_is_refused_with_the_reason(
     text = "from nemo.collections import llm\nrecipe = llm.llama3_8b.pretrain_recipe(name='x', num_nodes=2)\n"
     with pytest.raises(InputError, match="set by NeMo 2's recipe of this name, whose values sartor does not have"):
         read_launch(put(tmp_path, text, "recipe.py"))
+
+
+def test_a_script_in_quotes_is_no_further_training_command(tmp_path: Path) -> None:
+    command = "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 24 --hidden-size 2048 --num-attention-heads 16"
+    inner = f"{command} --seq-length 2048 --max-position-embeddings 2048 --micro-batch-size 4 --global-batch-size 256"
+    path = tmp_path / "launch.sh"
+    path.write_text(f'docker run --rm --gpus all image:1 bash -lc "{inner}"\n')
+    assert not [note for note in read_launch(path).assumptions if "training command" in note]
