@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from sartor.api.models import read
 from sartor.operators import DType
 from sartor.read.huggingface import released_type
 
@@ -49,3 +50,9 @@ def test_a_published_form_names_its_type(said: object, dtype: DType) -> None:
 )  # fmt: skip
 def test_what_names_no_known_type_is_none(said: object) -> None:
     assert released_type({"quantization_config": said}) is None
+
+
+def test_weights_of_a_type_that_is_not_known_are_said_to_be_taken_in_16_bits() -> None:
+    sizes = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 8}
+    config = {"model_type": "llama", "vocab_size": 1024, **sizes, "quantization_config": {"bits": 2}}
+    assert any("taken in 16 bits" in sentence for sentence in read(config).assumptions)

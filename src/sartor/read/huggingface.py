@@ -267,6 +267,8 @@ def _note_what_is_left_aside(config: JsonDict, ledger: Ledger) -> None:
         ledger.note("auto_map names code of the repository; it is not followed")
     if quantization_of(config) is not None:
         ledger.note("quantization_config changes no count: parameters are counted as if not quantized")
+        if released_type(config) is None:
+            ledger.assume("quantization_config is of no type that is known: the weights are taken in 16 bits")
 
 
 NAMES = {
