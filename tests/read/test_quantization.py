@@ -56,3 +56,13 @@ def test_weights_of_a_type_that_is_not_known_are_said_to_be_taken_in_16_bits() -
     sizes = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 8}
     config = {"model_type": "llama", "vocab_size": 1024, **sizes, "quantization_config": {"bits": 2}}
     assert any("taken in 16 bits" in sentence for sentence in read(config).assumptions)
+
+
+def test_a_checkpoint_says_how_many_of_its_weights_share_a_scale() -> None:
+    sizes = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 8}
+    config = {"model_type": "llama", "vocab_size": 1024, **sizes}
+    packed = _packed({"num_bits": 4, "type": "float"}, num_bits=4, type="float", group_size=16)
+    for said, group in ((packed, 16), ({"quant_method": "awq", "bits": 4, "group_size": 64}, 64)):
+        stored = read({**config, "quantization_config": said}).stored
+        assert stored is not None
+        assert stored.scale_group == group

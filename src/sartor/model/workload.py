@@ -34,6 +34,8 @@ class StoredTypes:
     """Bytes of an element by role, scales included, on average over the layers; other roles are of ``dtype``."""
     cache: DType | None = None
     """Type of keys and values, if the checkpoint states one."""
+    scale_group: int | None = None
+    """Weights of a row that share a scale, if the checkpoint states it."""
 
     def bytes_of(self, role: Role) -> float:
         """Bytes of an element of a role's weights; routers, the head and tables are never narrow unless stated."""

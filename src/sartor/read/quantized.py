@@ -115,7 +115,12 @@ def stored_types(config: JsonMap, shape: TransformerShape) -> StoredTypes | None
         weighed.setdefault(role, []).append((params, rules.element_bytes(path)))
     means = ((role, sum(n * size for n, size in rows) / sum(n for n, _ in rows)) for role, rows in weighed.items())
     head = WIDE_BYTES if rules.keeps(("lm_head",)) or not _says_head(section) else rules.narrow_bytes
-    return StoredTypes(dtype=dtype, element_bytes=(*means, (Role.LOGITS, head)), cache=_cache_type(section))
+    return StoredTypes(
+        dtype=dtype,
+        element_bytes=(*means, (Role.LOGITS, head)),
+        cache=_cache_type(section),
+        scale_group=_scale_group(section),
+    )
 
 
 # -- what the file says ----------------------------------------------------------------------------------------------
@@ -231,6 +236,13 @@ def _element_bytes(dtype: DType, group_size: object) -> float:
         return dtype.bytes
     bits = 4 if dtype is DType.INT4_WO else 8
     return bits / 8 + ((2 + bits / 8) / group_size if group_size > 0 else 0.0)
+
+
+def _scale_group(section: JsonDict) -> int | None:
+    """The largest group of weights with one scale."""
+    stated = [section.get("group_size", section.get("q_group_size"))]
+    stated += [_mapping(group.get("weights")).get("group_size") for group in _groups(section)]
+    return max((size for size in stated if isinstance(size, int) and size > 0), default=None)
 
 
 def _of_group(group: object) -> DType | None:

@@ -411,7 +411,8 @@ def cut_block(server: Server) -> str:
         blocks = _EXPERT_BLOCKS if isinstance(op, GroupedGemm) else _BLOCKS
         if not isinstance(op, Gemm | GroupedGemm) or op.role not in _SPLIT or op.dtype not in blocks:
             continue
-        if (shard := int(op.k)) % (block := blocks[op.dtype]):
+        group = server.stored.scale_group if server.stored and op.dtype.weight_only else None
+        if (shard := int(op.k)) % (block := group or blocks[op.dtype]):
             parts = server.stage_devices // server.ep if isinstance(op, GroupedGemm) else server.tp
             width = f"{_SPLIT[op.role]} {shard * parts:,}" + (f" / {parts} = {shard:,}" if parts > 1 else "")
             kind = op.dtype.value
