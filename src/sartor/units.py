@@ -165,6 +165,21 @@ def parse_seconds(field: str, text: str) -> float:
         raise InputError(field, text, "must be a number of seconds, or of ms, min or h by name", "200ms") from None
 
 
+_SIZES = {f"{prefix}{i}b": (1024 if i else 1000) ** n for n, prefix in enumerate("_kmgt") if n for i in ("", "i")}
+
+
+def parse_bytes(field: str, text: str) -> float:
+    """``"64MB"`` -> 64e6, ``"256 MiB"`` -> 2**28, ``"64e6"`` -> 64e6."""
+    word = text.strip().lower()
+    unit = word.lstrip("+-.0123456789e").strip()
+    try:
+        return float(word.removesuffix(unit)) * (_SIZES[unit] if unit.strip("b") else 1)
+    except (KeyError, ValueError):
+        raise InputError(
+            field, text, "must be a number of bytes, or of kB, MB, GB or MiB, GiB by name", "64MB"
+        ) from None
+
+
 def format_count(count: float) -> str:
     """``8030261248`` -> ``'8.03B'``; never ``1e+03M``."""
     for scale, unit in _COUNTS:

@@ -32,14 +32,23 @@ def size_of(field: str) -> Callable[[str], int]:
     return size
 
 
-def seconds(text: str) -> float:
-    """A parser of times: ``0.2`` or ``200ms``."""
-    from sartor.units import parse_seconds
+def _in_units(name: str) -> Callable[[str], float]:
+    """A parser of numbers with units: that function of `sartor.units`."""
 
-    try:
-        return parse_seconds("", str(text))
-    except InputError as error:
-        raise typer.BadParameter(f"{text!r} {error.must}; nearest: {error.nearest}") from None
+    def number(text: str) -> float:
+        from sartor import units
+
+        try:
+            parsed: float = getattr(units, name)("", str(text))
+        except InputError as error:
+            raise typer.BadParameter(f"{text!r} {error.must}; nearest: {error.nearest}") from None
+        return parsed
+
+    return number
+
+
+seconds = _in_units("parse_seconds")
+size_in_bytes = _in_units("parse_bytes")
 
 
 whole_number = size_of("")

@@ -105,14 +105,6 @@ def gemm(
         c.show(gemm_view(found))
 
 
-def _number_of_bytes(text: str) -> float:
-    """Parse a size from the command line."""
-    try:
-        return float(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} must be a number of bytes; nearest: 64e6 for 64 MB") from None
-
-
 def collective(
     kind: Annotated[
         str, typer.Argument(metavar="KIND", help="all_reduce, all_gather, reduce_scatter, all_to_all or send_recv.")
@@ -121,7 +113,7 @@ def collective(
         float,
         typer.Argument(
             metavar="BYTES",
-            parser=_number_of_bytes,
+            parser=o.size_in_bytes,
             help="all_gather and reduce_scatter: the whole, unsharded buffer; else what each device holds or sends.",
         ),
     ],

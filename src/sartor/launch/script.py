@@ -61,7 +61,9 @@ def find_command(text: str, beside: Beside = nothing_beside) -> ScriptCommand:
         must = "is the script that the file starts, and is not beside it: its arguments are not known"
         raise InputError("launch", printable(scripts[-1].replace(HOLE, "$")), must, "both in one folder")
     modules = {i + 1 for i, word in enumerate(best[:-1]) if word in ("-m", "--module")}  # verl.trainer.main_ppo
-    started = (i for i, word in enumerate(best) if _PROGRAM.fullmatch(word) or (i in modules and _MODULE.fullmatch(word)))
+    started = (
+        i for i, word in enumerate(best) if _PROGRAM.fullmatch(word) or (i in modules and _MODULE.fullmatch(word))
+    )
     index = next(started, None)
     first = next((i for i, word in enumerate(best) if word.startswith("--")), len(best))
     launcher = best[:index] if index is not None else best[:first]
