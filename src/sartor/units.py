@@ -171,13 +171,11 @@ _SIZES = {f"{prefix}{i}b": (1024 if i else 1000) ** n for n, prefix in enumerate
 def parse_bytes(field: str, text: str) -> float:
     """``"64MB"`` -> 64e6, ``"256 MiB"`` -> 2**28, ``"64e6"`` -> 64e6."""
     word = text.strip().lower()
-    unit = word.lstrip("+-.0123456789e").strip()
+    unit = next((name for name in _SIZES if word.endswith(name)), "")
     try:
-        return float(word.removesuffix(unit)) * (_SIZES[unit] if unit.strip("b") else 1)
-    except (KeyError, ValueError):
-        raise InputError(
-            field, text, "must be a number of bytes, or of kB, MB, GB or MiB, GiB by name", "64MB"
-        ) from None
+        return float(word.removesuffix(unit)) * _SIZES.get(unit, 1)
+    except ValueError:
+        raise InputError(field, text, "must be a number of bytes, or of kB, MB, GB, MiB or GiB", "64MB") from None
 
 
 def format_count(count: float) -> str:
