@@ -165,7 +165,9 @@ def parse_seconds(field: str, text: str) -> float:
         raise InputError(field, text, "must be a number of seconds, or of ms, min or h by name", "200ms") from None
 
 
-_SIZES = {f"{prefix}{i}b": (1024 if i else 1000) ** n for n, prefix in enumerate("_kmgt") if n for i in ("", "i")}
+_SIZES: dict[str, float] = {
+    f"{prefix}{i}b": (1024.0 if i else 1e3) ** n for n, prefix in enumerate("_kmgt") if n for i in ("", "i")
+}
 
 
 def parse_bytes(field: str, text: str) -> float:
