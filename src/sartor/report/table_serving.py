@@ -486,7 +486,7 @@ def _out_of_reach(answer: DeploymentAnswer) -> list[str]:
         f"a token takes at least {format_seconds(1 / quick.tokens_per_s_per_request)} ({pools_text(quick.layout)}), "
         f"the first about {format_seconds(first.ttft_s)}.",
         *[
-            f"--{name.removesuffix('_s')} {1.005 * seconds:.3g} in its place would be met."
+            f"The predictions of some meet --{name.removesuffix('_s')} {1.005 * seconds:.3g} in its place: even odds."
             for name, seconds in answer.would_meet.items()
         ],
     ]
