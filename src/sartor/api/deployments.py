@@ -111,7 +111,7 @@ def deploy(
     Parameters
     ----------
     model, gpu
-        As in `serving`; several GPUs are compared. ``cluster``: instead of GPUs, the devices, price and network of one.
+        As in `serving`; several GPUs are compared. ``cluster``: instead of GPUs, the devices and price of one.
     requests_per_s, users
         The load: requests per second, or requests always in flight; neither: the most tokens per dollar.
     ttft_s, tpot_s
