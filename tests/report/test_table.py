@@ -60,7 +60,7 @@ ON_A_SCREEN = {
     "mixtral-8x7b": ({"phase": "decode"}, "`sartor advise mixtral-8x7b --objective decode` tries other shapes"),
     "gpt2": (
         {"num_devices": 16, "tp": 1, "sequence_parallel": False},
-        "`sartor advise gpt2 --num-devices 16 --tp 1 --no-sequence-parallel` judges shapes of this size.",
+        "`sartor advise gpt2 --num-devices 16 --tp 1 --no-sequence-parallel` tries other shapes.",
     ),
 }
 

@@ -145,6 +145,13 @@ def test_of_a_batch_that_ramps_up_only_the_last_size_counts() -> None:
     assert run.measured.allocated_bytes == 40000 * 2**20
 
 
+def test_of_a_batch_that_goes_up_and_down_the_commonest_counts() -> None:
+    last = megatron((4.0,), batch=32).replace("iteration        ", "iteration       1")
+    (run,) = _parse_log(dump() + megatron() + last, "log")
+    assert run.facts["global_batch_size"] == 64
+    assert run.notes == (f"1 of {len(TIMES) + 1} steps had another batch and are left out: most have 64",)
+
+
 @pytest.mark.parametrize(
     "prefix", ["2026-11-01T12:00:00.123456789Z stdout F ", "[2026-11-01 12:00:00,123] [gpu-node-0123.cluster.local] "]
 )

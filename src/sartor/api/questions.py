@@ -531,7 +531,7 @@ def reserve_note(engine: Engine, gpu: Gpu) -> str:
     """What an engine keeps memory for, in one sentence."""
     release = engine.release or engine.usual_release
     name = f"{engine.name} {release}".strip()
-    tokens = f"{engine.step_tokens(gpu):,} tokens"
+    tokens = f"{engine.step_tokens(gpu):,} tokens and {engine.step_rows(gpu):,} sequences"
     return f"memory as {name} divides it, for steps of {tokens} (set --kernels {engine.name}@RELEASE)"
 
 

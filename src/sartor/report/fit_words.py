@@ -292,7 +292,8 @@ def first_change(answer: ModelEstimate, findings: Sequence[Finding], *, further:
         sure = (first.gain_fraction or 0) >= WORTH_CHANGING
         told = f"Change first: {fix}, which saves {saved}" if sure else f"Perhaps better: {fix}, by {saved}"
         if first.doubt:
-            told = f"Not worth it: {fix}, which would save {saved}: {first.doubt}"
+            advise = f"`{_stated_command('advise', answer)}` tries other shapes"
+            return f"Not worth it: {fix}, which would save {saved}: {first.doubt}; {advise}.{padding}"
         why = f"`{_stated_command('lint', answer)}` says why" if sure else ""
         why = why or f"`{_stated_command('advise', answer)}` judges shapes of this size"
         return f"{told}{f'; {why}' * further}.{padding}"

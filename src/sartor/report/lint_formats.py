@@ -89,7 +89,8 @@ def _finding_lines(finding: Finding, width: int) -> Iterator[tuple[str, str]]:
     for reason in _also(finding):
         yield from ((line, "") for line in wrap(printable(reason), width, **_INDENT))
     if finding.fix:
-        yield from ((line, "green") for line in wrap(f"fix: {_fix(finding)}", width, **_INDENT))
+        word, style = ("it would be", "") if finding.doubt else ("fix", "green")
+        yield from ((line, style) for line in wrap(f"{word}: {_fix(finding)}", width, **_INDENT))
 
 
 def _also(finding: Finding) -> list[str]:

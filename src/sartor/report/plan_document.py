@@ -260,7 +260,7 @@ def _infeasible(answer: PlanAnswer) -> list[d.PageBlock]:
     message, lean = f"{tightest.message[:1].upper()}{tightest.message[1:]}.", tightest.leanest
     if lean and any(turn.of_memory for turn in answer.depends_on):
         turned = if_turned(answer.depends_on, fits=False, memory=format_bytes(lean.peak_bytes))
-        message = f"{message} The leanest plan does not fit{turned}."
+        message = f"Open: the leanest plan does not fit{turned}. {message}"
     divided = divided_lines(answer, answer.run, answer.reading, answer.search.num_devices)
     return [
         d.opening([*divided, message, f"{_heading_text(answer)}.", *turn_lines(answer.depends_on)], bad=True),

@@ -158,7 +158,12 @@ def turn_lines(turns: Sequence[Turn]) -> Iterator[str]:
         value = f"With {turn.field}={turn.value}{instead}, which was not stated"
         yield f"{value}: {printable(turn.verdict).rstrip('.')}{costs}."
     moved = sorted((turn for turn in turns if turn.usual and "ratio" in turn.figures), key=_least_moving)[-MOST_NAMED:]
-    times = [f"{turn.field}={turn.value} ({format_seconds(turn.figures['time_s'])})" for turn in reversed(moved)]
+    full = {(turn.field, turn.value) for turn in turns if turn.verdict.startswith("does not fit")}
+    times = [
+        f"{turn.field}={turn.value} ({format_seconds(turn.figures['time_s'])}"
+        f"{', if it had the memory' if (turn.field, turn.value) in full else ''})"
+        for turn in reversed(moved)
+    ]
     if times:
         yield printable(f"Not stated, within the interval: {', '.join(times)}.")
     if settled := dict.fromkeys(turn.settled_by for turn in turns if turn.settled_by and turn.of_memory):
@@ -200,7 +205,8 @@ def if_turned(turns: Sequence[Turn], *, fits: bool, memory: str, unsaid: str = U
         for turn in turned
     ]
     word = turned[0].verdict.partition(",")[0]
-    but = f", {'perhaps ' * (word == 'may fit')}not with" if fits else f", but {word} with"
+    word = word.replace("may fit", "may fit, by the error of a predicted peak,")
+    but = f", {'perhaps ' * ('error' in word)}not with" if fits else f", but {word} with"
     same = " on the same plan" if unsaid == UNSAID else ""
     return printable(f" with {usual} ({', '.join(known)}){but} {' or '.join(others)}{same}: {unsaid}")
 

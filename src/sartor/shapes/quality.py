@@ -342,7 +342,7 @@ def doubt(after: TransformerShape, before: TransformerShape, num_params: float, 
     for check in moved:
         if not check.within_evidence:
             known = f"{check.low:.4g} to {check.high:.4g}"
-            return f"{check.name} {check.value:.4g} is outside {known}, as far as evidence goes"
+            return f"published models of its size have {check.name} of {known}, not {check.value:.4g}"
     if worse := [check.name for check in moved if check.adverse]:
         return f"controlled studies found such a change of {worse[0]} worse"
     loss, gained = float(loss_change(after, before).low_nats), -math.log1p(-saved) * nats_per_efold(20 * num_params)

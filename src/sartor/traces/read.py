@@ -172,7 +172,7 @@ def _each_event(read: Callable[..., str], recorded: Recorded) -> bool:
         position = buffer.find('"traceEvents"')
         start = buffer.find("[", position) + 1 or -1 if position >= 0 else -1
         if start < 0 and not chunk:
-            raise ValueError("it has no traceEvents")
+            raise ValueError(_without_events(buffer))
     _properties(buffer[:start], recorded)
     position = start
     while True:
@@ -192,6 +192,15 @@ def _each_event(read: Callable[..., str], recorded: Recorded) -> bool:
             continue
         if isinstance(event, dict):
             _keep(event, recorded)
+
+
+def _without_events(text: str) -> str:
+    """Why a file has no list of events: damaged JSON, or JSON of something else."""
+    try:
+        json.loads(text)
+    except ValueError as error:
+        return f"it is not JSON: {error}"
+    return "it is JSON without traceEvents"
 
 
 def _skip(buffer: str, position: int) -> int:

@@ -56,7 +56,7 @@ def flash_misfit(context: Context) -> Iterator[Suspicion]:
 
 def _wrong_width(context: Context, mixer: AttentionMixer) -> Iterator[Suspicion]:
     compiled, width = flash_head_dims(context.gpu), int(mixer.head_dim)
-    if width in compiled or width < compiled[0]:
+    if width in compiled or (width < compiled[0] and width % FLASH_MULTIPLE == 0):
         return
     padded = next((d for d in compiled if d > width), None)
     fate = f"is padded to {padded}" if padded else "is not supported"

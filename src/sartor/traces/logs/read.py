@@ -521,8 +521,8 @@ def _run(form: _LogFormat, part: _LogPart) -> RunLog:
     if form.times == "whole":
         facts |= _tokens_of_whole(header, part.steps[0][1])
     batch = columns.pop("global_batch_size")
-    last = batch[np.isfinite(batch)][-1:]  # earlier steps may have others: a ramp-up
-    facts |= dict.fromkeys(["global_batch_size"] * last.size, int(last.sum()))
+    kept, ramps = _kept_batch(batch[np.isfinite(batch)])
+    facts |= dict.fromkeys(["global_batch_size"] * kept.size, int(kept.sum()))
     if any(np.isfinite(columns[of]).any() for of in ("step_s", "steps_per_s", "told_s")):
         shown.pop("lone_s", None)
     units = form.units or tuple(f'{_FILE["quantities"][of]} from "{words}"' for of, words in shown.items())
@@ -532,8 +532,9 @@ def _run(form: _LogFormat, part: _LogPart) -> RunLog:
     lines = [*part.steps, *((iteration, line) for iteration, after in after_steps.items() for line in after)]
     number = dict(zip(iterations, run.iteration.tolist(), strict=True))
     return replace(
-        run.only(np.isnan(batch) | np.isin(batch, last)),
+        run.only(np.isnan(batch) | np.isin(batch, kept)),
         printed=len(row),
+        ramps=ramps,
         no_number=tuple(sorted({number[iteration] for iteration, line in lines if _LINE["no_number"].search(line)})),
         events=_without_gradient(lines, number),
         whole_losses=tuple(float(loss or other) for loss, other in _LINE["loss"].findall(header))
@@ -549,6 +550,14 @@ def _run(form: _LogFormat, part: _LogPart) -> RunLog:
         rank_skew=_rank_skew(part),
         config=_config_in(header),
     )
+
+
+def _kept_batch(batches: FloatArray) -> tuple[FloatArray, bool]:
+    """The batch whose steps count, if any is printed, and whether the batch ramps up: then the last one, else the
+    commonest (the end of an epoch is smaller)."""
+    ramps = bool((np.diff(batches) >= 0).all())
+    sizes, counts = np.unique(batches, return_counts=True)
+    return batches[-1:] if ramps else sizes[[counts.argmax()]], ramps
 
 
 def _without_gradient(lines: Sequence[tuple[int, str]], number: Mapping[int, int]) -> tuple[str, ...]:

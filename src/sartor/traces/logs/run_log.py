@@ -66,6 +66,8 @@ class RunLog:
     """Whether tokens per step are the log's own, not what its batch and length make."""
     printed: int = 0
     """Steps in the file, those of other batch sizes included."""
+    ramps: bool = False
+    """Whether the batch only ever grows."""
     no_number: tuple[int, ...] = ()
     """Those whose loss is not a number."""
     skipped: int = 0
@@ -138,10 +140,8 @@ class RunLog:
         """What to know about the steps, in sentences."""
         sentences = []
         if (left_out := self.printed - self.iteration.size) > 0:
-            batch = self.facts.get("global_batch_size", "its last size")
-            sentences.append(
-                f"{left_out} of {self.printed} steps had another batch and are left out: it ramps up to {batch}"
-            )
+            batch, what = self.facts.get("global_batch_size", "its own"), "it ramps up to" if self.ramps else "most have"
+            sentences.append(f"{left_out} of {self.printed} steps had another batch and are left out: {what} {batch}")
         if self.rolls_out:
             sentences.append("a step of reinforcement learning is mostly rollouts; predictions are of training alone")
         if (rate := _median(self.steady(self.open_tokens_per_s))) > 0:
