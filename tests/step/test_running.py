@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sartor.cost.correction.calibration import load_calibration
+from sartor.cost.correction.calibration import Clock, load_calibration
 from sartor.cost.gpu.gemm import gemm_cost
+from sartor.cost.gpu.rates import LongRun, long_run
 from sartor.hardware.catalog import GPUS, load_gpu
 from sartor.hardware.cluster_catalog import load_cluster
 from sartor.model.editing import edit
@@ -52,3 +53,16 @@ def test_many_narrow_experts_take_twice_as_long_on_a_tpu_as_a_few_wide_ones() ->
     jobs = (TrainingJob(shape=s, seq_len=4096, global_batch_size=256, trainer=MAXTEXT) for s in (few, many))
     wide, narrow = (float(step(job, plan, load_cluster("tpu-v5p").reached(32)).step_s) for job in jobs)
     assert 1.5 < narrow / wide < 2
+
+
+@pytest.mark.parametrize(("name", "slowed"), [("b200_sxm", 1.39), ("gb200", 1.37), ("gb300", 1.31)])
+def test_a_step_in_16_bits_on_blackwell_slows_with_the_power_that_its_peak_asks_of_the_limit(
+    name: str, slowed: float
+) -> None:
+    """(peak / (6e11 FLOP/J x TDP)) ** (1/4), on attention as on GEMMs: they share one clock (docs/concepts/gemm.md)."""
+    gpu = load_gpu(name)
+    run = in_a_run(load_calibration(gpu), TrainingCoefficients(flops_per_joule=6e11))
+    long = long_run(gpu, DType.BF16, run.power, 0.3, Clock.SUSTAINED)
+    assert long is not None
+    assert long.uniform == pytest.approx(slowed, abs=0.005)
+    assert long_run(gpu, DType.FP8, run.power, 0.3, Clock.SUSTAINED) == LongRun(uniform=1.3)

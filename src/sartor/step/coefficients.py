@@ -41,6 +41,9 @@ class TrainingCoefficients:
     throttle_share: float = 1.0
     """Share of the power limit's slowdown of GEMMs that remains in a run: kernels that draw less power run between them
     (see training.running)."""
+    flops_per_joule: float = 0.0
+    """16-bit FLOPs per joule of the power limit at which the clock that all kernels of a step share begins to fall, in
+    place of ``throttle_share`` where tables of short runs do not show it (docs/concepts/gemm.md, "Clock"); else 0."""
     attention_factor: float = 1.0
     """Seconds of the trainer's fused attention over those of the device's newest kernel, which the tables measure."""
     launch_s: float = 4e-6
@@ -216,12 +219,12 @@ def in_a_run(calibration: Calibration, constants: TrainingCoefficients) -> Calib
     GEMMs in fp32 keep the host's launches of their tables: the constants were fitted with them (eager runs without
     them: 10.3% off for 9.7, 7.9 for 4.8; ../shared/data/end_to_end/training.csv, 2026-11-27).
     """
-    return _in_a_run(calibration, constants.throttle_share, constants.attention_factor)
+    power = PowerCoefficients(kept=constants.throttle_share, step_flops_per_joule=constants.flops_per_joule)
+    return _in_a_run(calibration, power, constants.attention_factor)
 
 
 @remembered
-def _in_a_run(calibration: Calibration, share: float, factor: float) -> Calibration:
-    power = PowerCoefficients(kept=share)
+def _in_a_run(calibration: Calibration, power: PowerCoefficients, factor: float) -> Calibration:
     efficiency = tuple((width, rate / factor) for width, rate in _padded(calibration.attention.efficiency))
     attention = replace(calibration.attention, efficiency=efficiency)
     return replace(calibration, power=power, attention=attention, host_launches=True)

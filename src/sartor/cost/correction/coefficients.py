@@ -337,6 +337,8 @@ class PowerCoefficients:
     """16-bit FLOPs per joule of the power limit at which the clock starts to fall; 0: nothing is known of it."""
     kept: float = 1.0
     """Share of the slowdown that is kept: between GEMMs run kernels that draw less."""
+    step_flops_per_joule: float = 0.0
+    """The same of a step, whose kernels share one clock: that of GEMMs at the peak."""
 
 
 Coefficients: TypeAlias = (

@@ -78,6 +78,9 @@ def long_run(gpu: Gpu, dtype: DType, power: PowerCoefficients, throttle: float, 
     longest GEMMs, is 0 and nothing else is known (general cores, fits of long runs)."""
     if clock is Clock.BOOST:
         return None
+    if power.step_flops_per_joule and _OF_16_BITS.get(dtype) == 1.0:
+        limit = power.step_flops_per_joule * gpu.tdp_w
+        return LongRun(uniform=max((peak_flops_per_s(gpu, dtype) / limit) ** 0.25, 1.0))
     if power.flops_per_joule and dtype in _OF_16_BITS:
         return LongRun(limit_flops_per_s=power.flops_per_joule * _OF_16_BITS[dtype] * gpu.tdp_w, kept=power.kept)
     return LongRun(uniform=1 + throttle, kept=power.kept) if throttle else None
