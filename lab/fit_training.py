@@ -424,6 +424,8 @@ def main() -> None:
         shipped = {key: value for key, value in packaged_training_table().items() if key != "provenance"}
         table = _with_widths(runs, table_of(x), errors, sigma)
         table["unseen"] = {"step_sigma": step_sigma(by_generation, sigma, sources_of(runs))}
+        few = table["generation"]["blackwell"]["16bit"]  # of two sources, which cannot say how far a third is off
+        few["step_sigma"] = max(few["step_sigma"], table["unseen"]["step_sigma"])
         print(
             "widths", {key: value.get("step_sigma") for key, value in table.items()}, table["generation"]["blackwell"]
         )

@@ -39,6 +39,12 @@ def test_a_round_of_microbatches_that_megatron_rejects_is_refused_with_one_that_
     assert read_launch(tmp_path / "a.sh").unpriced == (f"{flag} 9",)
 
 
+def test_inputs_of_layers_that_wait_in_the_host_are_said_to_have_no_price(tmp_path: Path) -> None:
+    text = (CORPUS / "axolotl" / "grad_op.yaml").read_text()
+    (tmp_path / "a.yaml").write_text(f"{text}gradient_checkpointing: offload\n")
+    assert read_launch(tmp_path / "a.yaml").unpriced == ("gradient_checkpointing=offload",)
+
+
 def test_a_plan_with_rounds_of_its_own_is_written_and_read_back(tmp_path: Path) -> None:
     found = api.plan(
         "llama-3.1-8b", "dgx-h100", num_devices=8, global_batch_size=18, fix={"pp": 4, "tp": 2, "virtual_stages": 4}

@@ -561,8 +561,14 @@ def _sorted_out(setup: _Said, command: ScriptCommand | None) -> tuple[list[str],
     check_known(strange, len(left) + len(read), command, f"the program with keys of {setup.dialect.title}")
     setup.fields.open |= dict.fromkeys(_parts_unknown(strange, read), "as given")
     adapted = _adapters(setup) if setup.dialect.freezes_main and setup.word("main_dtype") == "fp32" else {}
+    again = setup.fields.shown("gradient_checkpointing") if "gradient_checkpointing" in read else ""
+    unpriced += [f"gradient_checkpointing={again}"] * (again in KEPT_BY_THE_HOST)
     unpriced += [WIDE] if adapted.get("frozen_bits") == 16 and not setup.get("pure") else []
     return [*unknown, *strange], unpriced, ignored
+
+
+KEPT_BY_THE_HOST = ("offload", "offload_disk", "unsloth")
+"""Words of axolotl's ``gradient_checkpointing`` with which inputs of recomputed layers wait in the host's memory."""
 
 
 def _is_silent(path: str, silent: Sequence[str]) -> bool:

@@ -219,12 +219,13 @@ def in_a_run(calibration: Calibration, constants: TrainingCoefficients) -> Calib
     GEMMs in fp32 keep the host's launches of their tables: the constants were fitted with them (eager runs without
     them: 10.3% off for 9.7, 7.9 for 4.8; ../shared/data/end_to_end/training.csv, 2026-11-27).
     """
-    power = PowerCoefficients(kept=constants.throttle_share, step_flops_per_joule=constants.flops_per_joule)
-    return _in_a_run(calibration, power, constants.attention_factor)
+    c = constants
+    return _in_a_run(calibration, c.throttle_share, c.flops_per_joule, c.attention_factor)
 
 
 @remembered
-def _in_a_run(calibration: Calibration, power: PowerCoefficients, factor: float) -> Calibration:
+def _in_a_run(calibration: Calibration, share: float, per_joule: float, factor: float) -> Calibration:
+    power = PowerCoefficients(kept=share, step_flops_per_joule=per_joule)
     efficiency = tuple((width, rate / factor) for width, rate in _padded(calibration.attention.efficiency))
     attention = replace(calibration.attention, efficiency=efficiency)
     return replace(calibration, power=power, attention=attention, host_launches=True)
