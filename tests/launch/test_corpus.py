@@ -42,7 +42,7 @@ def test_a_round_of_microbatches_that_megatron_rejects_is_refused_with_one_that_
 def test_inputs_of_layers_that_wait_in_the_host_are_said_to_have_no_price(tmp_path: Path) -> None:
     text = (CORPUS / "axolotl" / "grad_op.yaml").read_text()
     (tmp_path / "a.yaml").write_text(f"{text}gradient_checkpointing: offload\n")
-    assert read_launch(tmp_path / "a.yaml").unpriced == ("gradient_checkpointing=offload",)
+    assert read_launch(tmp_path / "a.yaml", num_devices=8).unpriced == ("gradient_checkpointing=offload",)
 
 
 def test_a_plan_with_rounds_of_its_own_is_written_and_read_back(tmp_path: Path) -> None:
