@@ -544,8 +544,8 @@ DEPLOYMENT: Fields = (
         "would_meet",
         (text("field"), number("value")),
         path=lambda answer: [{"field": name, "value": value} for name, value in answer.would_meet.items()],
-        help="if nothing meets the objectives: fields, each with the value (times in s) at which alone the predictions of "
-        "some layout do, at even odds",
+        help="if nothing meets the objectives: fields, each with the value (times in s) at which alone some layout's "
+        "predictions do, at even odds",
     ),
     number("least_usd_per_hour", null=True, help="of what meets the objectives, if all of it is beyond the limit"),
     field(

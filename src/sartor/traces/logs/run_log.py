@@ -140,7 +140,10 @@ class RunLog:
         """What to know about the steps, in sentences."""
         sentences = []
         if (left_out := self.printed - self.iteration.size) > 0:
-            batch, what = self.facts.get("global_batch_size", "its own"), "it ramps up to" if self.ramps else "most have"
+            batch, what = (
+                self.facts.get("global_batch_size", "its own"),
+                "it ramps up to" if self.ramps else "most have",
+            )
             sentences.append(f"{left_out} of {self.printed} steps had another batch and are left out: {what} {batch}")
         if self.rolls_out:
             sentences.append("a step of reinforcement learning is mostly rollouts; predictions are of training alone")
