@@ -15,6 +15,7 @@ from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
 from sartor.operators import DType, Gemm
 from sartor.step.coefficients import TrainingCoefficients, in_a_run
+from sartor.step.question import training_job
 from sartor.step.step import step
 from sartor.step.trainers.maxtext import MAXTEXT
 
@@ -66,3 +67,11 @@ def test_a_step_in_16_bits_on_blackwell_slows_with_the_power_that_its_peak_asks_
     assert long is not None
     assert long.uniform == pytest.approx(slowed, abs=0.005)
     assert long_run(gpu, DType.FP8, run.power, 0.3, Clock.SUSTAINED) == LongRun(uniform=1.3)
+
+
+def test_flash_attention_stated_for_a_gpu_that_has_no_such_kernel_is_said_to_have_none() -> None:
+    for gpu, words, told in (("v100_sxm", "flash", True), ("v100_sxm", None, False), ("a100_sxm", "flash", False)):
+        _, notes = training_job(
+            load_model("llama-3-8b"), load_gpu(gpu), global_batch_size=8, framework="megatron", attention=words
+        )
+        assert any("no kernel of megatron's runs on V100" in note for note in notes) is told

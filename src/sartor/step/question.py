@@ -210,7 +210,7 @@ def training_job(
         *length_notes,
         *recipe_notes,
         *padding_notes,
-        *_job_notes(job),
+        *_job_notes(job, gpus),
     )
 
 
@@ -287,7 +287,7 @@ def _padded(shape: TransformerShape, trainer: Trainer) -> tuple[TransformerShape
     return padded, (f"vocabulary of {shape.vocab_size} padded to {padded.vocab_size}, as {trainer.name} does",)
 
 
-def _job_notes(job: TrainingJob) -> tuple[str, ...]:
+def _job_notes(job: TrainingJob, gpus: Sequence[Gpu]) -> tuple[str, ...]:
     last = " (the last stage recomputes nothing)" if job.trainer.lockstep else ""
     kernels = f"optimizer {job.optimizer.value}, {job.attention_kernel.value} attention"
     notes = [f"trainer {job.trainer.name}{last}, {kernels}"]
@@ -297,6 +297,9 @@ def _job_notes(job: TrainingJob) -> tuple[str, ...]:
             f"flash attention, but {job.trainer.name} would run head_dim={width} unfused: its flash kernels need a"
             f" multiple of {fused} (--attention unfused prices that)"
         )
+    old = [gpu.label for gpu in gpus if gpu.generation in UNFUSED_GENERATIONS]
+    if old and job.attention_kernel is not usual_attention(job.trainer, gpus) is AttentionKernel.UNFUSED:
+        notes.append(f"flash attention as stated, but no kernel of {job.trainer.name}'s runs on {old[0]}")
     if job.shape.moe_ffn is not None and job.routing_skew == 1.0:
         notes.append("tokens are routed evenly over experts (routing_skew=1)")
     if job.shape.encoder_only:
