@@ -19,6 +19,7 @@ from sartor.model.workload import ParallelDims
 from sartor.model.zoo import load_model
 from sartor.operators import DType
 from sartor.plans.space import broken
+from sartor.run.fields import Run
 from sartor.step.question import training_job, within_files
 from sartor.step.step import step
 
@@ -230,3 +231,13 @@ def test_megatron_cores_own_configuration_takes_28_launches(tmp_path: Path) -> N
     assert [line.split("|")[0] for line in lines] == list(made)
     assert len(lines) == 28
     assert "deepseek-v3 chunks|61|2|4" in lines
+
+
+def test_short_options_of_the_performance_scripts_are_read(tmp_path: Path) -> None:
+    words = "--num_gpus 64 --gpu h100 -c bf16 -tp 4 -pp 4 -cp 2 -vp 5 -mb 1 -gb 128"
+    (tmp_path / "a.sh").write_text(f"python scripts/performance/run_script.py -m llama3 -s 70b {words}\n")
+    reading = read_launch(tmp_path / "a.sh", shape=load_model("llama-3-70b"), run=Run.stated(seq_len=8192))
+    plan = reading.plan
+    assert (plan.dims.tp, plan.dims.pp, plan.dims.cp, plan.dims.dp) == (4, 4, 2, 2)
+    assert (plan.virtual_stages, plan.microbatch_size, plan.num_microbatches) == (5, 1, 64)
+    assert (*reading.unknown, *reading.unpriced) == ("$recipe that it overrides",)

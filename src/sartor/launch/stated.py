@@ -258,19 +258,19 @@ def shown_flag(name: str, values: list[str], similar: Iterable[str] = ()) -> str
 
 
 def keys_said(words: Sequence[str]) -> JsonDict:
-    """The keys of a command line (``--key value``, ``--key=value``, ``key=value``), nested by their dots."""
+    """The keys of a command line (``--key value``, ``--key=value``, ``key=value``, ``-tp 4``), nested by their dots."""
     out: JsonDict = {}
     index = 0
     while index < len(words):
         word, index = words[index], index + 1
         name, sign, text = word.lstrip("+~").partition("=")
-        if not re.fullmatch(r"(--)?[A-Za-z][\w.-]*", name) or not (sign or name.startswith("--")):
+        if not re.fullmatch(r"-{0,2}[A-Za-z][\w.-]*", name) or not (sign or name.startswith("-")):
             continue
         values = [text] if sign else []
-        while not sign and index < len(words) and not re.match(r"--|[+~]*[\w.]+=", words[index]):
+        while not sign and index < len(words) and not re.match(r"--|-[A-Za-z]|[+~]*[\w.]+=", words[index]):
             values.append(words[index])
             index += 1
-        _put(out, name.removeprefix("--").replace("-", "_").split("."), values)
+        _put(out, name.lstrip("-").replace("-", "_").split("."), values)
     return out
 
 
