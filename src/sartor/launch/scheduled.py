@@ -1,4 +1,5 @@
-"""The script inside a scheduler's file: a task of SkyPilot, or the pods of Kubernetes (Job, PyTorchJob, JobSet ...)."""
+"""The script inside a scheduler's file: a task of SkyPilot, or the pods of Kubernetes (Job, PyTorchJob, JobSet,
+TrainJob ...)."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ def _pods(config: object, replicas: int) -> Iterator[_Pod]:
     for name, inner in config.items():
         if name != "containers":
             yield from _pods(inner, replicas)
-        for container in _list(inner) if name == "containers" else ():
+        for container in _list(inner) if name == "containers" else [inner] if name == "trainer" else ():
             if isinstance(container, dict):
                 yield _pod(container, replicas)
 
@@ -69,12 +70,15 @@ def _pods(config: object, replicas: int) -> Iterator[_Pod]:
 def _pod(container: JsonMap, replicas: int) -> _Pod:
     words = [str(word) for part in ("command", "args") for word in _list(container.get(part))]
     words = [re.sub(r"\$\((\w+)\)", r"${\1}", word) for word in words]  # Kubernetes writes $(NAME) for ${NAME}
-    limits = _table(_table(container.get("resources")).get("limits"))
+    nodes, local = (container.get(name) for name in ("numNodes", "numProcPerNode"))  # of a TrainJob's trainer
+    limits = _table(_table(container.get("resources", container.get("resourcesPerNode"))).get("limits"))
     named = [_table(row) for row in _list(container.get("env"))]
     return _Pod(
         script=" ".join(word if re.fullmatch(r"[\w@%+=:,./${}-]+", word) else shlex.quote(word) for word in words),
-        replicas=replicas,
-        devices=next((int(str(limits[name])) for name in GPUS if str(limits.get(name, "")).isdigit()), 0),
+        replicas=replicas * (nodes if isinstance(nodes, int) else 1),
+        devices=next(
+            (int(str(count)) for count in (*map(limits.get, GPUS), local) if re.fullmatch(r"\d{1,3}", str(count))), 0
+        ),
         variables=_texts({str(row.get("name")): row.get("value") for row in named}),
     )
 
