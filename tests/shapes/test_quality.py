@@ -178,7 +178,7 @@ def test_a_width_that_is_none_is_refused(width: float) -> None:
     [
         (
             {"num_heads": 4, "num_kv_heads": 4, "head_dim": 128},
-            "num_heads 4 is outside 8 to 16, as far",
+            "published models of its size have num_heads of 8 to 16, not 4",
         ),
         ({"ffn_hidden_size": 2048}, ""),
     ],
